@@ -25,7 +25,6 @@ use crate::instrumented::InstrumentedStore;
 use crate::metrics::Metrics;
 use crate::opening::Opening;
 use crate::past_grants::PastGrants;
-use crate::traces::Traces;
 use keylatch_core::idempotency::{IdempotencyService, RecordLimits};
 use keylatch_core::lock::{LockService, WaiterLimits};
 use keylatch_core::store::Store;
@@ -49,7 +48,6 @@ pub struct App {
     metrics: Arc<Metrics>,
     /// Reports ends of grants for as long as this lives.
     _ends: AbortOnDropHandle<()>,
-    traces: Option<Traces>,
     closing: CancellationToken,
     /// What was accepted while the store opened.
     opening: Option<Opening>,
@@ -112,7 +110,6 @@ impl App {
         AuditLog::check(&config.log).map_err(of_audit(&config.log.audit))?;
         authenticator(config)?;
         tls_files(config)?;
-        config.traces.as_ref().map(Traces::check).transpose()?;
         Ok(())
     }
 
@@ -120,15 +117,16 @@ impl App {
     ///
     /// # Errors
     ///
-    /// The operating system has no random bytes, or no certificates to know servers by; or the files of TLS,
-    /// of identities or of the collector of traces are of no use.
+    /// The operating system has no random bytes, or no certificates to know servers by; or the files of TLS
+    /// or of identities are of no use.
     pub fn with_store(
         config: Config,
         store: Arc<dyn Store>,
         metrics: Arc<Metrics>,
     ) -> Result<Self, Error> {
         let (past_grants, audit) = (Arc::new(PastGrants::new()), audit_log(&config, &metrics)?);
-        let (store, traces) = observed(&config, store, &metrics, &past_grants)?;
+        let (counted, grants) = (Arc::clone(&metrics), Arc::clone(&past_grants));
+        let store: Arc<dyn Store> = Arc::new(InstrumentedStore::new(store, counted, grants));
         let (locks, records) = services(&config, &store)?;
         let (authenticator, closing) = (authenticator(&config)?, CancellationToken::new());
         let api = Api {
@@ -150,8 +148,7 @@ impl App {
         };
         let requests = request_layer(&config, &metrics)
             .with_authenticator(authenticator.clone())
-            .with_audit_log(audit.clone())
-            .with_tracer(traces.as_ref().map(Traces::tracer));
+            .with_audit_log(audit.clone());
         let extras = Extras { guards: &config.guard, sandbox: config.serves_sandbox() };
         let router = http::router(api, extras, &config.cors, &requests)?;
         Ok(Self {
@@ -163,7 +160,6 @@ impl App {
             authenticator,
             _ends: follow_ends(&store, &metrics, past_grants, audit),
             metrics,
-            traces,
             closing,
             opening: None,
         })
@@ -242,9 +238,6 @@ impl App {
         for following in [of_access, of_tls, Some(of_metrics)].into_iter().flatten() {
             following.abort();
         }
-        if let Some(traces) = self.traces {
-            traces.close().await;
-        }
         Ok(served?)
     }
 
@@ -299,20 +292,6 @@ pub async fn bind(config: &mut Config) -> Result<Vec<BoundListener>, Error> {
     }
     config.listener = bound.iter().map(|bound| bound.settings.clone()).collect();
     Ok(bound)
-}
-
-/// The store with its metrics and past grants, and with its spans where there are traces.
-fn observed(
-    config: &Config,
-    store: Arc<dyn Store>,
-    metrics: &Arc<Metrics>,
-    past_grants: &Arc<PastGrants>,
-) -> Result<(Arc<dyn Store>, Option<Traces>), Error> {
-    let start = |settings| Traces::start(settings, metrics.dropped_spans.clone());
-    let traces = config.traces.as_ref().map(start).transpose()?;
-    let tracer = traces.as_ref().map(Traces::tracer);
-    let (metrics, past_grants) = (Arc::clone(metrics), Arc::clone(past_grants));
-    Ok((Arc::new(InstrumentedStore::new(store, metrics, past_grants, tracer)), traces))
 }
 
 fn waiter_limits(config: &Config) -> WaiterLimits {

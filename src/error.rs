@@ -7,7 +7,6 @@
 use crate::access::AuthenticatorError;
 use crate::config::ConfigError;
 use crate::http::{ServeError, TlsFileError};
-use crate::traces::CollectorError;
 use keylatch_stores::OpenError;
 
 /// Why the process ends without having been told to.
@@ -65,8 +64,8 @@ pub enum Error {
     #[error("cannot log: {0}")]
     Telemetry(Box<dyn std::error::Error + Send + Sync>),
     /// Traces cannot be sent.
-    #[error(transparent)]
-    Traces(#[from] CollectorError),
+    #[error("traces: {0}")]
+    Traces(#[source] std::io::Error),
     /// The audit log cannot be written.
     #[error("the audit log in {file}: {source}")]
     Audit {

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 use crate::metrics::{Metrics, StoreOperation, StoreOutcome};
 use crate::past_grants::PastGrants;
-use crate::traces::Tracer;
+use crate::traces::StepSpan;
 
 /// A [`Store`] whose steps are measured.
 #[derive(Debug)]
@@ -32,9 +32,8 @@ pub(crate) struct InstrumentedStore {
     inner: Arc<dyn Store>,
     metrics: Arc<Metrics>,
     past_grants: Arc<PastGrants>,
-    /// The store as spans name it, where there are any.
+    /// The store as spans name it.
     kind: &'static str,
-    tracer: Option<Tracer>,
 }
 
 impl InstrumentedStore {
@@ -42,9 +41,8 @@ impl InstrumentedStore {
         inner: Arc<dyn Store>,
         metrics: Arc<Metrics>,
         past_grants: Arc<PastGrants>,
-        tracer: Option<Tracer>,
     ) -> Self {
-        Self { kind: inner.profile().kind, inner, metrics, past_grants, tracer }
+        Self { kind: inner.profile().kind, inner, metrics, past_grants }
     }
 
     /// Counts a request that found its key used.
@@ -96,15 +94,12 @@ impl InstrumentedStore {
         step: impl Future<Output = Result<T, StoreError>>,
         outcome: impl FnOnce(&T) -> StoreOutcome,
     ) -> Result<T, StoreError> {
-        let tracer = self.tracer.as_ref();
-        let span = tracer.and_then(|tracer| tracer.start_step(operation, self.kind));
+        let span = StepSpan::start(operation, self.kind);
         let started = Instant::now();
         let result = step.await;
         let outcome = result.as_ref().map_or(StoreOutcome::Error, outcome);
         self.metrics.store_step(operation, outcome, started.elapsed());
-        if let Some(span) = span {
-            span.end(outcome, result.as_ref().err());
-        }
+        span.end(outcome, result.as_ref().err());
         result
     }
 }

@@ -25,6 +25,7 @@ use keylatch::config::{Config, ConfigError, Flags};
 use keylatch::error::Error;
 use keylatch::http::{self, Extras, Part, SandboxMode};
 use keylatch::run::{EXIT_CODES, Job, Locks, Reentry};
+use keylatch::traces::Traces;
 use keylatch::{healthcheck, telemetry};
 use keylatch_core::lock::{LockName, LockSet};
 use keylatch_stores::{ENGINES, KnownEngine};
@@ -380,6 +381,7 @@ fn serve_with(
     announce: impl FnOnce(&str) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let _log = telemetry::init(&config.log).map_err(Error::Telemetry)?;
+    let traces = Traces::start(config.traces).map_err(Error::Traces)?;
     // Each connection is a file descriptor, and the usual soft limit of 1024 is fewer than
     // max_connections.
     if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
@@ -387,6 +389,7 @@ fn serve_with(
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let ran = runtime.block_on(run(config, announce));
+    traces.close();
     // A name that is still being looked up does not hold the process.
     runtime.shutdown_background();
     ran
@@ -401,7 +404,9 @@ async fn check_health(place: Place) -> Result<(), Error> {
 }
 
 fn check_config(flags: Serve) -> Result<(), Error> {
-    App::check(&flags.config()?)?;
+    let config = flags.config()?;
+    App::check(&config)?;
+    Traces::start(config.traces).map_err(Error::Traces)?.close();
     let built = ENGINES.iter().filter(|engine| engine.is_built).map(|engine| engine.feature);
     let stores = built.collect::<Vec<_>>().join(", ");
     Ok(writeln!(

@@ -60,8 +60,6 @@ pub struct Metrics {
     /// Requests whose key has an unknown outcome.
     pub(crate) unknowns: Counter,
     pub(crate) audit: AuditCounters,
-    /// Spans of traces that the collector did not get.
-    pub(crate) dropped_spans: Counter,
     pub(crate) recent: Recent,
     /// Requests that are being answered.
     pub in_flight: Gauge,
@@ -94,7 +92,6 @@ impl Metrics {
             mismatches: Counter::default(),
             unknowns: Counter::default(),
             audit: AuditCounters::default(),
-            dropped_spans: Counter::default(),
             recent: Recent::default(),
             in_flight: Gauge::default(),
             connections: Gauge::default(),
@@ -227,8 +224,6 @@ impl Metrics {
             Unit::Seconds,
             self.store_steps.clone(),
         );
-        let dropped = self.dropped_spans.clone();
-        registry.register("trace_spans_dropped", "Spans that the collector did not get", dropped);
     }
 
     fn register_locks(&mut self) {

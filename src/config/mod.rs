@@ -59,9 +59,9 @@ pub struct Config {
     /// Whether a file is among the sources of these settings.
     #[serde(skip)]
     pub has_file: bool,
-    /// Where traces go: nowhere unless the variables of OpenTelemetry say so.
+    /// Whether the variables ask for traces, which [`Traces`](traces::Traces) starts for the process.
     #[serde(skip)]
-    pub traces: Option<traces::Settings>,
+    pub traces: bool,
 }
 
 /// What clients may do with the locks of others.
@@ -165,8 +165,7 @@ impl Config {
         environment: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self, ConfigError> {
         let environment: Vec<_> = environment.into_iter().collect();
-        let traces = traces::Settings::from_variables(&environment)
-            .map_err(|(variable, rule)| invalid(variable, rule))?;
+        let traces = traces::are_wanted(&environment);
         let layers = Layers::load(flags, environment)?;
         let has_file = layers.has_file();
         let config = deserialize("the configuration", layers.settings())?;

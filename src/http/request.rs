@@ -2,7 +2,7 @@
 //! which page and which identity it is of, a deadline, and a log line if it deserves one.
 //!
 //! It is one layer in place of one for each, because each costs 2 to 6 % of a request; the parts follow
-//! the layer. It does not catch panics, and a request has a span only where there is a tracer. A request beyond the limit
+//! the layer. It does not catch panics. A request beyond the limit
 //! of load is answered 503 before any work, because a queue of requests that no client waits for any
 //! more would only grow. The deadline sets its timer only where the answer is not there at once, because
 //! a timer costs more than most requests take. The log line has no path, no token and no key of a client,
@@ -21,10 +21,8 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::MatchedPath;
-use axum::http::uri::Authority;
 use axum::http::{HeaderValue, Method, Request, Response, header};
 use axum::response::IntoResponse;
-use opentelemetry::trace::TraceId;
 use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tower::{Layer, Service};
@@ -42,7 +40,7 @@ use crate::access::{
 use crate::audit::AuditLog;
 use crate::metrics::{Metrics, RouteDurations};
 use crate::telemetry::AccessLog;
-use crate::traces::{RequestHead, RequestSpan, Tracer};
+use crate::traces::RequestSpan;
 use keylatch_axum::gateway::{Admission, TrustedProxy};
 use keylatch_axum::{GuardAccess, ProblemCause, ProblemCode};
 use keylatch_core::store::Effect;
@@ -70,7 +68,6 @@ struct Shared {
     origins: OriginPolicy,
     authenticator: Option<Arc<Authenticator>>,
     audit: Option<Arc<AuditLog>>,
-    tracer: Option<Tracer>,
 }
 
 impl RequestLayer {
@@ -82,7 +79,6 @@ impl RequestLayer {
             origins: OriginPolicy::default(),
             authenticator: None,
             audit: None,
-            tracer: None,
             metrics,
         };
         let (shared, surface) = (Arc::new(shared), Surface::Api);
@@ -125,15 +121,6 @@ impl RequestLayer {
         self
     }
 
-    /// Gives each request a span.
-    #[must_use]
-    pub(crate) fn with_tracer(mut self, tracer: Option<Tracer>) -> Self {
-        if let Some(shared) = Arc::get_mut(&mut self.shared) {
-            shared.tracer = tracer;
-        }
-        self
-    }
-
     /// The same, with a deadline that is later by `wait`, for routes on which a client may wait.
     #[must_use]
     pub fn with_extra_time(&self, wait: Duration) -> Self {
@@ -172,8 +159,8 @@ impl RequestLayer {
         let (in_flight, others) = InFlight::begin(Arc::clone(self));
         let admitted = shared.load.admit(others, urgency, Arrival::of(request));
         let (method, id) = (method_label(request.method()), id_of(request));
-        let tracer = shared.tracer.as_ref();
-        let span = tracer.and_then(|tracer| start_span(tracer, request, method, route, &id));
+        let scheme = || Arrival::of(request).map_or("http", Arrival::scheme);
+        let span = RequestSpan::start(request, scheme, (method, route), &id);
         let passed = admitted.and_then(|()| shared.origins.check(request, surface));
         let passed = passed.and_then(|()| self.find(request, route));
         let passed = passed.and_then(|()| self.identify(request, route));
@@ -328,7 +315,7 @@ where
             ready!(this.deadline.as_mut().poll_over(cx));
             *this.pause = None;
         }
-        let _current = this.ticket.span.as_ref().map(RequestSpan::enter);
+        let _current = this.ticket.span.enter();
         let answer = match this.refusal.take() {
             Some(refusal) => Err(refusal),
             None => match this.inner.as_pin_mut().map(|inner| inner.poll(cx)) {
@@ -348,7 +335,7 @@ struct RequestTicket {
     method: &'static str,
     route: Option<MatchedPath>,
     id: HeaderValue,
-    span: Option<RequestSpan>,
+    span: RequestSpan,
     /// Who sent it, where there is an audit log to say so.
     identity: Option<Arc<Identity>>,
     /// The lock or key in its path, where there is an audit log to name it.
@@ -365,9 +352,7 @@ impl RequestTicket {
         if shared.origins.trusts(request) {
             request.extensions_mut().insert(TrustedProxy);
         }
-        if let (Some(tracer), Some(span)) = (&shared.tracer, &self.span) {
-            request.extensions_mut().insert(span.upstream(tracer, self.method));
-        }
+        self.span.hand_on(self.method, request);
     }
 
     /// The answer as it goes out, counted and logged.
@@ -381,12 +366,9 @@ impl RequestTicket {
         if let Some(code) = code {
             shared.metrics.problem(code);
         }
-        let trace_id = self.span.as_ref().map(RequestSpan::trace_id);
-        let entry = AccessEntry { method: self.method, route, id: &self.id, trace_id, took };
-        shared.logger.log(entry, &response);
-        if let Some(span) = &self.span {
-            span.end(response.status(), code);
-        }
+        let (method, id, span) = (self.method, &self.id, &self.span);
+        shared.logger.log(AccessEntry { method, route, id, span, took }, &response);
+        span.end(response.status(), code);
         if let (Some(audit), Some(code)) = (&shared.audit, code)
             && is_refusal(self.method, code)
         {
@@ -398,23 +380,6 @@ impl RequestTicket {
         response.headers_mut().insert(X_REQUEST_ID, self.id.clone());
         response
     }
-}
-
-/// Begins the span of a request; none for those by which a machine looks after the service.
-fn start_span(
-    tracer: &Tracer,
-    request: &Request<Body>,
-    method: &'static str,
-    route: Option<&str>,
-    id: &HeaderValue,
-) -> Option<RequestSpan> {
-    if matches!(route, Some("/livez" | "/readyz" | "/metrics")) {
-        return None;
-    }
-    let scheme = Arrival::of(request).map_or("http", Arrival::scheme);
-    let host = || request.headers().get(header::HOST)?.as_bytes().try_into().ok();
-    let host: Option<Authority> = request.uri().authority().cloned().or_else(host);
-    Some(tracer.start_request(RequestHead { method, route, scheme, host, id }, request.headers()))
 }
 
 /// The method as a label with a bounded number of values.
@@ -589,7 +554,7 @@ struct AccessEntry<'a> {
     /// The pattern of the route.
     route: &'a str,
     id: &'a HeaderValue,
-    trace_id: Option<TraceId>,
+    span: &'a RequestSpan,
     took: Duration,
 }
 
@@ -609,11 +574,11 @@ impl AccessLogger {
 }
 
 fn write_line(entry: AccessEntry<'_>, response: &Response<Body>) {
-    let AccessEntry { method, route, id, trace_id, took } = entry;
+    let AccessEntry { method, route, id, span, took } = entry;
     let status = response.status().as_u16();
     let duration_ms = took.as_secs_f64() * 1000.0;
     let request_id = id.to_str().unwrap_or_default();
-    let trace_id = trace_id.map(tracing::field::display);
+    let trace_id = span.trace_id();
     if response.status().is_server_error() {
         let cause = response.extensions().get::<ProblemCause>();
         let cause = cause.map(|ProblemCause(cause)| tracing::field::display(chain(cause.as_ref())));

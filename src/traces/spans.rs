@@ -5,153 +5,82 @@
 //! have names and keys in them.
 
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, Uri};
+use axum::http::{HeaderValue, Request, StatusCode, Uri, header};
+use opentelemetry::propagation::TextMapPropagator as _;
 use opentelemetry::trace::{
-    Span as _, SpanBuilder, SpanKind, Status, TraceContextExt as _, TraceId, Tracer as _,
+    SpanBuilder, SpanKind, SpanRef, Status, TraceContextExt as _, Tracer as _,
 };
-use opentelemetry::{Context, ContextGuard, KeyValue};
-use opentelemetry_sdk::trace::{SdkTracer, Span};
+use opentelemetry::{Context, ContextGuard, KeyValue, Value};
+use opentelemetry_http::{HeaderExtractor, HeaderInjector};
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use opentelemetry_sdk::trace::SdkTracer;
 
-use super::trace_context::{self, TRACEPARENT, TRACESTATE};
+use super::export::TRACER;
 use crate::metrics::{StoreOperation, StoreOutcome};
 use keylatch_axum::Code;
 use keylatch_core::store::{Effect, StoreError};
 
-/// Begins spans.
-#[derive(Debug, Clone)]
-pub(crate) struct Tracer(SdkTracer);
-
-/// What is known of a request when it begins.
+/// The span of a request. It ends with the head of the response, or when the client goes away before.
 #[derive(Debug)]
-pub(crate) struct RequestHead<'a> {
-    /// One of a few, as in the metrics.
-    pub(crate) method: &'static str,
-    /// The pattern of the route.
-    pub(crate) route: Option<&'a str>,
-    pub(crate) scheme: &'static str,
-    /// Where the client sent it.
-    pub(crate) host: Option<Authority>,
-    /// The id that the log has for it.
-    pub(crate) id: &'a HeaderValue,
-}
-
-impl Tracer {
-    pub(super) fn new(tracer: SdkTracer) -> Self {
-        Self(tracer)
-    }
-
-    /// Begins the span of a request, below that of its caller if the headers name one.
-    pub(crate) fn start_request(&self, head: RequestHead<'_>, headers: &HeaderMap) -> RequestSpan {
-        let caller = trace_context::read(headers);
-        let continues = caller.is_some();
-        let parent =
-            caller.map_or_else(Context::new, |it| Context::new().with_remote_span_context(it));
-        let method = verb(head.method);
-        let name =
-            head.route.map_or_else(|| method.to_owned(), |route| format!("{method} {route}"));
-        let builder = SpanBuilder::from_name(name).with_kind(SpanKind::Server);
-        let mut span = self.0.build_with_context(builder, &parent);
-        if span.is_recording() {
-            span.set_attributes(head.attributes());
-        }
-        RequestSpan { context: Context::new().with_span(span), continues }
-    }
-
-    /// Begins the span of a step of the store that the current request makes. `None` for what the service does by
-    /// itself, and where the request is not sampled.
-    pub(crate) fn start_step(
-        &self,
-        operation: StoreOperation,
-        store: &'static str,
-    ) -> Option<StepSpan> {
-        Context::map_current(|context| {
-            if !context.span().span_context().is_sampled() {
-                return None;
-            }
-            let operation = <&str>::from(operation);
-            let attributes = [
-                KeyValue::new("keylatch.store.kind", store),
-                KeyValue::new("keylatch.store.operation", operation),
-            ];
-            let builder = SpanBuilder::from_name(format!("store {operation}"))
-                .with_kind(SpanKind::Internal)
-                .with_attributes(attributes);
-            Some(StepSpan(Box::new(self.0.build_with_context(builder, context))))
-        })
-    }
-}
-
-impl RequestHead<'_> {
-    fn attributes(self) -> Vec<KeyValue> {
-        let mut attributes = vec![
-            KeyValue::new("http.request.method", method_name(self.method)),
-            KeyValue::new("url.scheme", self.scheme),
-        ];
-        if let Some(route) = self.route {
-            attributes.push(KeyValue::new("http.route", route.to_owned()));
-        }
-        if let Some(host) = &self.host {
-            attributes.extend(server(host));
-        }
-        if let Ok(id) = self.id.to_str() {
-            attributes.push(KeyValue::new("keylatch.request_id", id.to_owned()));
-        }
-        attributes
-    }
-}
-
-/// The method in the name of a span.
-fn verb(label: &'static str) -> &'static str {
-    if label == "other" { "HTTP" } else { label }
-}
-
-/// The method as an attribute.
-fn method_name(label: &'static str) -> &'static str {
-    if label == "other" { "_OTHER" } else { label }
-}
-
-fn server(authority: &Authority) -> impl Iterator<Item = KeyValue> {
-    let port = authority.port_u16();
-    let port = port.map(|port| KeyValue::new("server.port", i64::from(port)));
-    [KeyValue::new("server.address", authority.host().to_owned())].into_iter().chain(port)
-}
-
-/// The span of a request. It ends with the head of the answer, or when the client goes away before.
-#[derive(Debug)]
-pub(crate) struct RequestSpan {
-    context: Context,
-    /// Whether it is below that of a caller.
-    continues: bool,
-}
+pub(crate) struct RequestSpan(Option<Context>);
 
 impl RequestSpan {
-    /// Makes this the current request for as long as the guard lives.
-    pub(crate) fn enter(&self) -> ContextGuard {
-        self.context.clone().attach()
-    }
-
-    pub(crate) fn trace_id(&self) -> TraceId {
-        self.context.span().span_context().trace_id()
-    }
-
-    /// What the call of an upstream is traced by, as an extension of the request.
-    pub(crate) fn upstream(&self, tracer: &Tracer, method: &'static str) -> UpstreamTrace {
-        let (tracer, context) = (tracer.clone(), self.context.clone());
-        UpstreamTrace { tracer, context, method, continues: self.continues }
-    }
-
-    /// Ends it with the answer: the status, and the problem where it is one.
-    pub(crate) fn end(&self, status: StatusCode, problem: Option<Code>) {
-        let span = self.context.span();
-        span.set_attribute(KeyValue::new("http.response.status_code", i64::from(status.as_u16())));
-        let code = problem.map(Code::slug);
-        if let Some(code) = code {
-            span.set_attribute(KeyValue::new("keylatch.problem.code", code));
+    /// Begins the span below that of the caller, if the headers name one. The requests by which a machine looks after
+    /// the service have none. The method is one of a few, as in the metrics.
+    pub(crate) fn start<B>(
+        request: &Request<B>,
+        scheme: impl FnOnce() -> &'static str,
+        (method, route): (&'static str, Option<&str>),
+        id: &HeaderValue,
+    ) -> Self {
+        let Some(tracer) = TRACER.get() else { return Self(None) };
+        if matches!(route, Some("/livez" | "/readyz" | "/metrics")) {
+            return Self(None);
         }
+        let headers = HeaderExtractor(request.headers());
+        let caller = TraceContextPropagator::new().extract_with_context(&Context::new(), &headers);
+        let verb = known(method, "HTTP");
+        let name = route.map_or_else(|| verb.to_owned(), |route| format!("{verb} {route}"));
+        let builder = SpanBuilder::from_name(name).with_kind(SpanKind::Server);
+        let context = start(tracer, builder, &caller);
+        let span = context.span();
+        if span.is_recording() {
+            span.set_attribute(KeyValue::new("http.request.method", known(method, "_OTHER")));
+            span.set_attribute(KeyValue::new("url.scheme", scheme()));
+            span.set_attributes(route.map(|route| KeyValue::new("http.route", route.to_owned())));
+            let host = || request.headers().get(header::HOST)?.as_bytes().try_into().ok();
+            set_server(&span, request.uri().authority().cloned().or_else(host).as_ref());
+            let id = id.to_str().ok().map(str::to_owned);
+            span.set_attributes(id.map(|id| KeyValue::new("keylatch.request_id", id)));
+        }
+        Self(Some(context))
+    }
+
+    /// Makes this the current request for as long as the guard lives.
+    pub(crate) fn enter(&self) -> Option<ContextGuard> {
+        self.0.clone().map(Context::attach)
+    }
+
+    pub(crate) fn trace_id(&self) -> Option<String> {
+        self.0.as_ref().map(|context| context.span().span_context().trace_id().to_string())
+    }
+
+    /// Leaves with the request what the gateway needs to trace its calls.
+    pub(crate) fn hand_on<B>(&self, method: &'static str, request: &mut Request<B>) {
+        if let Some(context) = self.0.clone() {
+            request.extensions_mut().insert(Caller { context, method });
+        }
+    }
+
+    /// Ends it with the response: the status, and the problem if it is one.
+    pub(crate) fn end(&self, status: StatusCode, problem: Option<Code>) {
+        let (Some(context), code) = (&self.0, problem.map(Code::slug)) else { return };
+        let span = context.span();
+        set_status(&span, status);
+        span.set_attributes(code.map(|code| KeyValue::new("keylatch.problem.code", code)));
         if status.is_server_error() {
             let kind = code.map_or_else(|| status.as_str().to_owned(), str::to_owned);
-            span.set_attribute(KeyValue::new("error.type", kind));
-            span.set_status(Status::error(code.unwrap_or_default()));
+            fail(&span, kind, code.unwrap_or_default());
         }
         span.end();
     }
@@ -159,8 +88,7 @@ impl RequestSpan {
 
 impl Drop for RequestSpan {
     fn drop(&mut self) {
-        let span = self.context.span();
-        if span.is_recording() {
+        if let Some(span) = self.0.as_ref().map(Context::span).filter(SpanRef::is_recording) {
             span.set_attribute(KeyValue::new("error.type", "client-gone"));
             span.end();
         }
@@ -168,78 +96,111 @@ impl Drop for RequestSpan {
 }
 
 /// The span of a step of the store. A step whose caller does not await its end has no outcome.
-#[derive(Debug)]
-pub(crate) struct StepSpan(Box<Span>);
+pub(crate) struct StepSpan(Option<Context>);
 
 impl StepSpan {
+    /// Begins the span of a step that the current request makes. What the service does by itself has none, and neither
+    /// has a request that is not sampled.
+    pub(crate) fn start(operation: StoreOperation, store: &'static str) -> Self {
+        let Some(tracer) = TRACER.get() else { return Self(None) };
+        Self(Context::map_current(|request| {
+            let operation = <&str>::from(operation);
+            request.span().span_context().is_sampled().then(|| {
+                let builder = SpanBuilder::from_name(format!("store {operation}"));
+                let attributes = [
+                    KeyValue::new("keylatch.store.kind", store),
+                    KeyValue::new("keylatch.store.operation", operation),
+                ];
+                start(tracer, builder.with_attributes(attributes), request)
+            })
+        }))
+    }
+
     /// Ends it with what the step found.
-    pub(crate) fn end(mut self, outcome: StoreOutcome, error: Option<&StoreError>) {
-        self.0.set_attribute(KeyValue::new("keylatch.store.outcome", <&str>::from(outcome)));
-        if let Some(error) = error {
-            let effect = match error.effect() {
-                Effect::NotExecuted => "not-executed",
-                Effect::Unknown => "unknown",
-            };
-            self.0.set_attribute(KeyValue::new("error.type", effect));
-            self.0.set_status(Status::error(""));
+    pub(crate) fn end(self, outcome: StoreOutcome, error: Option<&StoreError>) {
+        let Some(context) = self.0 else { return };
+        let span = context.span();
+        span.set_attribute(KeyValue::new("keylatch.store.outcome", <&str>::from(outcome)));
+        match error.map(StoreError::effect) {
+            Some(Effect::NotExecuted) => fail(&span, "not-executed", ""),
+            Some(Effect::Unknown) => fail(&span, "unknown", ""),
+            None => {}
         }
-        self.0.end();
     }
 }
 
-/// What the gateway needs to trace its call; an extension of each request to a guarded route that is traced.
+/// The request that a call of an upstream belongs to; an extension of each request to a guarded route that is traced.
 #[derive(Debug, Clone)]
-pub(crate) struct UpstreamTrace {
-    tracer: Tracer,
+struct Caller {
     context: Context,
     method: &'static str,
-    continues: bool,
 }
 
-/// The span of a call of an upstream, which ends with the head of the upstream's answer.
-#[derive(Debug)]
-pub(crate) struct CallSpan(Box<Span>);
+/// The span of a call of an upstream, which ends with the head of the upstream's response.
+pub(crate) struct CallSpan(Context);
 
 impl CallSpan {
     /// Begins the span of this call if the request is traced, and makes it the parent of what the upstream does.
     /// `resend` counts how often the request was sent before.
     pub(crate) fn start<B>(request: &mut Request<B>, origin: &Uri, resend: u32) -> Option<Self> {
-        let trace = request.extensions_mut().remove::<UpstreamTrace>()?;
-        let builder = SpanBuilder::from_name(verb(trace.method)).with_kind(SpanKind::Client);
-        let mut span = trace.tracer.0.build_with_context(builder, &trace.context);
-        span.set_attribute(KeyValue::new("http.request.method", method_name(trace.method)));
-        span.set_attributes(origin.authority().into_iter().flat_map(server));
+        let tracer = TRACER.get()?;
+        let Caller { context, method } = request.extensions_mut().remove()?;
+        let builder = SpanBuilder::from_name(known(method, "HTTP")).with_kind(SpanKind::Client);
+        let call = start(tracer, builder, &context);
+        let span = call.span();
+        span.set_attribute(KeyValue::new("http.request.method", known(method, "_OTHER")));
+        set_server(&span, origin.authority());
         if resend > 0 {
             span.set_attribute(KeyValue::new("http.request.resend_count", i64::from(resend)));
         }
         let headers = request.headers_mut();
-        headers.remove(TRACEPARENT);
-        if !trace.continues {
-            // It belongs to a `traceparent` that was none.
-            headers.remove(TRACESTATE);
+        TraceContextPropagator::new().inject_context(&call, &mut HeaderInjector(headers));
+        if headers.get("tracestate").is_some_and(HeaderValue::is_empty) {
+            // The trace has none.
+            headers.remove("tracestate");
         }
-        headers.extend(trace_context::write(span.span_context()).map(|line| (TRACEPARENT, line)));
-        Some(Self(Box::new(span)))
+        Some(Self(call))
     }
 
-    /// Ends it with the upstream's answer, or with the problem in its place.
-    pub(crate) fn end(mut self, answer: Result<StatusCode, Code>) {
-        let error = match answer {
+    /// Ends it with the upstream's response, or with the problem in its place.
+    pub(crate) fn end(self, response: Result<StatusCode, Code>) {
+        let span = self.0.span();
+        match response {
             Ok(status) => {
-                let number = i64::from(status.as_u16());
-                self.0.set_attribute(KeyValue::new("http.response.status_code", number));
-                let is_error = status.is_client_error() || status.is_server_error();
-                is_error.then(|| status.as_str().to_owned())
+                set_status(&span, status);
+                if status.is_client_error() || status.is_server_error() {
+                    fail(&span, status.as_str().to_owned(), "");
+                }
             }
             Err(code) => {
-                self.0.set_attribute(KeyValue::new("keylatch.problem.code", code.slug()));
-                Some(code.slug().to_owned())
+                span.set_attribute(KeyValue::new("keylatch.problem.code", code.slug()));
+                fail(&span, code.slug(), "");
             }
-        };
-        if let Some(kind) = error {
-            self.0.set_attribute(KeyValue::new("error.type", kind));
-            self.0.set_status(Status::error(""));
         }
-        self.0.end();
     }
+}
+
+fn start(tracer: &SdkTracer, builder: SpanBuilder, parent: &Context) -> Context {
+    Context::new().with_span(tracer.build_with_context(builder, parent))
+}
+
+/// A method, or what the conventions call one that is none of the few.
+fn known(method: &'static str, other: &'static str) -> &'static str {
+    if method == "other" { other } else { method }
+}
+
+fn set_server(span: &SpanRef<'_>, authority: Option<&Authority>) {
+    let Some(authority) = authority else { return };
+    span.set_attribute(KeyValue::new("server.address", authority.host().to_owned()));
+    let port = authority.port_u16().map(i64::from);
+    span.set_attributes(port.map(|port| KeyValue::new("server.port", port)));
+}
+
+fn set_status(span: &SpanRef<'_>, status: StatusCode) {
+    span.set_attribute(KeyValue::new("http.response.status_code", i64::from(status.as_u16())));
+}
+
+fn fail(span: &SpanRef<'_>, kind: impl Into<Value>, message: &'static str) {
+    span.set_attribute(KeyValue::new("error.type", kind));
+    span.set_status(Status::error(message));
 }

@@ -74,7 +74,6 @@ mod store_failures;
 mod system;
 mod tls;
 mod tokens;
-mod traces;
 mod waiting;
 mod watch;
 

@@ -25,7 +25,10 @@ mod run_signals;
 mod run_url;
 mod run_waits;
 mod tls;
+#[cfg(feature = "traces")]
 mod traces;
+#[cfg(not(feature = "traces"))]
+mod traces_absent;
 
 use keylatch_testkit::Program;
 
