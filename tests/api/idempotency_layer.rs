@@ -291,6 +291,14 @@ async fn policy_separates_principals() {
 }
 
 #[tokio::test]
+async fn invalid_setting_of_a_layer_is_refused() {
+    let guard = Guard { lease_ms: 99, ..Guard::default() };
+    let refused = IdempotencyLayer::new(keylatch_stores::memory()).with_guard(guard);
+    let refused = refused.expect_err("a lease is at least 100 ms");
+    assert_eq!(refused.to_string(), "`lease_ms` must be 100 to 86400000");
+}
+
+#[tokio::test]
 async fn handler_receives_its_fencing_token() {
     let fencing_token = async |Extension(fencing_token): Extension<FencingToken>,
                                headers: HeaderMap| {
