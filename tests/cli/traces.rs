@@ -74,9 +74,14 @@ impl Collector {
     }
 
     /// A service whose traces come here, and that guards `/orders` in front of an upstream.
-    async fn guard(&self, upstream: &str, others: &[(&str, &str)]) -> Traced {
-        let guard = format!("[[guard]]\npath = \"/orders\"\nupstream = \"{upstream}\"\n");
-        Traced::start(&self.0.url(), others, &guard).await
+    async fn guard(&self, upstream: &str) -> Traced {
+        self.guard_with(upstream, "").await
+    }
+
+    /// The same with other settings of the guard.
+    async fn guard_with(&self, upstream: &str, others: &str) -> Traced {
+        let guard = format!("[[guard]]\npath = \"/orders\"\nupstream = \"{upstream}\"\n{others}\n");
+        Traced::start(&self.0.url(), &[], &guard).await
     }
 
     /// All that arrived.
@@ -213,7 +218,7 @@ async fn request_belongs_to_span_of_caller_and_store_step_to_request() {
 #[tokio::test]
 async fn upstream_reads_call_of_gateway_as_its_parent() {
     let (collector, upstream) = (Collector::start().await, Upstream::start().await);
-    let service = collector.guard(&upstream.url(), &[]).await;
+    let service = collector.guard(&upstream.url()).await;
     let order = service.order("k-1").header("traceparent", caller("01"));
     Answer::of(order.header("tracestate", "a=1,b=2")).await.is_run(1);
     let headers = upstream.last().headers;
@@ -234,7 +239,7 @@ async fn upstream_reads_call_of_gateway_as_its_parent() {
 #[tokio::test]
 async fn request_without_caller_begins_a_trace() {
     let (collector, upstream) = (Collector::start().await, Upstream::start().await);
-    let service = collector.guard(&upstream.url(), &[]).await;
+    let service = collector.guard(&upstream.url()).await;
     service.buy("k-1").await.is_run(1);
     service.buy("k-2").await.is_run(2);
     let [first, second] = [0, 1].map(|run| traceparent(&upstream.seen()[run].headers));
@@ -247,7 +252,7 @@ async fn request_without_caller_begins_a_trace() {
 #[tokio::test]
 async fn invalid_traceparent_counts_as_none() {
     let (collector, upstream) = (Collector::start().await, Upstream::start().await);
-    let service = collector.guard(&upstream.url(), &[]).await;
+    let service = collector.guard(&upstream.url()).await;
     let invalid = [
         "",
         "none",
@@ -274,7 +279,7 @@ async fn invalid_traceparent_counts_as_none() {
 #[tokio::test]
 async fn unsampled_caller_exports_nothing_and_is_passed_on() {
     let (collector, upstream) = (Collector::start().await, Upstream::start().await);
-    let service = collector.guard(&upstream.url(), &[]).await;
+    let service = collector.guard(&upstream.url()).await;
     let order = service.order("k-1").header("traceparent", caller("00"));
     Answer::of(order.header("tracestate", "a=1")).await.is_run(1);
     let headers = upstream.last().headers;
@@ -289,33 +294,9 @@ async fn unsampled_caller_exports_nothing_and_is_passed_on() {
 }
 
 #[tokio::test]
-async fn sampler_of_the_variables_decides() {
-    let (collector, upstream) = (Collector::start().await, Upstream::start().await);
-    let (none, unsampled, sampled) = (String::new(), caller("00"), caller("01"));
-    for (sampler, ratio, flags) in [
-        ("always_on", "", ["01", "01", "01"]),
-        ("always_off", "", ["00", "00", "00"]),
-        ("traceidratio", "", ["01", "01", "01"]),
-        ("traceidratio", "0", ["00", "00", "00"]),
-        ("parentbased_always_on", "", ["01", "00", "01"]),
-        ("parentbased_always_off", "", ["00", "00", "01"]),
-        ("parentbased_traceidratio", "0.0", ["00", "00", "01"]),
-    ] {
-        let variables = [("OTEL_TRACES_SAMPLER", sampler), ("OTEL_TRACES_SAMPLER_ARG", ratio)];
-        let service = collector.guard(&upstream.url(), &variables).await;
-        for (line, flags) in [&none, &unsampled, &sampled].into_iter().zip(flags) {
-            let orders = service.request(Method::GET, "/orders");
-            Answer::of(orders.header("traceparent", line)).await;
-            let read = traceparent(&upstream.last().headers);
-            assert_eq!(read[2], flags, "{sampler} {ratio} below `{line}`");
-        }
-    }
-}
-
-#[tokio::test]
 async fn no_attribute_has_a_name_a_key_or_a_token() {
     let (collector, upstream) = (Collector::start().await, Upstream::start().await);
-    let service = collector.guard(&upstream.url(), &[]).await;
+    let service = collector.guard(&upstream.url()).await;
     let body = json!({"owner": "secret-owner", "ttl_ms": 60_000});
     let token = service.create("secret-name", &body).await.token();
     service.create("secret-name", &body).await;
@@ -344,7 +325,7 @@ async fn no_attribute_has_a_name_a_key_or_a_token() {
 async fn failed_call_is_an_error_with_code_of_problem() {
     let collector = Collector::start().await;
     let (_socket, upstream) = refusing();
-    let service = collector.guard(&upstream, &[]).await;
+    let service = collector.guard(&upstream).await;
     service.buy("k-1").await.is_refusal(502, "upstream-unreachable", "same-key");
     let request = collector.span("POST /orders").await;
     assert!(request.is_error);
@@ -424,7 +405,7 @@ async fn span_of_waiting_request_ends_when_its_client_goes() {
 #[tokio::test]
 async fn run_whose_client_has_gone_has_its_call() {
     let (collector, upstream) = (Collector::start().await, Upstream::start().await);
-    let service = collector.guard(&upstream.url(), &[]).await;
+    let service = collector.guard(&upstream.url()).await;
     upstream.hold();
     let order = tokio::spawn(service.order("k-1").send());
     upstream.begun(1).await;
@@ -439,11 +420,7 @@ async fn run_whose_client_has_gone_has_its_call() {
 #[tokio::test]
 async fn each_try_is_a_call_of_its_own() {
     let (collector, upstream) = (Collector::start().await, Upstream::start().await);
-    let settings = format!(
-        "[[guard]]\npath = \"/orders\"\nupstream = \"{}\"\nupstream_idempotent = true\n",
-        upstream.url()
-    );
-    let service = Traced::start(&collector.0.url(), &[], &settings).await;
+    let service = collector.guard_with(&upstream.url(), "upstream_idempotent = true").await;
     upstream.answers(|request| {
         assert!(request.run > 1, "the first try gets no answer");
         created(request.run)
