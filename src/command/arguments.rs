@@ -1,7 +1,7 @@
 //! The arguments that several commands have, and how a shell writes their values.
 //!
-//! One definition each, so that `--ttl 30s` means the same everywhere. A flag counts before its variable, and
-//! `KEYLATCH_URL` before the former `KEYLATCH_SERVER`. Tested in `tests/cli/lock_commands.rs` and `run_url.rs`.
+//! One definition each, so that `--ttl 30s` means the same everywhere. A flag counts before its variable. Tested
+//! in `tests/cli/lock_commands.rs` and `run_url.rs`.
 
 use std::time::Duration;
 
@@ -9,11 +9,6 @@ use clap::Args;
 use jiff::SignedDuration;
 use keylatch_client::AcquireOptions;
 use keylatch_core::lock::{Limit, Owner, Slots, Ttl};
-
-/// The variable that has the URL of the service for commands that are its clients.
-const URL: &str = "KEYLATCH_URL";
-/// What the variable was called before. The service itself would take it for a table of settings.
-const FORMER_URL: &str = "KEYLATCH_SERVER";
 
 /// What the help of every client says about its environment.
 pub const ENVIRONMENT: &str = "\
@@ -27,8 +22,8 @@ Environment:
 /// Where the service is.
 #[derive(Debug, Clone, Args)]
 pub struct ServiceArguments {
-    /// The URL of the service, or unix:PATH [env: KEYLATCH_URL, or its former name KEYLATCH_SERVER]
-    #[arg(long, env = url_variable(), value_name = "URL", hide_env = true)]
+    /// The URL of the service, or unix:PATH
+    #[arg(long, env = "KEYLATCH_URL", value_name = "URL", hide_env_values = true)]
     #[arg(default_value = "http://127.0.0.1:7070")]
     pub server: String,
 }
@@ -70,12 +65,6 @@ impl LeaseArguments {
         let wait = if self.tries_once { Duration::ZERO } else { self.wait };
         AcquireOptions { ttl: self.ttl, wait, owner, limit, ..AcquireOptions::default() }
     }
-}
-
-/// The variable that has the service's URL.
-fn url_variable() -> &'static str {
-    let is_set = |name| std::env::var_os(name).is_some();
-    if !is_set(URL) && is_set(FORMER_URL) { FORMER_URL } else { URL }
 }
 
 /// A time such as `1m 30s`.

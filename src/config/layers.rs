@@ -22,13 +22,12 @@ const CONFIG: &str = "CONFIG";
 
 /// Variables with that beginning that `keylatch run` reads or sets, for a service that is started
 /// beside or under it.
-const BESIDE: [&str; 15] = [
+const BESIDE: [&str; 14] = [
     "API_KEY",
     "CA",
     "CLIENT_CERT",
     "CLIENT_KEY",
     "URL",
-    "SERVER",
     "NAME",
     "NAMES",
     "FENCING_TOKEN",

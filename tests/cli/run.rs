@@ -15,7 +15,7 @@ fn url(service: &Service) -> String {
 }
 
 async fn run(server: &str, arguments: &[&str]) -> Exit {
-    KEYLATCH.run_with(&[&["run"], arguments].concat(), &[("KEYLATCH_SERVER", server)]).await
+    KEYLATCH.run_with(&[&["run"], arguments].concat(), &[("KEYLATCH_URL", server)]).await
 }
 
 /// Asserts an exit code, and that standard error says all of `why`.
@@ -221,7 +221,7 @@ async fn other_server_exits_76() {
 async fn help_lists_the_exit_codes() {
     let ended = run("", &["--help"]).await;
     is(&ended, 0, &[]);
-    for word in ["64 ", "69 ", "70 ", "73 ", "75 ", "76 ", "126 ", "127 ", "KEYLATCH_SERVER"] {
+    for word in ["64 ", "69 ", "70 ", "73 ", "75 ", "76 ", "126 ", "127 ", "KEYLATCH_URL"] {
         assert!(ended.stdout.contains(word), "{word}: {ended:?}");
     }
 }
@@ -229,7 +229,7 @@ async fn help_lists_the_exit_codes() {
 #[tokio::test]
 async fn service_starts_under_run() {
     let around = [
-        ("KEYLATCH_SERVER", "http://127.0.0.1:7070"),
+        ("KEYLATCH_URL", "http://127.0.0.1:7070"),
         ("KEYLATCH_NAME", "a"),
         ("KEYLATCH_FENCING_TOKEN", "1"),
         ("KEYLATCH_NAMES", "a\nb"),

@@ -74,7 +74,7 @@ async fn lost_lock_spares_what_the_command_did_not_start() {
             &script,
             &before,
         ],
-        &[("KEYLATCH_SERVER", &url(&service))],
+        &[("KEYLATCH_URL", &url(&service))],
     );
     stage.begun().await;
     elsewhere.begun().await;

@@ -51,7 +51,7 @@ async fn ignored_signal_stays_ignored() {
     let nohup = r#"trap "" HUP; exec "$0" run a -- sh -c "$1""#;
     let running = RunningCommand::of(
         &["sh", "-c", nohup, env!("CARGO_BIN_EXE_keylatch"), &script],
-        &[("KEYLATCH_SERVER", &url(&service))],
+        &[("KEYLATCH_URL", &url(&service))],
     );
     stage.begun().await;
     running.signal("-HUP");
@@ -112,7 +112,7 @@ async fn command_has_the_terminal_and_its_keys() {
     );
     let mut child = tokio::process::Command::new("env")
         .args(["--default-signal", "script", "--quiet", "--return", "--command", &run, "/dev/null"])
-        .env("KEYLATCH_SERVER", url(&service))
+        .env("KEYLATCH_URL", url(&service))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .kill_on_drop(true)

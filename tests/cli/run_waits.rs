@@ -76,7 +76,7 @@ async fn machine_without_certificates_exits_70_for_https() {
 }
 
 async fn run(server: &str, environment: &[(&str, &str)]) -> Exit {
-    let environment = [&[("KEYLATCH_SERVER", server)], environment].concat();
+    let environment = [&[("KEYLATCH_URL", server)], environment].concat();
     KEYLATCH.run_with(&["run", "--wait", "0s", "a", "--", "echo", "ran"], &environment).await
 }
 

@@ -50,7 +50,7 @@ impl ScriptDirectory {
     ) -> RunningCommand {
         let script = self.script(script);
         let arguments = [&["run"], arguments, &["--", "sh", "-c", &script]].concat();
-        keylatch.start(&arguments, &[("KEYLATCH_SERVER", server)])
+        keylatch.start(&arguments, &[("KEYLATCH_URL", server)])
     }
 
     /// A script with what every script begins with, for a shell of the test's own.
