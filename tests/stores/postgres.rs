@@ -82,6 +82,22 @@ async fn instances_that_share_a_database_are_counted() {
 }
 
 #[tokio::test]
+async fn table_of_another_shape_is_refused_with_advice_and_stays() {
+    let shape = "SELECT string_agg(column_name || ' ' || data_type, ', ' ORDER BY column_name)
+        FROM information_schema.columns WHERE table_schema = 'keylatch'";
+    for change in ["DROP COLUMN finished", "ALTER COLUMN version TYPE text", "RENAME was TO before"]
+    {
+        let database = PostgresDatabase::create().await;
+        drop(open(&database.url()).await);
+        database.run(&format!("ALTER TABLE keylatch.entries {change}")).await;
+        let before: String = database.ask(shape).await;
+        let error = open_error(&database.url()).await;
+        assert!(error.contains("set postgres.schema to another schema"), "{change}: {error}");
+        assert_eq!(database.ask::<String>(shape).await, before, "{change}");
+    }
+}
+
+#[tokio::test]
 async fn schemas_keep_their_locks_apart() {
     let database = PostgresDatabase::create().await;
     let [one, other] = ["Team_1", "Team_2"].map(|schema| {

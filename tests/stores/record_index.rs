@@ -24,7 +24,7 @@ use serde_json::json;
 use zookeeper_client::{Acls, CreateMode};
 
 use crate::conditional::BAD_DAYS;
-use crate::postgres::{Role, open, open_error};
+use crate::postgres::open;
 use crate::record_conformance::{ask, token};
 
 const DONE: u32 = 2000;
@@ -210,51 +210,6 @@ async fn postgres_list_of_unknown_reads_the_index_of_the_unfinished() {
     assert_eq!(read, scans * UNKNOWN, "{scans} lists");
 }
 
-/// The table as builds made it that listed no records.
-const OLD_TABLE: &str = "ALTER TABLE keylatch.entries DROP COLUMN finished";
-
-#[tokio::test]
-async fn postgres_table_of_an_older_build_is_extended_and_lists_what_it_holds() {
-    let database = PostgresDatabase::create().await;
-    let store = open(&database.url()).await;
-    run_orders(&*store, 0..30, &RunEnd::Done(StoredResponse::Mark(201))).await;
-    run_orders(&*store, 30..35, &RunEnd::Unknown(UnknownReason::Failed)).await;
-    drop(store);
-    database.run(OLD_TABLE).await;
-    let store = open(&database.url()).await;
-    assert_eq!(listed(&*store, PhaseName::Unknown).await.len(), 5);
-    // An instance of the older build writes rows without the column.
-    run_orders(&*store, 35..40, &RunEnd::Unknown(UnknownReason::Failed)).await;
-    database.run("UPDATE keylatch.entries SET finished = NULL").await;
-    assert_eq!(listed(&*store, PhaseName::Unknown).await.len(), 10);
-    run_orders(&*store, 40..45, &RunEnd::Done(StoredResponse::Mark(201))).await;
-    let indexed = "SELECT count(*) FROM keylatch.entries WHERE finished IS NOT TRUE
-        AND key >= 'r' AND key < 's'";
-    assert_eq!(
-        database.ask::<i64>(indexed).await,
-        40,
-        "the records that this build completed are in the index"
-    );
-}
-
-#[tokio::test]
-async fn postgres_role_that_may_not_extend_the_table_reads_the_statements() {
-    let (database, role) = (PostgresDatabase::create().await, Role::create().await);
-    open(&database.url()).await;
-    role.is_given(&database, "ON keylatch.entries TO").await;
-    database.run(OLD_TABLE).await;
-    let error = open_error(&role.url(&database)).await;
-    for part in [
-        "ALTER TABLE \"keylatch\".entries ADD COLUMN IF NOT EXISTS finished boolean",
-        "CREATE INDEX IF NOT EXISTS entries_unfinished ON \"keylatch\".entries (key) WHERE",
-    ] {
-        assert!(error.contains(part), "{error}");
-    }
-    assert!(!error.contains("s3cret"), "{error}");
-    role.is_given(&database, "ADD COLUMN IF NOT EXISTS").await;
-    open(&role.url(&database)).await;
-}
-
 /// The marks of a store, and the number of its records that are unknown, through the end of some of them.
 async fn check_marks(store: &TestStore, marks: impl AsyncFn() -> usize) {
     let records = Records::from_store(store).await;
@@ -282,8 +237,8 @@ async fn check_marks(store: &TestStore, marks: impl AsyncFn() -> usize) {
     panic!("a mark outlived its record for 200 sweeps");
 }
 
-/// Runs that a build began which knows no marks end as others do, and a mark that is there already stays.
-async fn check_foreign_marks(
+/// Runs whose marks someone removed end as others do, and a mark that is there already stays.
+async fn check_changed_marks(
     store: &dyn Store,
     remove: impl AsyncFn(&RecordKey),
     make: impl AsyncFn(&RecordKey),
@@ -330,7 +285,7 @@ async fn etcd_marks_are_those_of_the_unfinished() {
 }
 
 #[tokio::test]
-async fn etcd_keeps_up_with_a_build_that_makes_no_marks() {
+async fn etcd_bears_marks_that_someone_changed() {
     let (store, server) = (stores::etcd().await, EtcdServer::shared().await);
     let mark = |key: &RecordKey| {
         base64(&[&*etcd_marks(store.url()), &Key::Record(*key).to_bytes()].concat())
@@ -341,7 +296,7 @@ async fn etcd_keeps_up_with_a_build_that_makes_no_marks() {
     let make = async |key: &RecordKey| {
         server.post("kv/put", &json!({"key": mark(key), "value": ""})).await;
     };
-    soon("the end of the runs", check_foreign_marks(&*store.open().await, remove, make)).await;
+    soon("the end of the runs", check_changed_marks(&*store.open().await, remove, make)).await;
 }
 
 /// The node of the marks below a ZooKeeper's URL.
@@ -365,7 +320,7 @@ async fn zookeeper_marks_are_those_of_the_unfinished() {
 }
 
 #[tokio::test]
-async fn zookeeper_keeps_up_with_a_build_that_makes_no_marks() {
+async fn zookeeper_bears_marks_that_someone_changed() {
     let store = stores::zookeeper().await;
     let (client, top) =
         (ZookeeperServer::shared().await.connect().await, zookeeper_marks(store.url()));
@@ -378,7 +333,7 @@ async fn zookeeper_keeps_up_with_a_build_that_makes_no_marks() {
         let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
         client.create(&mark(key), &[], &options).await.unwrap();
     };
-    soon("the end of the runs", check_foreign_marks(&*store.open().await, remove, make)).await;
+    soon("the end of the runs", check_changed_marks(&*store.open().await, remove, make)).await;
 }
 
 /// How often the server ran a command since its counts were set back.
@@ -424,24 +379,14 @@ async fn redis_list_of_unknown_reads_no_record_that_is_done() {
 }
 
 #[tokio::test]
-async fn redis_index_loses_what_another_build_ended_and_what_expired() {
+async fn redis_index_loses_what_expired() {
     let redis = RedisServer::start().await;
     let store = open(&redis.url()).await;
     run_orders(&*store, 0..6, &RunEnd::Unknown(UnknownReason::Failed)).await;
     let records: Vec<String> = redis.run(&["KEYS", "*:record:*"]).await;
-    // A build that keeps no index ends one, and Redis expires another.
-    let [one, other, ..] = &*records else { panic!("six records") };
-    let end = String::from_utf8(StoredResponse::Mark(80).to_bytes().unwrap()).unwrap();
-    let hash = "A".repeat(43);
-    let fields = ["stage", "done", "at", "1", "end", &end, "token", &hash, "fingerprint", &hash];
-    let rest = ["fence", "1", "attempts", "1", "begun", "1", "lease", "1", "on_crash", "unknown"];
-    let (fields, rest) = ([fields, rest].concat(), ["retention", "8640000000000"]);
-    redis.run::<()>(&["DEL", one]).await;
-    redis.run::<()>(&[&["HSET", one], &*fields, &rest].concat()).await;
-    redis.run::<()>(&["DEL", other]).await;
-    assert_eq!(listed(&*store, PhaseName::Unknown).await.len(), 4);
-    assert_eq!(indexed(&redis).await, 4, "an entry outlived the unknown");
-    assert_eq!(listed(&*store, PhaseName::Done).await.len(), 1);
+    redis.run::<()>(&["DEL", &records[0]]).await;
+    assert_eq!(listed(&*store, PhaseName::Unknown).await.len(), 5);
+    assert_eq!(indexed(&redis).await, 5, "an entry outlived the unknown");
     // A begin in its bucket takes out what has expired; six days later than the others.
     redis.advance(Duration::from_secs(6 * 24 * 3600));
     let mut later = order(0);

@@ -2,8 +2,8 @@
 //!
 //! The adapter over conditional writes runs the rules (`optimistic`); this is its engine: one table, one
 //! upsert for a batch (`sql.rs`), a connection each for locks, sets of locks, records and reads (`link.rs`),
-//! and one that listens for what other instances change. The server's clock judges every end. Nothing is to be migrated:
-//! the table is made at start, if the role may.
+//! and one that listens for what other instances change. The server's clock judges every end. The table is
+//! made at start, if the role may; one that is there stays as it is.
 
 mod failure;
 mod health;
@@ -114,22 +114,16 @@ struct NoTable {
     source: Option<StoreError>,
 }
 
-/// Why the table of an older build cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "the role may not add to the table of locks what this version needs; its owner runs {statements}"
-)]
-struct OldTable {
-    statements: String,
-    source: StoreError,
-}
+/// The table is not one that this version makes.
+const OTHER_TABLE: &str = "the table `entries` has other columns or another index than the one that this version of keylatch makes; set \
+     postgres.schema to another schema, or drop the table once every lease in it has surely ended";
 
 impl Target {
-    /// Makes the table, unless it is there, and adds to an older one what it has not.
+    /// Makes the table, unless it is there.
     ///
     /// # Errors
     ///
-    /// The role may neither use the table nor make it, or the server could not find out.
+    /// The role may neither use the table nor make it, the table is another one, or the server could not find out.
     async fn prepare(&self, session: &Session) -> Result<(), StoreError> {
         if self.is_prepared.load(Ordering::Acquire) {
             return Ok(());
@@ -152,15 +146,7 @@ impl Target {
             return Err(no_table(None));
         }
         if !get::<bool>(&found, 3)? {
-            let statements = &self.sql.extend_table;
-            let extended = session.run(&[CREATION_LOCK, statements].concat()).await;
-            extended.map_err(|error| match error {
-                source if is_refusal(&source) => {
-                    let statements = statements.clone();
-                    StoreError::Refused(OldTable { statements, source }.into())
-                }
-                error => error,
-            })?;
+            return Err(StoreError::Refused(OTHER_TABLE.into()));
         }
         self.is_prepared.store(true, Ordering::Release);
         Ok(())

@@ -1,8 +1,7 @@
 //! The statements, and what they give.
 //!
 //! One table holds every entry: `key`, a random `version`, the version that a writer saw (`was`), the value,
-//! and whether a record is `finished`. A small index has the records that are not, those among them that a
-//! build wrote which did not know the column: so it lacks none. A batch is one upsert in the order of the
+//! and whether a record is `finished`. A small index has the records that are not. A batch is one upsert in the order of the
 //! keys, so that batches of several processes never wait for each other in a circle; an `UPDATE` beside an
 //! `INSERT` would. It joins no table, so that no plan changes when the table grows. A row's guard is judged
 //! when its turn comes, after the waits for the rows before it. `clock_timestamp()` is the time at the row,
@@ -24,7 +23,7 @@ const CLOCK_OF_WRITABLE: &str = "CASE current_setting('transaction_read_only') W
     (extract(epoch FROM clock_timestamp()) * 1e6)::bigint END";
 
 /// How many changes are announced together: each announcement costs the server and every instance alike,
-/// and has to be shorter than 8,000 bytes: 363 for the longest name of a lock, and 66 for [`TURNS`].
+/// and has to be shorter than 8,000 bytes: 363 for the longest name of a lock, and 65 for [`TURNS`].
 const TOGETHER: usize = 16;
 
 /// How many turns an announcement names at most.
@@ -41,14 +40,12 @@ pub(super) struct Sql {
     pub(super) remove: String,
     pub(super) marked: String,
     /// Whether the schema is there, whether the table is, whether the role may use it, and whether the
-    /// table has the column and the index of the unfinished records.
+    /// table has the columns and the index that [`Sql::create_table`] makes.
     pub(super) check: String,
     /// Makes the schema.
     pub(super) create_schema: String,
     /// Makes the table; two processes that start at once wait for each other.
     pub(super) create_table: String,
-    /// Adds to the table of an older build what it has not; builds that know it not still use the table.
-    pub(super) extend_table: String,
     /// What an administrator grants to a role that may not make the table.
     pub(super) grants: String,
     /// The channel on which changed locks are announced.
@@ -115,8 +112,7 @@ impl Sql {
             marked: marked(&table),
             check: check(schema),
             create_schema: format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\"; "),
-            create_table: [create_table(&table), extend_table(&table)].join("; "),
-            extend_table: extend_table(&table),
+            create_table: create_table(&table),
             grants: grants(schema, &table),
             channel,
         }
@@ -189,23 +185,17 @@ fn marked(table: &str) -> String {
     )
 }
 
-/// A lock has no value in the column, so that no write of a lock changes what an index depends on.
-fn extend_table(table: &str) -> String {
-    format!(
-        "ALTER TABLE {table} ADD COLUMN IF NOT EXISTS finished boolean;
-        CREATE INDEX IF NOT EXISTS entries_unfinished ON {table} (key) WHERE {UNFINISHED}"
-    )
-}
-
 /// A row is written over and over, and but for the end of a record's run nothing changes that an index
 /// depends on, so that the new row goes beside the old one in its page; the dead ones go early, before the
-/// table grows by them.
+/// table grows by them. A lock has no value in `finished`, so that no write of a lock changes what an index depends on.
 fn create_table(table: &str) -> String {
     format!(
         "CREATE TABLE IF NOT EXISTS {table} (
-            key bytea PRIMARY KEY, version bigint NOT NULL, was bigint NOT NULL, value bytea NOT NULL)
+            key bytea PRIMARY KEY, version bigint NOT NULL, was bigint NOT NULL, value bytea NOT NULL,
+            finished boolean)
         WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
-            autovacuum_vacuum_cost_delay = 0)"
+            autovacuum_vacuum_cost_delay = 0);
+        CREATE INDEX IF NOT EXISTS entries_unfinished ON {table} (key) WHERE {UNFINISHED}"
     )
 }
 
@@ -217,8 +207,9 @@ fn check(schema: &str) -> String {
     format!(
         "SELECT n.oid IS NOT NULL, c.oid IS NOT NULL,
             coalesce(has_schema_privilege(n.oid, 'USAGE') AND {may}, false),
-            EXISTS (SELECT FROM pg_attribute AS a
-                WHERE a.attrelid = c.oid AND a.attname = 'finished' AND NOT a.attisdropped)
+            (SELECT count(*) FROM pg_attribute AS a WHERE a.attrelid = c.oid AND NOT a.attisdropped
+                AND (a.attname, a.atttypid::regtype::text) IN (('key', 'bytea'), ('version', 'bigint'),
+                    ('was', 'bigint'), ('value', 'bytea'), ('finished', 'boolean'))) = 5
             AND EXISTS (SELECT FROM pg_index AS x JOIN pg_class AS i ON i.oid = x.indexrelid
                 WHERE x.indrelid = c.oid AND x.indisvalid AND i.relname = 'entries_unfinished')
         FROM (SELECT 1) AS one LEFT JOIN pg_namespace AS n ON n.nspname = '{schema}'
@@ -265,49 +256,36 @@ impl WriteColumns {
 }
 
 /// What a change of a lock announces to other processes: its version and key, and behind it whose turn it brings,
-/// unless it is that of many. A build that knows no turns leaves them out. Changes of other rows are not announced.
+/// unless it is that of many. Changes of other rows are not announced.
 fn announcement(key: &Key, version: i64, turns: &[TurnMark]) -> Option<String> {
     use base64::Engine as _;
     let Key::Lock(_) = key else { return None };
     let key = base64::engine::general_purpose::STANDARD_NO_PAD.encode(key.to_bytes());
     let marks: String = turns.iter().map(|TurnMark(mark)| format!("{mark:08x}")).collect();
-    let marks = if turns.len() > TURNS { String::new() } else { format!(",!{marks}") };
+    let marks = if turns.len() > TURNS { String::new() } else { format!(" {marks}") };
     Some(format!("{version} {key}{marks}"))
 }
 
 /// What an announcement says. What is no announcement of this version says nothing.
 pub(super) fn parse_announcement(payload: &str) -> Vec<Notice> {
-    let mut notices = Vec::new();
-    for said in payload.split(',') {
-        match said.strip_prefix('!') {
-            Some(marks) => {
-                let last = notices.pop().map(|notice| match (notice, parse_marks(marks)) {
-                    (Notice::Changed(key, Some(version)), Some(turns)) => {
-                        Notice::Turns(key, version, turns)
-                    }
-                    (notice, _) => notice,
-                });
-                notices.extend(last);
-            }
-            None => notices.extend(
-                parse_change(said).map(|(key, version)| Notice::Changed(key, Some(version))),
-            ),
-        }
-    }
-    notices
+    payload.split(',').filter_map(parse_change).collect()
+}
+
+fn parse_change(said: &str) -> Option<Notice> {
+    use base64::Engine as _;
+    let mut parts = said.splitn(3, ' ');
+    let version = version_of(parts.next()?.parse().ok()?);
+    let key = base64::engine::general_purpose::STANDARD_NO_PAD.decode(parts.next()?).ok()?;
+    let key = Key::from_bytes(&key)?;
+    Some(match parts.next() {
+        Some(marks) => Notice::Turns(key, version, parse_marks(marks)?),
+        None => Notice::Changed(key, Some(version)),
+    })
 }
 
 fn parse_marks(marks: &str) -> Option<Vec<TurnMark>> {
     let parse = |mark| u32::from_str_radix(std::str::from_utf8(mark).ok()?, 16).ok().map(TurnMark);
     marks.as_bytes().chunks(8).map(parse).collect()
-}
-
-fn parse_change(said: &str) -> Option<(Key, Version)> {
-    use base64::Engine as _;
-    let (version, key) = said.split_once(' ')?;
-    let key = base64::engine::general_purpose::STANDARD_NO_PAD.decode(key).ok()?;
-    let version = version.parse::<i64>().ok()?;
-    Some((Key::from_bytes(&key)?, version_of(version)))
 }
 
 /// Rows with the bytes of their keys.
@@ -363,13 +341,8 @@ mod tests {
 
     use super::*;
 
-    /// What a build that knows no turns makes of an announcement.
-    fn heard_without_turns(payload: &str) -> Vec<(Key, Version)> {
-        payload.split(',').filter_map(parse_change).collect()
-    }
-
     #[test]
-    fn announcement_names_turns_and_is_understood_without_them() {
+    fn announcement_names_the_turns_unless_they_are_many() {
         let [one, other] = ["deploy", "x"].map(|name| Key::Lock(LockName::parse(name).unwrap()));
         let turns = [TurnMark(7), TurnMark(u32::MAX)];
         let said = [
@@ -377,16 +350,13 @@ mod tests {
             announcement(&other, 6, &[]).unwrap(),
             announcement(&one, 7, &[TurnMark(1); TURNS + 1]).unwrap(),
         ];
-        let payload = said.join(",");
         let [five, six, seven] = [5, 6, 7].map(version_of);
-        let new = [
+        let heard = [
             Notice::Turns(one.clone(), five, turns.to_vec()),
-            Notice::Turns(other.clone(), six, Vec::new()),
-            Notice::Changed(one.clone(), Some(seven)),
+            Notice::Turns(other, six, Vec::new()),
+            Notice::Changed(one, Some(seven)),
         ];
-        assert_eq!(parse_announcement(&payload), new);
-        let old = [(one.clone(), five), (other, six), (one, seven)];
-        assert_eq!(heard_without_turns(&payload), old);
+        assert_eq!(parse_announcement(&said.join(",")), heard);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! marks its row, or ends that, the same `multi` makes or deletes the node of the mark.
 //!
 //! Invariants: a change is carried out only if its row is the one that it names, and its floor too; a row
-//! that this build wrote is marked as it says. Tested by the conformance and in `tests/stores/zookeeper`.
+//! that this program wrote is marked as it says. Tested by the conformance and in `tests/stores/zookeeper`.
 
 use keylatch_core::store::StoreError;
 use zookeeper_client::{Client, Error, MultiWriteError, MultiWriteResult, MultiWriter, Stat};
@@ -81,7 +81,7 @@ impl ZooKeeper {
                 None => self.create(&session.client, &path, change, &mark).await,
             };
             match written {
-                // A build that knows no marks wrote the row before.
+                // Another process has written the row since, or someone else made or removed the mark.
                 Err(WriteError::MarkStands) => mark = MarkStep::None,
                 Err(WriteError::Failed(error)) => break Err(error),
                 Ok(version) => break Ok(version),
