@@ -16,7 +16,7 @@ use crate::engine::measure_gateway;
 use crate::engine_alone::EtcdGateway;
 use crate::load::Load;
 use crate::processes::{Machine, Process, free_address};
-use crate::redis_alone::{Lock, RedisAlone, Scripts};
+use crate::redis_alone::{RELEASE, RedisAlone, Scripts};
 use crate::report;
 use crate::slice::{Cpu, Slice, Spread};
 
@@ -30,9 +30,6 @@ const GOAL_EMBEDDED: f64 = 0.75;
 const GOAL_REDIS: f64 = 1.25;
 /// The part of the rate of Redis alone with a plain SET NX PX that is to be left.
 const GOAL_ALONE: f64 = 0.45;
-/// Compares and deletes, as webdis's clients send it.
-const RELEASE: &str =
-    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
 /// The servers, each with its Redis if it has one.
 struct Subjects {
@@ -56,14 +53,12 @@ struct Rounds {
     webdis: Vec<Slice>,
     etcd: Vec<Slice>,
     plain: Vec<Slice>,
-    scripts: Vec<Slice>,
 }
 
 /// Measures all subjects and prints the table.
 pub(crate) fn run(machine: &Machine, load: &Load, rounds: u32) -> Result<()> {
     let alone = machine.redis()?;
-    let plain = RedisAlone::new(machine, &alone, load.window, Lock::Plain)?;
-    let scripts = RedisAlone::new(machine, &alone, load.window, Lock::Scripts)?;
+    let plain = RedisAlone::new(machine, &alone, load.window)?;
     let subjects = Subjects::start(machine)?;
     let release = Scripts::new(machine, &subjects.webdis.1).load(RELEASE)?;
     let mut measured = Rounds::default();
@@ -78,7 +73,6 @@ pub(crate) fn run(machine: &Machine, load: &Load, rounds: u32) -> Result<()> {
         measured.webdis.push(load.measure_webdis(service, redis, &release)?);
         measured.etcd.push(subjects.etcd.measure(load.window)?);
         measured.plain.push(plain.measure()?);
-        measured.scripts.push(scripts.measure()?);
     }
     measured.print();
     print_calls(machine, load, &subjects.redis)
@@ -206,7 +200,6 @@ impl Rounds {
             ("webdis on Redis", &self.webdis),
             ("etcd's lock gateway", &self.etcd),
             ("Redis, SET NX PX", &self.plain),
-            ("Redis, queue scripts", &self.scripts),
         ];
         let rates = |slice: &Slice, other: &Slice| slice.rate / other.rate;
         let ratio = |slices: &[Slice], others: &[Slice]| Spread::of_ratios(slices, others, rates);

@@ -1,7 +1,7 @@
-//! The other yardstick: Redis with the scripts of the service and nothing in front of it.
+//! The other yardstick: Redis alone, with a lock as most programs make it there.
 //!
-//! `redis-benchmark` calls the scripts that the service calls, with arguments of the same size. So the ratio of
-//! both is what keylatch adds to its engine.
+//! `redis-benchmark` sets a key if it is not there, and calls a script that compares and deletes it. So the ratio of
+//! both is what keylatch adds to its engine, with its tokens, queues and fencing tokens.
 
 use std::process::Command;
 use std::time::Duration;
@@ -11,30 +11,16 @@ use crate::load::CONNECTIONS;
 use crate::processes::{Machine, Process, ended_cpu, machine_cpu, run};
 use crate::slice::{Cpu, Slice};
 
-const ACQUIRE: &str = concat!(
-    include_str!("../../tests/stores/redis_upgrade/fence.lua"),
-    include_str!("../../tests/stores/redis_upgrade/queue.lua"),
-    include_str!("../../tests/stores/redis_upgrade/acquire.lua")
-);
-const RELEASE: &str = concat!(
-    include_str!("../../tests/stores/redis_upgrade/queue.lua"),
-    include_str!("../../tests/stores/redis_upgrade/release.lua")
-);
-const FILL: &str = include_str!("fill.lua");
-
 /// redis-benchmark makes 12 digits of the last part, and with them a name of 24 bytes.
 const PREFIX: &str = "keylatch:{3f}:lock:redis-alone-";
 const DIGITS: &str = "__rand_int__";
-const COUNTER: &str = "keylatch:{3f}:fence";
-const CHANNEL: &str = "keylatch:turns";
 const TOKEN_HASH: &str = "n4bQgYhMfWWaL-qgxVrQFaO_TxsrC4Is0V1sFbDwCgg";
-const ATTEMPT: &str = "9779900000000000000";
 
-/// Sets so many plain locks.
-const FILL_PLAIN: &str = "for i = 0, ARGV[3] - 1 do \
+/// Sets so many locks.
+const FILL: &str = "for i = 0, ARGV[3] - 1 do \
      redis.call('SET', string.format('%s%012d', ARGV[1], i), ARGV[2], 'PX', 300000) end";
-/// Compares and deletes a plain lock.
-const RELEASE_PLAIN: &str =
+/// Compares and deletes a lock.
+pub(crate) const RELEASE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
 /// Few of so many random keys are drawn twice.
@@ -52,24 +38,13 @@ pub(crate) struct Scripts<'a> {
     redis: &'a Process,
 }
 
-/// redis-benchmark, ready to run the scripts of a lock.
+/// redis-benchmark, ready to acquire and release.
 #[derive(Debug)]
 pub(crate) struct RedisAlone<'a> {
     scripts: Scripts<'a>,
-    lock: Lock,
-    acquire: String,
     release: String,
     /// How many commands there are in each of the two runs of a round.
     count: u64,
-}
-
-/// What a lock is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lock {
-    /// A key that is set if it is not there, and a script that compares and deletes.
-    Plain,
-    /// A key with a queue and a fencing token, by scripts.
-    Scripts,
 }
 
 /// What one run of redis-benchmark says.
@@ -82,17 +57,11 @@ pub(crate) struct Run {
 }
 
 impl<'a> RedisAlone<'a> {
-    /// Loads the scripts, and tries how many commands last about as long as `window`.
-    pub(crate) fn new(
-        machine: &'a Machine,
-        redis: &'a Process,
-        window: Duration,
-        lock: Lock,
-    ) -> Result<Self> {
+    /// Loads the script, and tries how many commands last about as long as `window`.
+    pub(crate) fn new(machine: &'a Machine, redis: &'a Process, window: Duration) -> Result<Self> {
         let scripts = Scripts::new(machine, redis);
-        let release = if lock == Lock::Plain { RELEASE_PLAIN } else { RELEASE };
-        let (acquire, release) = (scripts.load(ACQUIRE)?, scripts.load(release)?);
-        let mut alone = Self { scripts, lock, acquire, release, count: TRIAL };
+        let release = scripts.load(RELEASE)?;
+        let mut alone = Self { scripts, release, count: TRIAL };
         let rate = alone.acquire()?.rate;
         alone.flush()?;
         alone.count = (rate * window.as_secs_f64() / 2.0).max(1.0) as u64;
@@ -118,48 +87,20 @@ impl<'a> RedisAlone<'a> {
     }
 
     fn acquire(&self) -> Result<Run> {
-        if self.lock == Lock::Plain {
-            let key = format!("{PREFIX}{DIGITS}");
-            return self.scripts.run(
-                self.count,
-                MANY,
-                &["SET", &key, TOKEN_HASH, "NX", "PX", "30000"],
-            );
-        }
-        let [lock, line, places, attempts] = keys();
-        let keys = [&lock, &line, &places, &attempts, COUNTER];
-        let arguments = [TOKEN_HASH, "30000", "", ATTEMPT, "", CHANNEL];
-        let call = [&["EVALSHA", &*self.acquire, "5"], &keys[..], &arguments].concat();
-        self.scripts.run(self.count, MANY, &call)
+        let key = format!("{PREFIX}{DIGITS}");
+        self.scripts.run(self.count, MANY, &["SET", &key, TOKEN_HASH, "NX", "PX", "30000"])
     }
 
     fn release(&self) -> Result<Run> {
         let held = self.count * HELD_PER_RELEASE;
-        let fill = if self.lock == Lock::Plain { FILL_PLAIN } else { FILL };
-        self.scripts.cli(&["EVAL", fill, "0", PREFIX, TOKEN_HASH, &held.to_string()])?;
-        if self.lock == Lock::Plain {
-            let key = format!("{PREFIX}{DIGITS}");
-            return self.scripts.run(
-                self.count,
-                held,
-                &["EVALSHA", &self.release, "1", &key, TOKEN_HASH],
-            );
-        }
-        let [lock, line, places, attempts] = keys();
-        let call =
-            ["EVALSHA", &self.release, "4", &lock, &line, &places, &attempts, TOKEN_HASH, CHANNEL];
-        self.scripts.run(self.count, held, &call)
+        self.scripts.cli(&["EVAL", FILL, "0", PREFIX, TOKEN_HASH, &held.to_string()])?;
+        let key = format!("{PREFIX}{DIGITS}");
+        self.scripts.run(self.count, held, &["EVALSHA", &self.release, "1", &key, TOKEN_HASH])
     }
 
     fn flush(&self) -> Result<String> {
         self.scripts.cli(&["FLUSHALL", "SYNC"])
     }
-}
-
-/// The keys of a lock and of its line.
-fn keys() -> [String; 4] {
-    ["lock", "line", "places", "attempts"]
-        .map(|part| format!("{}{DIGITS}", PREFIX.replace(":lock:", &format!(":{part}:"))))
 }
 
 impl<'a> Scripts<'a> {

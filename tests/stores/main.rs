@@ -35,7 +35,6 @@ mod redis_fences;
 mod redis_queue;
 mod redis_records;
 mod redis_tls;
-mod redis_upgrade;
 mod redis_urls;
 mod redlock;
 mod redlock_agreement;

@@ -1,17 +1,19 @@
 //! Goal: every URL that names a Redis works, and the permissions in the documents suffice.
 //!
 //! Method: sockets, users, passwords, databases and users with the documented permissions alone, on one
-//! Redis, Sentinel and Cluster.
+//! Redis, Sentinel, Cluster and Redlock.
 
 use keylatch_core::lock::LockName;
 use keylatch_testkit::{
-    Answer, Cluster, RedisServer, Sentinels, Service, config, eventually, soon,
+    Answer, Cluster, RedisServer, RedlockNodes, Sentinels, Service, config, eventually, soon,
+    with_generous_timeouts,
 };
 use redis::Value;
 use reqwest::{Method, RequestBuilder};
 use serde_json::json;
 
 use crate::failover::granted;
+use crate::redlock::lives_through_its_life;
 
 #[tokio::test]
 async fn socket_user_password_and_database_are_used() {
@@ -96,6 +98,19 @@ async fn documented_permissions_suffice_for_cluster() {
     let renewed = service.renew("moving", &lease.token(), &json!({})).await;
     assert_eq!((renewed.status.as_u16(), renewed.fencing_token()), (200, lease.fencing_token()));
     nothing_was_denied(&cluster.nodes).await;
+}
+
+#[tokio::test]
+async fn documented_permissions_suffice_for_redlock() {
+    let nodes = RedlockNodes::start().await;
+    for node in nodes.iter() {
+        let () = node.run(&from_readme("~keylatch:*")).await;
+        let () = node.run(&from_readme("+hmget")).await;
+    }
+    let url = nodes.url().replace("://", "://keylatch:PASSWORD@");
+    let service = Service::start_with(with_generous_timeouts(config(&url))).await;
+    lives_through_its_life(&service).await;
+    nothing_was_denied(nodes.iter()).await;
 }
 
 /// The README's command on a user of Redis that has this permission in it.

@@ -76,7 +76,7 @@ fn field(line: &str, name: &str) -> u64 {
 }
 
 /// Takes a lock, asks for it in every way, and gives it back.
-async fn lives_through_its_life(service: &Service) {
+pub(crate) async fn lives_through_its_life(service: &Service) {
     let lease = service.create("deploy", &json!({})).await;
     assert_eq!(lease.status, 201, "{lease:?}");
     service.create("deploy", &json!({})).await.is_problem(409, "lock-held");

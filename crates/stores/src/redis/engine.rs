@@ -25,7 +25,6 @@ use tokio::time::Instant;
 
 use super::connection::ScriptReply;
 use super::failure::Failure;
-use super::legacy::LEGACY;
 use super::pubsub::{Watches, row_message};
 use super::row::{parse_row, row_bytes};
 use super::script::{Keys, Scripts};
@@ -133,7 +132,7 @@ impl ConditionalStore for RedisEngine {
             call.key(self.key_of(key));
         }
         let RowsReply { rows, now, asked } = self.topology.run(bucket, &call).await?;
-        let rows = keys.iter().zip(rows).map(|(key, row)| parse_row(key, row, now));
+        let rows = keys.iter().zip(rows).map(|(key, row)| parse_row(key, row));
         Ok(ReadReply { rows: rows.collect(), asked, now })
     }
 
@@ -141,21 +140,19 @@ impl ConditionalStore for RedisEngine {
         let Some(bucket) = changes.first().map(|change| change.key.bucket()) else {
             return Ok(nothing());
         };
-        let (legacy, order) = order_of(changes);
+        let order = order_of(changes);
         let versions = self.versions(changes)?;
         let call = self.batch(&self.scripts.write, changes, &order, &versions);
         let reply: BatchReply = self.topology.run(bucket, &call).await?;
         let (mut versions, mut failed): (Vec<_>, _) =
             (versions.into_iter().map(Some).collect(), Vec::new());
-        let older = |position| (position, StoreError::Refused(OLDER.into()));
-        failed.extend(legacy.into_iter().map(older));
         let unreplicated = reply.unreplicated.map(|failure| Arc::new(StoreError::from(failure)));
         let mut outcomes = reply.outcomes.into_iter();
         let mut found = Vec::new();
         for position in order {
             let outcome = outcomes.next();
             if let Some(Outcome::Found(row)) = &outcome {
-                let row = parse_row(&changes[position].key, row.clone(), reply.now);
+                let row = parse_row(&changes[position].key, row.clone());
                 found.push((position, row));
             }
             match result_of(outcome, unreplicated.as_ref()) {
@@ -174,10 +171,7 @@ impl ConditionalStore for RedisEngine {
         let Some(bucket) = changes.first().map(|change| change.key.bucket()) else {
             return Ok(nothing());
         };
-        let (legacy, mut order) = order_of(changes);
-        if !legacy.is_empty() {
-            return Err(StoreError::Refused(OLDER.into()));
-        }
+        let mut order = order_of(changes);
         // A row that is there is written first: a Redis whose memory is full takes the rest then.
         order.reverse();
         let versions = self.versions(changes)?;
@@ -278,15 +272,12 @@ fn nothing() -> WriteReply {
     }
 }
 
-/// The places of the changes of what older versions keep, which are refused, and of all others in the order
-/// of a batch. New rows come first: a Redis whose memory is full refuses them, and takes what follows only
-/// because a row is there already.
-fn order_of(changes: &[Change]) -> (Vec<usize>, Vec<usize>) {
-    let (legacy, rows): (Vec<_>, Vec<_>) =
-        (0..changes.len()).partition(|position| changes[*position].was == Some(LEGACY));
+/// The places of the changes in the order of a batch. New rows come first: a Redis whose memory is full refuses
+/// them, and takes what follows only because a row is there already.
+fn order_of(changes: &[Change]) -> Vec<usize> {
     let (new, old): (Vec<_>, Vec<_>) =
-        rows.into_iter().partition(|position| changes[*position].was.is_none());
-    (legacy, new.into_iter().chain(old).collect())
+        (0..changes.len()).partition(|position| changes[*position].was.is_none());
+    new.into_iter().chain(old).collect()
 }
 
 /// Whether a change was carried out.
@@ -326,10 +317,6 @@ fn are_all_done(outcomes: &[Outcome], count: usize) -> Result<bool, StoreError> 
         _ => Err(StoreError::Lost("Redis carried out a part of the step".into())),
     }
 }
-
-/// Why a change is refused.
-const OLDER: &str =
-    "an older version of keylatch keeps the entry, and this one waits until Redis has expired it";
 
 /// The last microsecond that Lua knows exactly, some 285 years after 1970.
 const LATEST: u64 = 1 << 53;

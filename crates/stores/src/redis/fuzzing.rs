@@ -28,7 +28,7 @@ fn read_row(row: Value, now: EngineTime) {
     let name = LockName::parse("a");
     let record = RecordKey::from_bytes([7; 32]);
     for key in name.into_iter().map(Key::Lock).chain([Key::Record(record), Key::Floor(7)]) {
-        let Some(row) = parse_row(&key, row.clone(), now) else { continue };
+        let Some(row) = parse_row(&key, row.clone()) else { continue };
         if let Ok(value) = value::Value::<LockState>::decode(&row, None) {
             let _ = value.live(now);
         }

@@ -18,7 +18,7 @@ use super::engine::{RedisEngine, time_of};
 use super::failure::Failure;
 use super::row::parse_row;
 use super::{Keys, Pool};
-use crate::optimistic::conditional::{ConditionalStore as _, EngineTime, Key};
+use crate::optimistic::conditional::{EngineTime, Key};
 use crate::optimistic::value::Value as StoredValue;
 use keylatch_core::lock::{Holding, LockName, LockState};
 use keylatch_core::store::{Cursor, ListLocks, Page, StoreError};
@@ -153,11 +153,8 @@ async fn holders(
     let mut holders = Vec::with_capacity(names.len());
     for (name, found) in names.iter().zip(found) {
         let key = Key::Lock(name.clone());
-        let row = match found {
-            Ok(found) => parse_row(&key, found, now),
-            // An older version's, or another program's, which is no lock and hides none of the others.
-            Err(_) => engine.read(&[key]).await?.rows.into_iter().next().flatten(),
-        };
+        // Another program's is no lock, and hides none of the others.
+        let row = found.ok().and_then(|found| parse_row(&key, found));
         let value = row.and_then(|row| StoredValue::<LockState>::decode(&row, None).ok());
         holders.extend(value.and_then(|value| value.live(now).holding_told(name, now)));
     }

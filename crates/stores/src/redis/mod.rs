@@ -15,7 +15,6 @@ mod engine;
 mod failure;
 #[cfg(fuzzing)]
 mod fuzzing;
-mod legacy;
 mod list;
 mod pool;
 mod pubsub;

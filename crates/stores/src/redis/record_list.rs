@@ -6,7 +6,7 @@
 //! is read by a script of its own, which shows the record and not its stored response; what Redis has
 //! expired leaves the index there, or with the next begin of its bucket.
 //!
-//! Invariant: an unfinished record that this version began is in its index. Tested by the conformance tests
+//! Invariant: an unfinished record is in its index. Tested by the conformance tests
 //! of listing, and in `tests/stores/record_index.rs`.
 
 use bb8_redis::redis::{FromRedisValue, ParsingError, Value, from_redis_value};
@@ -161,7 +161,7 @@ impl RedisEngine {
     ) -> Result<Option<RecordSummary>, StoreError> {
         let reading = self.read(&[Key::Record(*key)]).await?;
         let row = reading.rows.into_iter().next().flatten();
-        // What a newer version wrote is for that one to list.
+        // Another program's is no record, and hides none of the others.
         let value = row.map(|row| StoredValue::<RecordState>::decode(&row, None));
         let value = value.transpose().unwrap_or_default().unwrap_or_default();
         if is_indexed && !value.state.is_unfinished() {

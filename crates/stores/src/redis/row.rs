@@ -1,13 +1,12 @@
 //! A row as Redis has it: a string of 16 bytes of version and the value that the adapter understands.
 //!
 //! What is no row, because another program wrote it, becomes one whose value nothing understands: the
-//! commands on it are refused, and it stays.
+//! commands on it are refused with a sentence, and it stays.
 
 use bb8_redis::redis::{Value, from_redis_value};
 use keylatch_core::lock::FencingToken;
 
-use super::legacy;
-use crate::optimistic::conditional::{EngineTime, Key, Row, Version};
+use crate::optimistic::conditional::{Key, Row, Version};
 use crate::optimistic::floor_row;
 
 /// How many bytes of a row are its version.
@@ -27,8 +26,8 @@ pub(super) fn parse_string(bytes: &[u8]) -> Row {
     row.unwrap_or_else(foreign)
 }
 
-/// The row that a script read at `now`; `None` where there is none.
-pub(super) fn parse_row(key: &Key, found: Value, now: EngineTime) -> Option<Row> {
+/// The row that a script read; `None` where there is none.
+pub(super) fn parse_row(key: &Key, found: Value) -> Option<Row> {
     match (key, found) {
         (_, Value::Nil) => None,
         (Key::Floor(_), counter) => {
@@ -37,7 +36,6 @@ pub(super) fn parse_row(key: &Key, found: Value, now: EngineTime) -> Option<Row>
             Some(row.unwrap_or_else(foreign))
         }
         (_, Value::BulkString(bytes)) => Some(parse_string(&bytes)),
-        (_, Value::Array(fields)) => Some(legacy::parse(key, fields, now).unwrap_or_else(foreign)),
         _ => Some(foreign()),
     }
 }

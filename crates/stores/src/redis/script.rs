@@ -1,7 +1,7 @@
 //! The Lua scripts, the names of their keys, and how values are written in them.
 //!
 //! A script is one or more files of `lua/`, one behind the other: shared functions first, then the
-//! command. The names of keys stay, because instances of two versions share them.
+//! command.
 //!
 //! Tested by all tests over Redis, and the format of names by the tests of odd lock names.
 

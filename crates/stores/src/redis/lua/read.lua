@@ -2,19 +2,17 @@
 -- Reads rows.
 --
 -- KEYS  the rows, or counters
--- Gives {seconds, microseconds, …} with for each key its string, nil where there is none, or, for a hash of
---       a version before this, {pttl, field, value, …}
+-- Gives {seconds, microseconds, …} with for each key its string, nil where there is none, and {} for a key of
+--       another type, which is another program's
 
 local reply = redis.call('TIME')
 for at, key in ipairs(KEYS) do
   local row = redis.pcall('GET', key)
   if type(row) == 'table' then
-    row = redis.pcall('HGETALL', key)
-    if row.err then
-      row = {}
-    else
-      table.insert(row, 1, redis.call('PTTL', key))
+    if not string.find(row.err, 'WRONGTYPE') then
+      return row
     end
+    row = {}
   end
   reply[at + 2] = row
 end

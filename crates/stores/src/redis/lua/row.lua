@@ -1,8 +1,7 @@
 -- What the scripts that change rows share.
 --
 -- A row is a string, 16 bytes of version and then what only keylatch understands. Redis deletes it when
--- nothing is in it any more. Versions before this kept a hash under the same key: of another type, so each
--- side refuses to change what the other keeps.
+-- nothing is in it any more. A key of another type is another program's, and stays as it is.
 --
 -- The bucket's counter is the last fencing token that the bucket gave. A change that gives one has to be
 -- above it, since the key may have had another row before.
