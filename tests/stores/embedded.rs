@@ -103,6 +103,19 @@ async fn damaged_file_is_refused_with_advice_and_untouched() {
 }
 
 #[tokio::test]
+async fn database_of_another_program_is_refused_with_advice_and_untouched() {
+    let data = Data::new();
+    let other = rusqlite::Connection::open(data.file()).unwrap();
+    other.execute_batch("CREATE TABLE orders (number INTEGER)").unwrap();
+    drop(other);
+    let content = std::fs::read(data.file()).unwrap();
+    let refused = KEYLATCH.run(&["--listen", "127.0.0.1:0", "--store", &data.url()]).await;
+    assert_eq!(refused.code, Some(1), "{}", refused.stderr);
+    assert!(refused.stderr.contains("or move it away"), "{}", refused.stderr);
+    assert!(std::fs::read(data.file()).unwrap() == content, "something was written");
+}
+
+#[tokio::test]
 async fn damaged_log_is_refused_with_advice_and_untouched() {
     let data = Data::new();
     let service = data.serve().await;
@@ -123,16 +136,6 @@ async fn damaged_log_is_refused_with_advice_and_untouched() {
         assert!(std::fs::read_to_string(&log).unwrap() == garbage, "something was written");
         assert_eq!(data.file().exists(), !is_alone);
     }
-}
-
-#[tokio::test]
-async fn prerelease_file_is_refused_and_untouched() {
-    let data = Data::new();
-    std::fs::write(data.0.path().join("locks.redb"), "locks").unwrap();
-    let refused = KEYLATCH.run(&["--listen", "127.0.0.1:0", "--store", &data.url()]).await;
-    assert_eq!(refused.code, Some(1), "{}", refused.stderr);
-    assert!(refused.stderr.contains("before the first release"), "{}", refused.stderr);
-    assert!(!data.file().exists());
 }
 
 #[tokio::test]
@@ -312,7 +315,7 @@ async fn files_are_open_to_their_user_alone() {
     assert_eq!(mode(&directory), 0o700);
     files().for_each(|file| assert_eq!(mode(&file), 0o600, "{}", file.display()));
     service.ended_by("-KILL").await;
-    // Those of an older version are closed at the next start.
+    // Those that were copied here are closed at the next start.
     for file in files() {
         std::fs::set_permissions(file, Permissions::from_mode(0o644)).expect("the owner may");
     }

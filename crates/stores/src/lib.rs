@@ -322,28 +322,19 @@ pub enum OpenError {
         /// What is wrong with it.
         reason: String,
     },
-    /// A newer version wrote the data file.
+    /// Another version wrote the data file.
     #[error(
-        "the data file {} has format {found}, and this version knows up to {known}: use the \
-         version that wrote it", path.display()
+        "the data file {} has format {found}, and this version of keylatch reads format {known} alone: use the \
+         version that wrote it, or move the file away to start with no locks held, once every lease in it has \
+         surely ended", path.display()
     )]
-    NewerFormat {
+    OtherFormat {
         /// The path of the data file.
         path: PathBuf,
         /// The file's format.
         found: u64,
-        /// The newest format that is known.
+        /// The format of this version.
         known: u64,
-    },
-    /// A version before the first release wrote the data file.
-    #[error(
-        "the data file {} was written by a version before the first release, and this version \
-         cannot read it: use the version that wrote it, or move the file away to start with no \
-         locks held, once every lease in it has surely ended", path.display()
-    )]
-    OlderFormat {
-        /// The path of the data file.
-        path: PathBuf,
     },
     /// Memory has no path.
     #[error("`memory:` keeps nothing and takes nothing after the colon")]

@@ -18,7 +18,6 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OpenFlags};
 
-use super::row::FORMAT;
 use super::tables::{self, FileError};
 use crate::OpenError;
 
@@ -28,8 +27,6 @@ const DATA: &str = "locks.sqlite";
 const LOG: &str = "locks.sqlite-wal";
 /// Where the data file is made, before it gets its name, and what SQLite puts beside it meanwhile.
 const NEW: [&str; 3] = ["locks.sqlite.new", "locks.sqlite.new-wal", "locks.sqlite.new-journal"];
-/// The data file of the formats 1 and 2.
-const OLD: &str = "locks.redb";
 /// Locked for as long as a process uses the directory, and holds that process's id.
 const LOCK: &str = "lock";
 /// What the files and the directory allow to their user, and no one else.
@@ -134,7 +131,7 @@ impl Directory {
         Ok(Medium { name, open, look, file, _directory: Some(self) })
     }
 
-    /// Leaves the files of an older version to their user alone. SQLite gives the log the mode of the data.
+    /// Leaves files that were copied here to their user alone. SQLite gives the log the mode of the data.
     fn close_to_others(&self) -> io::Result<()> {
         for name in [LOCK, DATA, LOG] {
             let file = self.path.join(name);
@@ -158,9 +155,6 @@ impl Directory {
         if fs::exists(&file).map_err(cannot)? {
             return Ok(());
         }
-        if fs::exists(self.path.join(OLD)).map_err(cannot)? {
-            return Err(OpenError::OlderFormat { path: self.path.join(OLD) });
-        }
         if fs::exists(self.path.join(LOG)).map_err(cannot)? {
             let reason = format!("{DATA} is gone, of which it is a part");
             return Err(OpenError::Damaged { path: self.path.join(LOG), reason });
@@ -175,7 +169,7 @@ impl Directory {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(FILE_MODE).open(&new).map_err(cannot)?;
         let made = Connection::open(&new).map_err(FileError::from);
-        made.and_then(|connection| tables::create(&connection, FORMAT))
+        made.and_then(|connection| tables::create(&connection))
             .map_err(|error| cannot(io::Error::other(error)))?;
         File::open(&new).and_then(|file| file.sync_all()).map_err(cannot)?;
         fs::rename(&new, &file).map_err(cannot)?;
@@ -212,8 +206,7 @@ fn create_directory(path: &Path, sync: impl Fn(&Path) -> io::Result<()>) -> io::
     Ok(())
 }
 
-/// Fails where a log is damaged. One frame at a time is in memory: after a migration that was interrupted, the log
-/// is as large as the file.
+/// Fails where a log is damaged. One frame at a time is in memory: the log beside a long backup is large.
 pub(super) fn check_log(log: impl BufRead) -> Result<(), FileError> {
     log_damage(log)?.map_or(Ok(()), |reason| Err(FileError::Damaged(reason.to_owned())))
 }

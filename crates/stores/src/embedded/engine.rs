@@ -14,7 +14,7 @@ use rusqlite::Connection;
 use rusqlite::hooks::Wal;
 
 use super::directory::Medium;
-use super::row::{FORMAT, FORMAT4, Head, RunKey};
+use super::row::{FORMAT, Head, RunKey};
 use super::snapshot::Snapshot;
 use super::tables::{self, BatchChanges, FileError};
 use crate::OpenError;
@@ -90,27 +90,19 @@ pub(super) struct Engine {
 impl Engine {
     pub(super) fn open(medium: Medium) -> Result<Self, OpenError> {
         let path = || medium.name.clone();
-        let cannot = |error: FileError| {
-            if error.is_damage() {
-                OpenError::Damaged { path: path(), reason: error.to_string() }
-            } else {
-                OpenError::Directory { path: path(), source: io::Error::other(error) }
+        let cannot = |error: FileError| match error {
+            FileError::OtherFormat(found) => {
+                OpenError::OtherFormat { path: path(), found, known: FORMAT }
             }
+            error if error.is_damage() => {
+                OpenError::Damaged { path: path(), reason: error.to_string() }
+            }
+            error => OpenError::Directory { path: path(), source: io::Error::other(error) },
         };
         let log = LogLength::default();
         let connection = (medium.open)().map_err(cannot)?;
         let head = tables::head(&connection).map_err(cannot)?;
-        if head.format > FORMAT {
-            return Err(OpenError::NewerFormat { path: path(), found: head.format, known: FORMAT });
-        }
-        if head.format < FORMAT4 {
-            return Err(OpenError::OlderFormat { path: path() });
-        }
         tables::check(&connection).map_err(cannot)?;
-        if head.format < FORMAT {
-            tables::migrate(&connection, &head).map_err(cannot)?;
-            tracing::info!(file = %path().display(), "the file was brought to format {FORMAT}");
-        }
         let connection = log.follow(connection).map_err(cannot)?;
         Ok(Self {
             connection: Some(connection),

@@ -58,7 +58,7 @@ const SHORTEST_STEP: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 ///
-/// The directory cannot be used or another process has it; the file in it is damaged, or a newer
+/// The directory cannot be used or another process has it; the file in it is damaged, or another
 /// version wrote it.
 pub async fn embedded(path: &Path) -> Result<Arc<dyn Store>, OpenError> {
     // Absolute, so that a reader of a log or an error knows where it is.

@@ -1,38 +1,26 @@
-//! Rows of the file: this format (6) and those before, and what of a state outlives a restart.
+//! Rows of the file, and what of a state outlives a restart.
 //!
-//! A row is the age of its state and the snapshot of what is at rest, with a checksum over key and row, because
+//! A row is the snapshot of what is at rest, with a checksum over key and row, because
 //! SQLite keeps none of what has reached the file. A restart forgets the waiters, because they went away with the
 //! process; the attempt of a grant; and how much of a lease is left, because no clock that runs while the process is
-//! away can be trusted. A lease that was valid begins again, so it never ends early. The age in a row is 0; that of
+//! away can be trusted. A lease that was valid begins again, so it never ends early. The age of
 //! a record's outcome is in a small row of its own ([`AgeRow`]) with the outcome that it is of, written now and then,
-//! so that a retention does not begin again at each start.
-//!
-//! Format 5 had the rows of records under their keys alone, and format 4 had rows of its own. The migration
-//! (`tables::migrate`) reads such rows and writes them again, in one transaction. Tested in
-//! `crates/stores/tests/faults/migration.rs`, with files that builds of these formats wrote.
+//! so that a retention does not begin again at each start. Tested in `tests/stores/restart.rs` and
+//! `crates/stores/tests/faults/retention.rs`.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use keylatch_core::idempotency::{
-    Fingerprint, OnCrash, Record, RecordKey, RecordStage, RecordState, StoredResponse,
-    UnknownReason,
-};
-use keylatch_core::lock::{
-    Entries, Entry, FencingToken, History, HolderState, Limit, LockName, LockState, Owner,
-    TokenHash, WaitQueue,
-};
+use keylatch_core::idempotency::{Record, RecordKey, RecordStage, RecordState, StoredResponse};
+use keylatch_core::lock::{FencingToken, HolderState, LockName, LockState, WaitQueue};
 use keylatch_core::snapshot::SnapshotError;
 
-/// The format of the file.
-pub(super) const FORMAT: u64 = 6;
+/// The format of the file. The formats 1 to 6 were those of builds before the first release.
+pub(super) const FORMAT: u64 = 7;
 /// The most bytes of an answer that stay in memory: about as many as the rest of a record takes there, and as a row
 /// has in a page of the file. What is longer has pages of its own, which nothing but a replay reads.
 const IN_MEMORY: u64 = 1024;
-
-/// The oldest format that is read.
-pub(super) const FORMAT4: u64 = 4;
 
 /// A run of a record, which has a row of its own.
 pub(super) type RunKey = (RecordKey, FencingToken);
@@ -40,18 +28,10 @@ pub(super) type RunKey = (RecordKey, FencingToken);
 /// What the file says of itself.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Head {
-    /// How the file is written; it comes first in every format.
+    /// How the file is written; it comes first in every format, those of builds before the first release included.
     pub(super) format: u64,
     /// No fencing token that was granted is larger.
     pub(super) fence_limit: u64,
-}
-
-/// A lock or a record as a row has it.
-#[derive(Serialize, Deserialize)]
-struct Row<'a> {
-    /// How long before the row was written the state began.
-    age: Duration,
-    snapshot: &'a [u8],
 }
 
 /// Why a row cannot be read or written.
@@ -65,8 +45,6 @@ pub(super) enum RowError {
     Checksum,
     #[error("a row has no valid key")]
     Key,
-    #[error("a row of the older format has an invalid part")]
-    Older,
 }
 
 /// How old the outcome of a record is, and which outcome has this age.
@@ -145,7 +123,7 @@ pub(super) fn encode_lock(state: &LockState) -> Result<Option<Vec<u8>>, RowError
     if state.is_empty() {
         return Ok(None);
     }
-    encode(&state.encode()?).map(Some)
+    Ok(Some(state.encode()?))
 }
 
 /// The row of a record; `None` where there is none.
@@ -153,25 +131,18 @@ pub(super) fn encode_record(state: &RecordState) -> Result<Option<Vec<u8>>, RowE
     if state.is_empty() {
         return Ok(None);
     }
-    let snapshot = record_at_rest(state, Duration::ZERO).encode()?;
-    encode(&snapshot).map(Some)
+    Ok(Some(record_at_rest(state, Duration::ZERO).encode()?))
 }
 
 /// The lock that a row holds, at the moment `now` of a process that does not know how long it was
 /// away.
 pub(super) fn decode_lock(row: &[u8], now: Duration) -> Result<LockState, RowError> {
-    let Row { age, snapshot } = postcard::from_bytes(row)?;
-    Ok(lock_at_rest(&LockState::decode(snapshot)?, now.saturating_sub(age)))
+    Ok(lock_at_rest(&LockState::decode(row)?, now))
 }
 
 /// The record that a row holds, likewise.
 pub(super) fn decode_record(row: &[u8], now: Duration) -> Result<RecordState, RowError> {
-    let Row { age, snapshot } = postcard::from_bytes(row)?;
-    Ok(record_at_rest(&RecordState::decode(snapshot)?, now.saturating_sub(age)))
-}
-
-fn encode(snapshot: &[u8]) -> Result<Vec<u8>, RowError> {
-    Ok(postcard::to_allocvec(&Row { age: Duration::ZERO, snapshot })?)
+    Ok(record_at_rest(&RecordState::decode(row)?, now))
 }
 
 /// The key of a lock: its bucket and its name, so that those which are swept together are next to one
@@ -224,80 +195,4 @@ fn checksum(key: &[u8], value: &[u8]) -> [u8; 4] {
     hasher.update(key);
     hasher.update(value);
     hasher.finalize().to_le_bytes()
-}
-
-/// A lock as a row of format 4 has it.
-#[derive(Deserialize)]
-struct Format4Lock<'a> {
-    token: [u8; 32],
-    fencing_token: u64,
-    ttl_millis: u64,
-    acquired_at_millis: u64,
-    owner: Option<&'a str>,
-}
-
-/// A record as a row of format 4 has it.
-#[derive(Deserialize)]
-struct Format4Record {
-    token: [u8; 32],
-    fingerprint: [u8; 32],
-    fencing_token: u64,
-    attempts: u32,
-    begun_at_millis: u64,
-    lease: Duration,
-    retention: Duration,
-    on_crash: OnCrash,
-    stage: Format4Stage,
-}
-
-#[derive(Deserialize)]
-enum Format4Stage {
-    InFlight,
-    Done(u64, Vec<u8>),
-    Unknown(u64, UnknownReason),
-}
-
-/// The lock of a row of format 4.
-pub(super) fn decode_format4_lock(row: &[u8]) -> Result<LockState, RowError> {
-    let row: Format4Lock<'_> = postcard::from_bytes(row)?;
-    let owner = Owner::parse(row.owner.unwrap_or_default()).map_err(|_| RowError::Older)?;
-    let holder = HolderState {
-        token: TokenHash::from_bytes(row.token),
-        fencing_token: FencingToken::new(row.fencing_token),
-        owner,
-        since: Duration::ZERO,
-        ttl: Duration::from_millis(row.ttl_millis),
-        acquired_at_millis: row.acquired_at_millis,
-        limit: Limit::Exclusive,
-        slot: 0,
-        entries: Entries::of(Entry { name: None, sole_attempt: None }),
-        broken: None,
-    };
-    Ok(LockState::new([holder], WaitQueue::default(), History::default()))
-}
-
-/// The record of a row of format 4.
-pub(super) fn decode_format4_record(row: &[u8]) -> Result<RecordState, RowError> {
-    let row: Format4Record = postcard::from_bytes(row)?;
-    let record = Record {
-        token: TokenHash::from_bytes(row.token),
-        fingerprint: Fingerprint::from_bytes(row.fingerprint),
-        scope: None,
-        fencing_token: FencingToken::new(row.fencing_token),
-        attempts: row.attempts,
-        begun_at_millis: row.begun_at_millis,
-        lease: row.lease,
-        retention: row.retention,
-        on_crash: row.on_crash,
-        stage: match row.stage {
-            Format4Stage::InFlight => RecordStage::InFlight,
-            Format4Stage::Done(at, kept) => RecordStage::Done(
-                at,
-                StoredResponse::from_bytes(&kept).map_err(|_| RowError::Older)?,
-            ),
-            Format4Stage::Unknown(since, reason) => RecordStage::Unknown(since, reason),
-        },
-        since: Duration::ZERO,
-    };
-    Ok(RecordState::new(Some(record)))
 }

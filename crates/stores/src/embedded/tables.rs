@@ -2,8 +2,8 @@
 //! itself.
 //!
 //! The rows are opaque here (`row.rs` reads them). Every statement that the writer needs is prepared once.
-//! Invariants: a file of an unknown format is not written; a record has one row, that of its last run. A
-//! migration is one transaction. Tested in `crates/stores/tests/faults/migration.rs` and `damage.rs`.
+//! Invariants: a file of another format is not written; a record has one row, that of its last run. Tested in
+//! `crates/stores/tests/faults/damage.rs`.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,9 +13,9 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Params, Row, ffi};
 
 use super::row::{
-    AgeRow, FORMAT, FORMAT4, Head, RowError, RunKey, append_checksum, decode_format4_lock,
-    decode_format4_record, decode_lock, decode_record, encode_lock, encode_record, lock_key,
-    lock_name, record_in_memory, record_key, record_of_run, run_key, verify_checksum,
+    AgeRow, FORMAT, Head, RowError, RunKey, append_checksum, decode_lock, decode_record,
+    encode_lock, encode_record, lock_key, lock_name, record_in_memory, record_key, record_of_run,
+    run_key, verify_checksum,
 };
 use crate::table::{Fill, Table};
 use keylatch_core::idempotency::{RecordKey, RecordState};
@@ -28,10 +28,9 @@ const CREATE: &str = "
     PRAGMA journal_mode = WAL;
     CREATE TABLE head (key BLOB PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;
     CREATE TABLE locks (key BLOB PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;
+    CREATE TABLE records (key BLOB PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;
     CREATE TABLE probe (key BLOB PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;
 ";
-const CREATE_RECORDS: &str =
-    "CREATE TABLE records (key BLOB PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID";
 
 /// The lock on the file is taken before the log is opened, so that its index needs no shared memory;
 /// nothing is written when it is closed; and the log goes into the file only when that is asked for.
@@ -42,6 +41,7 @@ const CONFIGURE: &str = "
     PRAGMA temp_store = MEMORY;
 ";
 
+pub(super) const PUT_LOCK: &str = "INSERT OR REPLACE INTO locks VALUES (?1, ?2)";
 const READ_RECORD: &str = "SELECT value FROM records WHERE key = ?1";
 const PUT_RECORD: &str = "INSERT OR REPLACE INTO records VALUES (?1, ?2)";
 const REMOVE_RECORD: &str = "DELETE FROM records WHERE key = ?1";
@@ -92,6 +92,8 @@ pub(super) enum FileError {
     Io(#[from] io::Error),
     #[error("{0}")]
     Damaged(String),
+    #[error("it has format {0}")]
+    OtherFormat(u64),
     #[error(transparent)]
     Row(#[from] RowError),
     #[error(transparent)]
@@ -115,7 +117,7 @@ impl FileError {
         };
         match self {
             Self::Io(_) => false,
-            Self::Damaged(_) | Self::Row(_) => true,
+            Self::Damaged(_) | Self::OtherFormat(_) | Self::Row(_) => true,
             Self::Sqlite(rusqlite::Error::SqliteFailure(error, _)) => !matches!(
                 error.code,
                 CannotOpen
@@ -135,10 +137,9 @@ impl FileError {
 }
 
 /// Writes the tables into a new file.
-pub(super) fn create(connection: &Connection, format: u64) -> Result<(), FileError> {
+pub(super) fn create(connection: &Connection) -> Result<(), FileError> {
     connection.execute_batch(CREATE)?;
-    run(connection, CREATE_RECORDS, [])?;
-    write_head(connection, &Head { format, fence_limit: 0 })
+    write_head(connection, &Head { format: FORMAT, fence_limit: 0 })
 }
 
 /// Makes a connection this process's alone, without a word about what it is connected to.
@@ -149,9 +150,14 @@ pub(super) fn configure(connection: &Connection) -> Result<(), FileError> {
 }
 
 /// Makes a connection ready for writing. What the log holds is in the file when this returns, and
-/// synced: a process that was killed may have left what it never synced.
+/// synced: a process that was killed may have left what it never synced. A file of another format, or of another
+/// program, stays as it is.
 pub(super) fn prepare(connection: &Connection) -> Result<(), FileError> {
     configure(connection)?;
+    let Head { format, .. } = head(connection)?;
+    if format != FORMAT {
+        return Err(FileError::OtherFormat(format));
+    }
     let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
     if mode != "wal" {
         return Err(FileError::Damaged(format!("its journal is {mode} and no log")));
@@ -335,57 +341,6 @@ fn age_key(key: &[u8]) -> Vec<u8> {
     [AGE, key].concat()
 }
 
-/// Brings a file of an earlier format to this one, in one transaction.
-pub(super) fn migrate(connection: &Connection, head: &Head) -> Result<(), FileError> {
-    run(connection, "BEGIN IMMEDIATE", [])?;
-    if head.format == FORMAT4 {
-        migrate_locks(connection)?;
-        migrate_records(connection, decode_format4_record)?;
-    } else {
-        migrate_records(connection, |row| decode_record(row, Duration::ZERO))?;
-    }
-    write_head(connection, &Head { format: FORMAT, ..*head })?;
-    run(connection, "COMMIT", [])?;
-    empty_log(connection)
-}
-
-/// Writes every lock of a file of format 4 again.
-fn migrate_locks(connection: &Connection) -> Result<(), FileError> {
-    let mut locks = Vec::new();
-    each_row(connection, "SELECT key, value FROM locks", |key, value| {
-        locks.push((key.to_vec(), decode_format4_lock(value)?));
-        Ok(())
-    })?;
-    for (key, state) in &locks {
-        put_lock(connection, key, state)?;
-    }
-    Ok(())
-}
-
-/// Puts every record, which was under its key alone, under the key of its run. The rows are written in their order,
-/// one answer at a time in memory: out of order, each would be a page of the log.
-fn migrate_records(
-    connection: &Connection,
-    decode: fn(&[u8]) -> Result<RecordState, RowError>,
-) -> Result<(), FileError> {
-    run(connection, "ALTER TABLE records RENAME TO former_records", [])?;
-    run(connection, CREATE_RECORDS, [])?;
-    let mut runs = Vec::new();
-    each_row(connection, "SELECT key, value FROM former_records", |key, value| {
-        let key = record_key(key)?;
-        runs.extend(decode(value)?.fencing_token().map(|fencing_token| (fencing_token, key)));
-        Ok(())
-    })?;
-    runs.sort_unstable();
-    let mut former = connection.prepare("SELECT value FROM former_records WHERE key = ?1")?;
-    for (_, key) in &runs {
-        let row: Vec<u8> = former.query_row([key.as_bytes()], |row| row.get(0))?;
-        put_record(connection, key, &decode(verify_checksum(key.as_bytes(), &row)?)?)?;
-    }
-    drop(former);
-    run(connection, "DROP TABLE former_records", [])
-}
-
 fn each_row(
     connection: &Connection,
     sql: &str,
@@ -408,7 +363,7 @@ fn blob<'a>(row: &'a Row<'_>, column: usize) -> Result<&'a [u8], FileError> {
 
 fn put_lock(connection: &Connection, key: &[u8], state: &LockState) -> Result<(), FileError> {
     match encode_lock(state)? {
-        Some(row) => put(connection, "INSERT OR REPLACE INTO locks VALUES (?1, ?2)", key, row),
+        Some(row) => put(connection, PUT_LOCK, key, row),
         None => remove(connection, "DELETE FROM locks WHERE key = ?1", key),
     }
 }
@@ -427,7 +382,12 @@ fn put_record(
     remove(connection, REMOVE_AGE, &age_key(key.as_bytes()))
 }
 
-fn put(connection: &Connection, sql: &str, key: &[u8], value: Vec<u8>) -> Result<(), FileError> {
+pub(super) fn put(
+    connection: &Connection,
+    sql: &str,
+    key: &[u8],
+    value: Vec<u8>,
+) -> Result<(), FileError> {
     run(connection, sql, (key, append_checksum(key, value)))
 }
 

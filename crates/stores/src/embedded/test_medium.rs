@@ -12,10 +12,11 @@ use rusqlite::Connection;
 
 use super::Embedded;
 use super::directory::{Medium, check_log};
-use super::row::{FORMAT, Head};
+use super::row::{FORMAT, Head, lock_key};
 use super::tables;
 use crate::OpenError;
 use crate::ruled::{Executor as _, Ruled};
+use keylatch_core::lock::LockName;
 use keylatch_core::store::{Store, StoreError};
 
 /// How a test's disk is reached.
@@ -105,8 +106,8 @@ impl TestStore {
     }
 }
 
-/// The newest format of the file.
-pub const NEWEST_FORMAT: u64 = FORMAT;
+/// The format of the file.
+pub const FILE_FORMAT: u64 = FORMAT;
 
 /// Writes the tables of an empty store whose fencing tokens rise above `fence_limit`, and says of
 /// them that they are of `format`.
@@ -119,17 +120,29 @@ pub fn create(
     format: u64,
     fence_limit: u64,
 ) -> Result<(), Box<dyn Error>> {
-    tables::create(connection, format)?;
+    tables::create(connection)?;
     Ok(tables::write_head(connection, &Head { format, fence_limit })?)
 }
 
-/// The format of the file and the limit of its fencing tokens.
+/// Makes a connection this process's alone, without which a test's disk has no log.
 ///
 /// # Errors
 ///
-/// The file does not say.
-pub fn read_head(connection: &Connection) -> Result<(u64, u64), Box<dyn Error>> {
+/// The disk did not take it.
+pub fn configure(connection: &Connection) -> Result<(), Box<dyn Error>> {
+    Ok(tables::configure(connection)?)
+}
+
+/// Writes a row of a lock that has these bytes and the checksum of a row.
+///
+/// # Errors
+///
+/// The disk did not take it.
+pub fn write_lock_row(
+    connection: &Connection,
+    name: &LockName,
+    bytes: &[u8],
+) -> Result<(), Box<dyn Error>> {
     tables::configure(connection)?;
-    let head = tables::head(connection)?;
-    Ok((head.format, head.fence_limit))
+    Ok(tables::put(connection, tables::PUT_LOCK, &lock_key(name), bytes.to_vec())?)
 }

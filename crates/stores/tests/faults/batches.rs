@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use futures_util::poll;
 use keylatch_core::idempotency::{BeginCommand, BeginReply, OnCrash, RecordStatus};
 use keylatch_core::lock::{AcquireReply, FencingToken, Ttl};
-use keylatch_stores::test_medium::{TestStore, read_head};
+use keylatch_stores::test_medium::{TestStore, configure};
 use tokio::time::{advance, pause};
 
 use crate::disk::Disk;
@@ -210,7 +210,7 @@ async fn log_goes_into_the_file_at_a_thousand_pages_though_rows_share_them() {
 fn record_rows(disk: &Disk) -> i64 {
     let file = disk.connect().unwrap();
     // It makes the connection this process's alone, without which the disk of the tests has no log.
-    read_head(&file).unwrap();
+    configure(&file).unwrap();
     file.query_row("SELECT count(*) FROM records", [], |row| row.get(0)).unwrap()
 }
 

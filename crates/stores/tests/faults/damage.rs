@@ -5,11 +5,11 @@
 
 use keylatch_core::idempotency::BeginReply;
 use keylatch_core::lock::AcquireReply;
-use keylatch_stores::test_medium::NEWEST_FORMAT;
+use keylatch_stores::test_medium::{FILE_FORMAT, write_lock_row};
 
 use crate::dice::Dice;
 use crate::disk::Disk;
-use crate::requests::{Acquire, begin};
+use crate::requests::{Acquire, begin, name};
 
 #[tokio::test]
 async fn a_flipped_byte_is_noticed_or_does_no_harm() {
@@ -48,14 +48,16 @@ async fn a_flipped_byte_is_noticed_or_does_no_harm() {
 }
 
 #[tokio::test]
-async fn a_file_of_another_format_is_refused_with_a_sentence() {
-    let refused = |format| Disk::of_format(format, 1).open().unwrap_err().to_string();
-    for older in 1..=3 {
-        let sentence = refused(older);
-        assert!(sentence.contains("before the first release"), "format {older}: {sentence}");
+async fn a_file_of_another_format_is_refused_and_left_as_it_is() {
+    for format in (0..=9).filter(|format| *format != FILE_FORMAT) {
+        let disk = Disk::of_format(format, 1);
+        let before = (disk.content()["locks"].clone(), disk.log());
+        let sentence = disk.open().unwrap_err().to_string();
+        let says = |words: &str| sentence.contains(words);
+        assert!(says(&format!("has format {format}")) && says("move the file away"), "{sentence}");
+        let after = (disk.content()["locks"].clone(), disk.log());
+        assert!(before == after, "format {format}: something was written");
     }
-    let newer = refused(NEWEST_FORMAT + 1);
-    assert!(newer.contains("format 7") && newer.contains("up to 6"), "{newer}");
 }
 
 /// What a killed process leaves: most of what it wrote is in the log.

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use keylatch_stores::OpenError;
-use keylatch_stores::test_medium::{self, NEWEST_FORMAT, TestMedium, TestStore};
+use keylatch_stores::test_medium::{self, FILE_FORMAT, TestMedium, TestStore};
 
 use crate::dice::Dice;
 use crate::vfs;
@@ -129,12 +129,12 @@ impl Disk {
 
     /// A disk with an empty store, whose fencing tokens are ahead of the clock.
     pub(crate) fn formatted(seed: u64) -> Self {
-        Self::of_format(NEWEST_FORMAT, seed)
+        Self::of_format(FILE_FORMAT, seed)
     }
 
     /// A disk with an empty store, whose fencing tokens are the clock's.
     pub(crate) fn with_clock(seed: u64) -> Self {
-        Self::with_head(NEWEST_FORMAT, 0, seed)
+        Self::with_head(FILE_FORMAT, 0, seed)
     }
 
     /// A disk with a store whose file says that it has this format.
@@ -146,11 +146,6 @@ impl Disk {
         let disk = Self::new(Files::new(), seed);
         test_medium::create(&disk.connect().unwrap(), format, fence_limit).unwrap();
         Self::new(disk.content(), seed)
-    }
-
-    /// A disk with this data file and no log.
-    pub(crate) fn with_data(data: &[u8], seed: u64) -> Self {
-        Self::new(Files::from([(DATA.to_owned(), data.to_vec())]), seed)
     }
 
     /// The store on this disk.

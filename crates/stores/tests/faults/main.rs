@@ -19,7 +19,6 @@ mod dice;
 mod disk;
 mod hanging;
 mod leader;
-mod migration;
 mod power;
 mod requests;
 mod retention;

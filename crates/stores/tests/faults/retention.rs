@@ -9,7 +9,7 @@ use keylatch_core::idempotency::{
     BeginReply, RecordView, ResolveCommand, ResolveReply, RunEnd, StoredResponse, UnknownReason,
 };
 use keylatch_core::store::Store;
-use keylatch_stores::test_medium::{TestStore, read_head};
+use keylatch_stores::test_medium::{TestStore, configure};
 use tokio::time::advance;
 
 use crate::disk::Disk;
@@ -113,7 +113,7 @@ async fn an_age_leaves_the_file_with_its_record() {
 /// How many ages the file has, beside its head.
 fn ages(disk: &Disk) -> i64 {
     let connection = Disk::new(disk.content(), 1).connect().unwrap();
-    read_head(&connection).unwrap();
+    configure(&connection).unwrap();
     let rows: i64 =
         connection.query_one("SELECT count(*) FROM head", [], |row| row.get(0)).unwrap();
     rows - 1
