@@ -20,12 +20,7 @@ export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
 cp Cargo.lock fuzz/Cargo.lock
 cargo build --release --manifest-path fuzz/Cargo.toml --target "$host" --target-dir target/fuzz
 
-golden=target/fuzz/golden/snapshot
-mkdir -p target/fuzz/found "$golden"
-for hex in crates/core/tests/golden/*.hex; do
-    python3 -c 'import sys; sys.stdout.buffer.write(bytes.fromhex(sys.stdin.read()))' <"$hex" \
-        >"$golden/$(basename "$hex" .hex)"
-done
+mkdir -p target/fuzz/found
 
 if [ "$seconds" -gt 0 ]; then
     corpus=target/fuzz/corpus limits=(-max_total_time="$seconds")
@@ -37,9 +32,7 @@ fi
 for target in "${targets[@]}"; do
     inputs=("$corpus/$target")
     mkdir -p "${inputs[0]}"
-    for seeds in "fuzz/seeds/$target" "target/fuzz/golden/$target"; do
-        [ ! -d "$seeds" ] || inputs+=("$seeds")
-    done
+    [ ! -d "fuzz/seeds/$target" ] || inputs+=("fuzz/seeds/$target")
     echo "$target"
     # An input may take 10 s, and a process 2 GiB.
     "target/fuzz/$host/release/$target" "${limits[@]}" -timeout=10 -rss_limit_mb=2048 -verbosity=0 \

@@ -50,7 +50,7 @@ function canSettle(record) {
 /** A record whose scope is not known as a whole has no address. */
 function nameOf(record) {
   if (record.is_whole) return h('a', { href: viewOf(record) }, record.key);
-  return record.key ? `${record.key} (its path is too long to find it by)` : 'not known: an older version began it';
+  return `${record.key} (its path is too long to find it by)`;
 }
 
 class List {

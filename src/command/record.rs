@@ -180,10 +180,7 @@ impl List {
 }
 
 fn row(record: &ListedRecord) -> [String; 8] {
-    let or_dash = |text: &Option<String>| match text.as_deref() {
-        None | Some("") => "-".to_owned(),
-        Some(text) => text.to_owned(),
-    };
+    let or_dash = |text: &str| if text.is_empty() { "-" } else { text }.to_owned();
     [
         record.state.to_string(),
         or_dash(&record.key),
@@ -192,7 +189,7 @@ fn row(record: &ListedRecord) -> [String; 8] {
         or_dash(&record.principal),
         record.attempts.to_string(),
         record.ended_at.as_ref().unwrap_or(&record.begun_at).clone(),
-        record.reason.as_deref().unwrap_or("-").to_owned(),
+        or_dash(record.reason.as_deref().unwrap_or_default()),
     ]
 }
 

@@ -240,12 +240,9 @@ impl Caller {
         self.identity() == Some(identity.name.as_str()) || self.may(Permissions::cover_all_reading)
     }
 
-    /// Whether the client may read what a record is about. One whose key is not known may be any.
+    /// Whether the client may read what a record is about.
     pub(super) fn may_read_record(&self, record: &RecordSummary) -> bool {
-        let (key, principal) = match &record.scope {
-            Some(scope) => (scope.key().as_str(), scope.principal()),
-            None => ("", ""),
-        };
+        let (key, principal) = (record.scope.key().as_str(), record.scope.principal());
         let may_act = match self {
             Self::Anyone => true,
             Self::Known(identity) => identity.may_act_for(principal),

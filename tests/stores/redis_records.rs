@@ -3,6 +3,8 @@
 //!
 //! Method: one real Redis, what it counts (`INFO commandstats`), and a proxy.
 
+use std::error::Error;
+use std::iter::successors;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -17,6 +19,7 @@ use keylatch_core::lock::{AcquireReply, Attempt, LockName, Ttl};
 use keylatch_core::store::{Effect, ListLocks, StoreError};
 use keylatch_testkit::{Acquire, OpenStore, Proxy, RedisServer, config, eventually};
 
+use crate::lock_conformance::{ask as ask_lock, token as holder_token};
 use crate::record_conformance::{ask, done, found, kept, key, started, token};
 
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -113,22 +116,45 @@ async fn full_redis_keeps_completed_runs() {
 }
 
 #[tokio::test]
-async fn foreign_value_in_a_record_key_is_an_error_and_stays() {
+async fn foreign_value_in_a_key_is_refused_with_a_sentence_and_stays() {
     let redis = RedisServer::start().await;
     let store = open(&redis.url()).await;
-    // The second has a version and then nothing that this one understands, and the third's is of a
-    // version to come.
-    for value in ["not ours", "sixteen bytes of text", "sixteen bytes...\u{7f}"] {
-        let () = redis.run(&["SET", &name(1), value]).await;
-        for error in [
+    let deploy = LockName::parse("deploy").unwrap();
+    let lock = format!("keylatch:{{{:02x}}}:lock:deploy", deploy.bucket());
+    let lists = [lock.clone(), name(1)];
+    // The second has a version and then no value, the third a value of another format, and the last is no string.
+    for value in ["not ours", "sixteen bytes of text", "sixteen bytes...\u{1}", "a list"] {
+        for key in &lists {
+            let () = redis.run(&["DEL", key]).await;
+            let command = if value == "a list" { "RPUSH" } else { "SET" };
+            let () = redis.run(&[command, key, value]).await;
+        }
+        let errors = [
             store.begin(&ask(1, "one")).await.unwrap_err(),
             complete(&store, 1).await.unwrap_err(),
             store.find(&key(1)).await.unwrap_err(),
-        ] {
-            assert_eq!(error.effect(), Effect::NotExecuted, "{value}: {error}");
+            store.acquire(&ask_lock("deploy", "one", 1)).await.unwrap_err(),
+            store.release(&deploy, &holder_token("one")).await.unwrap_err(),
+            store.look(&deploy).await.unwrap_err(),
+        ];
+        errors.iter().for_each(is_refused_with_advice);
+        for key in &lists {
+            let kept: String = match value {
+                "a list" => redis.run(&["LINDEX", key, "0"]).await,
+                _ => redis.run(&["GET", key]).await,
+            };
+            assert_eq!(kept, value);
         }
-        assert_eq!(redis.run::<String>(&["GET", &name(1)]).await, value);
     }
+}
+
+/// Nothing was done, and the cause of it says what an operator can do.
+#[track_caller]
+pub(crate) fn is_refused_with_advice(error: &StoreError) {
+    assert_eq!(error.effect(), Effect::NotExecuted, "{error}");
+    let causes: Vec<_> = successors(error.source(), |&cause| cause.source()).collect();
+    let says = |cause: &&dyn Error| cause.to_string().contains("give keylatch a place of its own");
+    assert!(causes.iter().any(says), "{error:?}");
 }
 
 #[tokio::test]

@@ -201,7 +201,7 @@ pub struct RecordPage {
     pub next_cursor: Option<String>,
 }
 
-/// A record, and what it is about. An older version kept no key and no scope.
+/// A record, and what it is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "openapi", schema(example = json!({
@@ -212,17 +212,13 @@ pub struct RecordPage {
 })))]
 pub struct ListedRecord {
     /// The client's name for its intent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<String>,
+    pub key: String,
     /// The method of the guarded route; empty for a key of this API's own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub method: Option<String>,
+    pub method: String,
     /// The path of the guarded route, or its first 1024 bytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path: Option<String>,
+    pub path: String,
     /// Who sent the request, where the route tells people apart.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub principal: Option<String>,
+    pub principal: String,
     /// Whether key, method, path and principal lead to the record: a store cuts a path that is very long.
     pub is_whole: bool,
     /// How far it is.

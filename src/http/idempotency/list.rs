@@ -113,7 +113,7 @@ fn query(text: &str) -> Result<ListRecords, Problem> {
 }
 
 fn listed(record: &RecordSummary) -> ListedRecord {
-    let scope = record.scope.as_ref();
+    let scope = &record.scope;
     let (ended_at, reason, status) = match record.phase {
         RecordPhase::InFlight { .. } => (None, None, None),
         RecordPhase::Unknown { since_millis, reason } => {
@@ -122,13 +122,13 @@ fn listed(record: &RecordSummary) -> ListedRecord {
         RecordPhase::Done { at_millis, status } => (Some(at_millis), None, Some(status)),
     };
     let is_unknown = matches!(record.phase, RecordPhase::Unknown { .. });
-    let whole = scope.filter(|scope| scope.leads_to(&record.key));
+    let is_whole = scope.leads_to(&record.key);
     ListedRecord {
-        key: scope.map(|scope| scope.key().as_str().to_owned()),
-        method: scope.map(|scope| scope.method().to_owned()),
-        path: scope.map(|scope| scope.path().to_owned()),
-        principal: scope.map(|scope| scope.principal().to_owned()),
-        is_whole: whole.is_some(),
+        key: scope.key().as_str().to_owned(),
+        method: scope.method().to_owned(),
+        path: scope.path().to_owned(),
+        principal: scope.principal().to_owned(),
+        is_whole,
         state: record.phase.name().as_str().into(),
         attempts: record.attempts,
         fencing_token: record.fencing_token.get(),
@@ -136,6 +136,6 @@ fn listed(record: &RecordSummary) -> ListedRecord {
         ended_at: ended_at.map(at_millis),
         reason,
         status,
-        resolve: whole.filter(|_| is_unknown).map(resolve_url),
+        resolve: (is_whole && is_unknown).then(|| resolve_url(scope)),
     }
 }

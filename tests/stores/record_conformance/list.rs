@@ -91,8 +91,7 @@ async fn numbers(store: &Records, filter: RecordFilter) -> BTreeSet<u32> {
 }
 
 fn number(record: &RecordSummary) -> u32 {
-    let scope = record.scope.as_ref().expect("a scope");
-    scope.key().as_str().parse().expect("a number")
+    record.scope.key().as_str().parse().expect("a number")
 }
 
 #[store_test(records)]
@@ -106,7 +105,7 @@ async fn each_record_is_in_the_list_of_its_state(store: &Records) {
         let [record] = &*found.into_values().collect::<Vec<_>>() else { panic!("one is {name:?}") };
         let ask = ask_at(ORDERS, number);
         assert_eq!((record.key, record.attempts), (ask.key, 1));
-        let scope = record.scope.as_ref().expect("a scope");
+        let scope = &record.scope;
         assert_eq!((scope.principal(), scope.method(), scope.path()), ("ann", "POST", ORDERS));
         assert_eq!(*scope, ask.scope);
         assert!(scope.leads_to(&record.key));

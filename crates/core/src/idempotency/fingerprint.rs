@@ -7,10 +7,11 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// The SHA-256 of what a request asks for: another one under the same key is another request.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {

@@ -7,6 +7,8 @@ use std::fmt;
 
 use sha2::{Digest, Sha256};
 
+use crate::snapshot::text_in_snapshots;
+
 /// A client's name for one intent: 1 to 255 visible ASCII characters or spaces. Case counts.
 #[derive(Clone, PartialEq, Eq)]
 pub struct IdempotencyKey(Box<str>);
@@ -84,6 +86,8 @@ impl From<u32> for IdempotencyKey {
         Self(number.to_string().into())
     }
 }
+
+text_in_snapshots!(IdempotencyKey, IdempotencyKey::parse);
 
 impl fmt::Debug for IdempotencyKey {
     /// A key is a client's own, and no log needs it.

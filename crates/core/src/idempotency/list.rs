@@ -97,8 +97,8 @@ impl From<&RecordStatus> for RecordPhase {
 pub struct RecordSummary {
     /// The name under which stores keep the record.
     pub key: RecordKey,
-    /// What it is about; `None` where the version that began it did not keep that.
-    pub scope: Option<RecordScope>,
+    /// What it is about.
+    pub scope: RecordScope,
     /// The fencing token of its last run.
     pub fencing_token: FencingToken,
     /// How many runs there were.
@@ -113,7 +113,7 @@ pub struct RecordSummary {
 
 impl RecordSummary {
     /// What a list shows of a record that any client sees as `view`.
-    pub fn new(key: RecordKey, scope: Option<RecordScope>, view: &RecordView) -> Self {
+    pub fn new(key: RecordKey, scope: RecordScope, view: &RecordView) -> Self {
         Self {
             key,
             scope,
@@ -141,14 +141,13 @@ pub struct RecordFilter {
 }
 
 impl RecordFilter {
-    /// Whether the list has this record. One whose scope is not known has no path and no key.
+    /// Whether the list has this record.
     pub fn admits(&self, record: &RecordSummary) -> bool {
-        let path = record.scope.as_ref().map(RecordScope::path);
-        let key = record.scope.as_ref().map_or("", |scope| scope.key().as_str());
+        let (path, key) = (record.scope.path(), record.scope.key().as_str());
         let kept = |path| beginning(path, RecordScope::MAX_PATH_BYTES);
         self.phase.is_none_or(|phase| phase == record.phase.name())
-            && self.path.as_deref().is_none_or(|wanted| path == Some(kept(wanted)))
-            && path.unwrap_or_default().starts_with(kept(&self.path_prefix))
+            && self.path.as_deref().is_none_or(|wanted| path == kept(wanted))
+            && path.starts_with(kept(&self.path_prefix))
             && key.starts_with(&self.key_prefix)
     }
 

@@ -14,17 +14,16 @@ mod rules;
 mod run;
 mod scope;
 mod service;
-mod snapshot;
 
 pub use fingerprint::{Fingerprint, FingerprintHasher};
 pub use key::{IdempotencyKey, InvalidKey, RecordKey, Scope};
 pub use list::{PhaseName, RecordFilter, RecordPhase, RecordSummary};
 pub use record::{
-    AbandonReply, Answer, AnswerStub, BeginCommand, BeginReply, CompleteReply, EraseReply,
-    MalformedResponse, OnCrash, RecordCommand, RecordReply, RecordStatus, RecordView,
-    ResolveCommand, ResolveReply, Run, RunEnd, RunRenewal, StoredResponse, UnknownReason,
+    AbandonReply, Answer, AnswerStub, BeginCommand, BeginReply, CompleteReply, EraseReply, OnCrash,
+    RecordCommand, RecordReply, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run,
+    RunEnd, RunRenewal, StoredResponse, UnknownReason,
 };
 pub use rules::{Record, RecordStage, RecordState, UNKNOWN_RETENTION};
 pub use run::{IdempotencyError, LateWork, OnceRun, RunRequest, RunResult};
-pub use scope::{MalformedScope, RecordScope};
+pub use scope::RecordScope;
 pub use service::{IdempotencyService, RecordLimits};

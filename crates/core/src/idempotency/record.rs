@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Fingerprint, RecordKey, RecordScope};
 use crate::lock::{FencingToken, TokenHash};
+use crate::snapshot::shared;
 
 /// One step on one record.
 #[derive(Debug, Clone)]
@@ -162,13 +163,14 @@ pub enum RunEnd {
 }
 
 /// What is kept of an answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StoredResponse {
     /// All of it.
-    Answer(Arc<Answer>),
+    Answer(#[serde(with = "shared")] Arc<Answer>),
     /// Only that it was given, with this HTTP status: it was too large, or a stream.
     Mark(u16),
     /// All of it, and a store has this in memory in its place. No store replies with it: a store reads the answer first.
+    #[serde(skip)]
     Stub(AnswerStub),
 }
 
@@ -207,58 +209,7 @@ impl StoredResponse {
             Self::Stub(stub) => stub.kept_bytes,
         }
     }
-
-    /// What a store writes down.
-    ///
-    /// # Errors
-    ///
-    /// The answer cannot be written: it is a stub. No other is.
-    pub fn to_bytes(&self) -> Result<Vec<u8>, MalformedResponse> {
-        let written = match self {
-            Self::Answer(answer) => StoredForm::Answer(Answer::clone(answer)),
-            Self::Mark(status) => StoredForm::Mark(*status),
-            // What is read later would be another answer.
-            Self::Stub(_) => return Err(MalformedResponse(postcard::Error::WontImplement)),
-        };
-        postcard::to_allocvec(&written).map_err(MalformedResponse)
-    }
-
-    /// The status of the answer, of which a store wrote these bytes and perhaps more.
-    ///
-    /// # Errors
-    ///
-    /// They are not the beginning of what [`StoredResponse::to_bytes`] gives.
-    pub fn status_from_bytes(bytes: &[u8]) -> Result<u16, MalformedResponse> {
-        // The number of the variant; and either has the status first.
-        let read = postcard::take_from_bytes::<(u32, u16)>(bytes).map_err(MalformedResponse)?;
-        let ((_, status), _) = read;
-        Ok(status)
-    }
-
-    /// Reads what a store wrote down.
-    ///
-    /// # Errors
-    ///
-    /// It is not what [`StoredResponse::to_bytes`] gives.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, MalformedResponse> {
-        Ok(match postcard::from_bytes(bytes).map_err(MalformedResponse)? {
-            StoredForm::Answer(answer) => Self::Answer(Arc::new(answer)),
-            StoredForm::Mark(status) => Self::Mark(status),
-        })
-    }
 }
-
-/// A [`StoredResponse`] as it is written.
-#[derive(Serialize, Deserialize)]
-enum StoredForm {
-    Answer(Answer),
-    Mark(u16),
-}
-
-/// Bytes that are no [`StoredResponse`].
-#[derive(Debug, thiserror::Error)]
-#[error("what was kept of an answer cannot be read")]
-pub struct MalformedResponse(#[source] postcard::Error);
 
 /// An answer that every repeat is given.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -297,7 +248,7 @@ impl UnknownReason {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Interrupted, Self::Failed, Self::Panicked, Self::NoAnswer];
 
-    /// The reason as stores and the API write it.
+    /// The reason as the API writes it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Interrupted => "interrupted",
@@ -315,11 +266,6 @@ impl UnknownReason {
             Self::Panicked => "It was begun, and failed in the middle.",
             Self::NoAnswer => "It was sent on, and no answer came back.",
         }
-    }
-
-    /// Reads what [`UnknownReason::as_str`] gives.
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|reason| reason.as_str() == text)
     }
 }
 

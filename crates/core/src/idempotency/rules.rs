@@ -8,12 +8,15 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::{
     AbandonReply, BeginCommand, BeginReply, CompleteReply, EraseReply, Fingerprint, OnCrash,
     RecordCommand, RecordReply, RecordScope, RecordStatus, RecordView, ResolveCommand,
     ResolveReply, Run, RunEnd, RunRenewal, StoredResponse, UnknownReason,
 };
 use crate::lock::{FencingToken, Moment, TokenHash};
+use crate::snapshot::{self, SnapshotError, deserialize_time};
 
 /// How long a store keeps an unknown outcome for an operator to resolve.
 pub const UNKNOWN_RETENTION: Duration = Duration::from_secs(30 * 24 * 60 * 60);
@@ -22,7 +25,7 @@ pub const UNKNOWN_RETENTION: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 ///
 /// The rules are a pure function of the state, a command and the moment, as those of
 /// [`LockState`](crate::lock::LockState) are, and for the same reasons.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordState {
     record: Option<Record>,
 }
@@ -141,6 +144,25 @@ impl RecordState {
         Self { record }
     }
 
+    /// The state as bytes.
+    ///
+    /// # Errors
+    ///
+    /// The codec failed, which it does on no state that the rules reach. An answer of which only a stub is here
+    /// cannot be written: what is read later would be another answer.
+    pub fn encode(&self) -> Result<Vec<u8>, SnapshotError> {
+        snapshot::encode(self)
+    }
+
+    /// The state that [`RecordState::encode`] wrote.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are no snapshot, or one of another format.
+    pub fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
+        snapshot::decode(bytes)
+    }
+
     /// Whether there is no record, not even an expired one.
     pub fn is_empty(&self) -> bool {
         self.record.is_none()
@@ -148,14 +170,14 @@ impl RecordState {
 }
 
 /// A record as a store keeps it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The token that runs it, or ended it.
     pub token: TokenHash,
     /// What is to be done.
     pub fingerprint: Fingerprint,
-    /// What it is about; `None` where the version that began it did not keep that.
-    pub scope: Option<RecordScope>,
+    /// What it is about.
+    pub scope: RecordScope,
     /// The fencing token of the last run.
     pub fencing_token: FencingToken,
     /// How many runs there were.
@@ -163,8 +185,10 @@ pub struct Record {
     /// When it was first begun, in milliseconds since 1970.
     pub begun_at_millis: u64,
     /// How long a run may go unheard.
+    #[serde(deserialize_with = "deserialize_time")]
     pub lease: Duration,
     /// How long a known end is kept.
+    #[serde(deserialize_with = "deserialize_time")]
     pub retention: Duration,
     /// What a run that was interrupted leaves behind.
     pub on_crash: OnCrash,
@@ -172,11 +196,12 @@ pub struct Record {
     pub stage: RecordStage,
     /// When the stage or its lease began, on the store's monotonic clock. This alone does not
     /// outlive the process.
+    #[serde(deserialize_with = "deserialize_time")]
     pub since: Duration,
 }
 
 /// How far a [`Record`] is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RecordStage {
     /// It is being done.
     InFlight,
@@ -287,7 +312,7 @@ impl BeginCommand {
         let started = Record {
             token: self.token,
             fingerprint: self.fingerprint,
-            scope: Some(self.scope.clone()),
+            scope: self.scope.clone(),
             fencing_token: moment.last_fencing_token.next(moment.least_micros),
             attempts: record.map_or(0, |record| record.attempts).saturating_add(1),
             begun_at_millis: record
@@ -401,12 +426,14 @@ mod tests {
     use super::*;
     use crate::idempotency::{IdempotencyKey, Scope};
 
+    const SCOPE: Scope<'static> = Scope { principal: "", method: "", path: "" };
+
     /// Begun at 2 s, without a lease.
     fn record() -> Record {
         Record {
             token: TokenHash::from_bytes([1; 32]),
             fingerprint: Fingerprint::of_text("an order"),
-            scope: None,
+            scope: RecordScope::new(&SCOPE, &IdempotencyKey::from(1)),
             fencing_token: FencingToken::new(1),
             attempts: 1,
             begun_at_millis: 0,
@@ -425,11 +452,9 @@ mod tests {
 
     /// What a begin without room for an answer makes of the record 3 s after it began.
     fn begin_without_room(record: Option<Record>) -> (RecordState, BeginReply) {
-        let (name, scope) =
-            (IdempotencyKey::from(1), Scope { principal: "", method: "", path: "" });
         let begin = BeginCommand {
-            key: scope.record(&name),
-            scope: RecordScope::new(&scope, &name),
+            key: SCOPE.record(&IdempotencyKey::from(1)),
+            scope: RecordScope::new(&SCOPE, &IdempotencyKey::from(1)),
             token: TokenHash::from_bytes([2; 32]),
             fingerprint: Fingerprint::of_text("an order"),
             lease: Duration::from_secs(1),

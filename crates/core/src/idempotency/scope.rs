@@ -9,13 +9,16 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{IdempotencyKey, InvalidKey, RecordKey, Scope};
+use serde::{Deserialize, Serialize};
+
+use super::{IdempotencyKey, RecordKey, Scope};
+use crate::snapshot::shared;
 
 /// The scope and the key of a record, each as far as it is kept. Clones share it.
-#[derive(Clone, PartialEq, Eq)]
-pub struct RecordScope(Arc<ScopeParts>);
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordScope(#[serde(with = "shared")] Arc<ScopeParts>);
 
-#[derive(PartialEq, Eq)]
+#[derive(PartialEq, Eq, Serialize, Deserialize)]
 struct ScopeParts {
     principal: Box<str>,
     method: Box<str>,
@@ -67,37 +70,6 @@ impl RecordScope {
         let scope = Scope { principal: &parts.principal, method: &parts.method, path: &parts.path };
         scope.record(&parts.key) == *record
     }
-
-    /// What a store writes down: principal, method, path and key, in this order.
-    ///
-    /// # Errors
-    ///
-    /// The codec failed, which it does on no scope.
-    pub fn to_bytes(&self) -> Result<Vec<u8>, MalformedScope> {
-        postcard::to_allocvec(&self.to_parts()).map_err(|_| MalformedScope)
-    }
-
-    /// Reads what a store wrote down.
-    ///
-    /// # Errors
-    ///
-    /// It is not what [`RecordScope::to_bytes`] gives.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, MalformedScope> {
-        let parts = postcard::from_bytes(bytes).map_err(|_| MalformedScope)?;
-        Self::from_parts(parts).map_err(|_| MalformedScope)
-    }
-
-    pub(super) fn to_parts(&self) -> [String; 4] {
-        let Self(parts) = self;
-        [&*parts.principal, &*parts.method, &*parts.path, parts.key.as_str()].map(str::to_owned)
-    }
-
-    pub(super) fn from_parts(parts: [String; 4]) -> Result<Self, InvalidKey> {
-        let [principal, method, path, key] = parts;
-        let key = IdempotencyKey::parse(&key)?;
-        let (principal, method, path) = (principal.into(), method.into(), path.into());
-        Ok(Self(Arc::new(ScopeParts { principal, method, path, key })))
-    }
 }
 
 impl fmt::Debug for RecordScope {
@@ -106,11 +78,6 @@ impl fmt::Debug for RecordScope {
         f.write_str("RecordScope(..)")
     }
 }
-
-/// Bytes that are no [`RecordScope`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("what was kept of a scope cannot be read")]
-pub struct MalformedScope;
 
 /// The longest beginning of `text` that has at most `most` bytes.
 pub(super) fn beginning(text: &str, most: usize) -> &str {
@@ -139,15 +106,6 @@ mod tests {
         assert!(!kept.leads_to(&scope.record(&key())));
         let whole = Scope { path: &path[..101], ..scope };
         assert!(RecordScope::new(&whole, &key()).leads_to(&whole.record(&key())));
-    }
-
-    #[test]
-    fn bytes_of_a_scope_are_the_scope() {
-        let scope = Scope { principal: "", method: "PATCH", path: "/v1/Öl" };
-        let kept = RecordScope::new(&scope, &key());
-        assert_eq!(RecordScope::from_bytes(&kept.to_bytes().unwrap()), Ok(kept));
-        assert_eq!(RecordScope::from_bytes(b"\0\0\0\0"), Err(MalformedScope), "an empty key");
-        assert_eq!(RecordScope::from_bytes(b""), Err(MalformedScope));
     }
 
     #[test]

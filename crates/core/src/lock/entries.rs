@@ -9,7 +9,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use serde::ser::SerializeSeq as _;
+use serde::{Deserialize, Serialize, Serializer};
+
 use super::Attempt;
+use crate::snapshot::text_in_snapshots;
 
 /// The name of an entry: 1 to 64 bytes without control characters.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,6 +43,8 @@ impl EntryName {
     }
 }
 
+text_in_snapshots!(EntryName, EntryName::parse);
+
 impl fmt::Debug for EntryName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "EntryName({:?})", &*self.0)
@@ -60,7 +66,7 @@ pub enum InvalidEntryName {
 }
 
 /// One entry of a holder.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// Its name; `None` for the entry of a request that gave none.
     pub name: Option<EntryName>,
@@ -69,7 +75,8 @@ pub struct Entry {
 }
 
 /// The entries of a holder, in the order in which they were made.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Vec<Entry>")]
 pub struct Entries {
     first: Entry,
     /// As a rule there are none, and they take no memory.
@@ -141,6 +148,14 @@ impl Entries {
         if let Some(rest) = &mut self.rest {
             Arc::make_mut(rest).iter_mut().for_each(|entry| entry.sole_attempt = None);
         }
+    }
+}
+
+impl Serialize for Entries {
+    fn serialize<S: Serializer>(&self, output: S) -> Result<S::Ok, S::Error> {
+        let mut list = output.serialize_seq(Some(self.len()))?;
+        self.iter().try_for_each(|entry| list.serialize_element(entry))?;
+        list.end()
     }
 }
 

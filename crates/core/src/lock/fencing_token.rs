@@ -6,14 +6,16 @@
 use std::fmt;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A number for the resource to compare: that of a grant is larger than that of every earlier grant of the
 /// lock that it cannot be held together with.
 ///
 /// It fits in 53 bits, so that JavaScript reads it exactly. The idea is from Kleppmann, "How to
 /// do distributed locking" (2016), after Chubby's sequencers (Burrows, OSDI 2006).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct FencingToken(u64);
 

@@ -11,7 +11,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::{FencingToken, Owner, TokenHash};
+use crate::snapshot::{deserialize_time, shared, text_in_snapshots};
 
 /// How long a break is kept after the lease has ended.
 pub(super) const BREAK_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
@@ -19,7 +22,7 @@ pub(super) const BREAK_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 const ENDS_MAX: usize = 16;
 
 /// Why a lease ends and cannot be renewed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Break {
     /// The reason, for people and for the holder.
     pub reason: Reason,
@@ -56,6 +59,8 @@ impl Reason {
         &self.0
     }
 }
+
+text_in_snapshots!(Reason, Reason::parse);
 
 impl fmt::Debug for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -94,7 +99,7 @@ impl GrantSpan {
 }
 
 /// How a grant ended other than by a release.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantEnd {
     /// The proof of the grant, so that its holder can be told.
     pub token: TokenHash,
@@ -111,7 +116,7 @@ pub struct GrantEnd {
 }
 
 /// How a grant ended other than by a release.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum EndCause {
     /// Its lease expired.
@@ -119,8 +124,10 @@ pub enum EndCause {
     /// Its lease was broken.
     Break {
         /// The reason, and the client that broke it.
+        #[serde(with = "shared")]
         why: Arc<Break>,
         /// When the grant ended, on the store's monotonic clock.
+        #[serde(deserialize_with = "deserialize_time")]
         since: Duration,
     },
 }

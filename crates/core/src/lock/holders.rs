@@ -11,15 +11,18 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::entries::Entries;
 use super::history::{Break, EndCause, GrantEnd};
 use super::{
     FencingToken, GrantSpan, Holder, HolderId, Lease, Limit, LockName, Moment, Owner, Release,
     TokenHash,
 };
+use crate::snapshot::{deserialize_time, shared_option};
 
 /// A holder as the store keeps it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HolderState {
     /// The proof of the grant.
     pub token: TokenHash,
@@ -28,8 +31,10 @@ pub struct HolderState {
     /// The holder's label.
     pub owner: Option<Owner>,
     /// When the lease began or was last renewed, on the store's monotonic clock.
+    #[serde(deserialize_with = "deserialize_time")]
     pub since: Duration,
     /// How long the lease lasts from then.
+    #[serde(deserialize_with = "deserialize_time")]
     pub ttl: Duration,
     /// When the lock was granted by the store's wall clock, in milliseconds since 1970.
     pub acquired_at_millis: u64,
@@ -40,6 +45,7 @@ pub struct HolderState {
     /// Under which names its token entered the lock.
     pub entries: Entries,
     /// Why the lease ends and cannot be renewed.
+    #[serde(with = "shared_option")]
     pub broken: Option<Arc<Break>>,
 }
 

@@ -6,8 +6,10 @@
 
 use std::num::NonZeroU32;
 
+use serde::{Deserialize, Serialize};
+
 /// How many may hold a lock together with a holder, itself included.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Limit {
     /// The holder alone.
     #[default]
@@ -43,7 +45,8 @@ impl Limit {
 }
 
 /// How many slots a counted lock has: 1 to [`Limit::HOLDERS_MAX`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "u64")]
 pub struct Slots(NonZeroU32);
 
 impl Slots {
@@ -61,6 +64,14 @@ impl Slots {
     /// The number.
     pub fn get(self) -> u32 {
         self.0.get()
+    }
+}
+
+impl TryFrom<u64> for Slots {
+    type Error = InvalidSlots;
+
+    fn try_from(slots: u64) -> Result<Self, InvalidSlots> {
+        Self::new(slots)
     }
 }
 

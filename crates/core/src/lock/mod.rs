@@ -18,7 +18,6 @@ mod rules;
 mod service;
 mod set;
 mod set_service;
-mod snapshot;
 mod target;
 mod token;
 mod waiting;

@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+use crate::snapshot::text_in_snapshots;
+
 /// The name of a lock: 1 to 255 bytes of UTF-8 without control characters.
 ///
 /// Names are compared byte by byte and never normalised, so two spellings are two locks.
@@ -107,6 +109,8 @@ impl Owner {
         &self.0
     }
 }
+
+text_in_snapshots!(Owner, |text| Owner::parse(text).ok().flatten().ok_or("no label"));
 
 impl fmt::Debug for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -13,7 +13,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::{AcquireCommand, Attempt, Limit, Owner, TokenHash, Waiter};
+use crate::snapshot::deserialize_time;
 
 /// The waiters of a lock in the order in which they came.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -22,7 +25,7 @@ pub struct WaitQueue {
 }
 
 /// The place of one waiter in a [`WaitQueue`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueEntry {
     /// The waiter.
     pub token: TokenHash,
@@ -30,14 +33,17 @@ pub struct QueueEntry {
     /// it too.
     pub sole_attempt: Option<Attempt>,
     /// When the waiter last asked, on the store's monotonic clock.
+    #[serde(deserialize_with = "deserialize_time")]
     pub since: Duration,
     /// How long the entry lasts from then.
+    #[serde(deserialize_with = "deserialize_time")]
     pub lasts: Duration,
     /// How many may hold the lock together with the waiter, once it holds it.
     pub limit: Limit,
     /// The waiter's label.
     pub owner: Option<Owner>,
     /// When the waiter joined the queue, on the same clock as `since`. For people to read; no rule asks for it.
+    #[serde(deserialize_with = "deserialize_time")]
     pub joined: Duration,
 }
 

@@ -3,7 +3,7 @@
 //! [`LockState::apply`] is a function of the state, a command and the moment, so that a store which
 //! executes Rust runs it, and a store with scripts is tested against it. Every timed thing is `since`
 //! plus a span, so that a state can be written down and read on another clock without loss
-//! (`snapshot.rs`).
+//! (`src/snapshot.rs`).
 //!
 //! There is one rule for locks of all kinds. A holder and a waiter have a [limit](Limit) each. A lock goes
 //! to a waiter when those before it in the queue have room as well, and then no more hold it than the smallest
@@ -22,6 +22,7 @@ use super::{
     Entry, EntryName, FencingToken, Holding, Limit, LockCommand, LockName, LockReply, Moment,
     Release, ReleaseReply, RenewReply, TokenHash, Ttl,
 };
+use crate::snapshot::{self, SnapshotError};
 
 /// How many holders of a lock a client reads that did not ask for the holders.
 const HOLDERS_TOLD: usize = 10;
@@ -42,6 +43,30 @@ impl LockState {
         history: History,
     ) -> Self {
         Self { holders: holders.into_iter().map(Arc::new).collect(), queue, history }
+    }
+
+    /// The state as bytes.
+    ///
+    /// # Errors
+    ///
+    /// The codec failed, which it does on no state that the rules reach.
+    pub fn encode(&self) -> Result<Vec<u8>, SnapshotError> {
+        let holders: Vec<_> = self.holders().collect();
+        snapshot::encode(&(holders, self.queue.entries(), self.history.ends()))
+    }
+
+    /// The state that [`LockState::encode`] wrote.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are no snapshot, or one of another format.
+    pub fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
+        let (holders, queue, ends): (Vec<HolderState>, Vec<QueueEntry>, Vec<GrantEnd>) =
+            snapshot::decode(bytes)?;
+        if !holders.is_sorted_by(|one, next| one.slot < next.slot) {
+            return Err(SnapshotError::Malformed);
+        }
+        Ok(Self::new(holders, queue.into_iter().collect(), ends.into_iter().collect()))
     }
 
     /// The holders by slot, their leases expired or not.

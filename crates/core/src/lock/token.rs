@@ -8,6 +8,7 @@ use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// The secret that proves who holds a lock: 20 to 128 of `A-Z a-z 0-9 _ -`.
@@ -92,7 +93,7 @@ impl Random {
 }
 
 /// The SHA-256 of a [`Token`]: enough to recognise it, not enough to use it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TokenHash([u8; 32]);
 
 impl TokenHash {
@@ -120,7 +121,7 @@ impl fmt::Debug for TokenHash {
 ///
 /// The rounds of one waiting request are attempts of that request: its number is in the upper 48 bits, then
 /// comes the round, and the lowest bit says whether an earlier round got a queue entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt(u64);
 
 impl Attempt {

@@ -58,7 +58,7 @@ pub(super) async fn records(
         for (key, row) in rows {
             looks += 1;
             after = Some(key);
-            // What a newer version wrote is for that one to list.
+            // What another version wrote is for that one to list.
             let value = row.and_then(|row| Value::decode(&row, engine.timeline()).ok());
             let value: Value<RecordState> = value.unwrap_or_default();
             let summary = value.state.summary(&key, &moment_of(engine, now));

@@ -27,10 +27,10 @@ use serde::{Deserialize, Serialize};
 use super::conditional::{EngineTime, Guard, Key, Outline, Row, Timeline, TurnMark, Version};
 use crate::entry::Entry;
 
-/// The format of a value with the times of the engine's clock.
-const FORMAT: u8 = 1;
-/// The format of a value with stamps.
-const STAMPED_FORMAT: u8 = 2;
+/// The format of a value with the times of the engine's clock, and of one with stamps. The formats 1 and 2 were
+/// those of builds before the first release.
+const FORMAT: u8 = 3;
+const STAMPED_FORMAT: u8 = 4;
 /// How long after a decision an engine may carry it out.
 pub(super) const DECISION_LASTS: Duration = Duration::from_secs(2);
 
@@ -340,19 +340,6 @@ struct StampedParts<'a> {
     state: &'a [u8],
 }
 
-/// The bytes of an entry that an engine has in another form, for one that has a clock.
-///
-/// # Errors
-///
-/// The codec failed.
-#[cfg(feature = "redis")]
-pub(crate) fn encode_state<E: Kind>(
-    state: E,
-    last: FencingToken,
-) -> Result<Vec<u8>, SnapshotError> {
-    Value { state, last, ..Value::default() }.encode(None)
-}
-
 /// The moment at which an engine's clock shows this.
 pub(crate) fn moment_at(now: EngineTime) -> Moment {
     let unix_micros = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
@@ -489,9 +476,9 @@ impl<E: Kind> Value<E> {
     ///
     /// # Errors
     ///
-    /// The bytes are no value, or one of a newer version.
+    /// The bytes are no value, or one of another version.
     pub(crate) fn decode(row: &Row, timeline: Option<&Timeline>) -> Result<Self, SnapshotError> {
-        let (format, parts) = row.value.split_first().ok_or(SnapshotError::Empty)?;
+        let (format, parts) = row.value.split_first().ok_or(SnapshotError::Foreign)?;
         match (*format, timeline) {
             (FORMAT, None) => {
                 let Parts { last, written, state } = postcard::from_bytes(parts)?;
@@ -501,7 +488,7 @@ impl<E: Kind> Value<E> {
             (STAMPED_FORMAT, Some(timeline)) => {
                 Self::decode_stamped(&postcard::from_bytes(parts)?, row.version, timeline)
             }
-            _ => Err(SnapshotError::Newer),
+            _ => Err(SnapshotError::Foreign),
         }
     }
 

@@ -60,6 +60,19 @@ async fn a_file_of_another_format_is_refused_and_left_as_it_is() {
     }
 }
 
+#[tokio::test]
+async fn a_file_with_a_row_of_another_format_is_refused_and_left_as_it_is() {
+    let disk = Disk::formatted(1);
+    write_lock_row(&disk.connect().unwrap(), &name("lock"), &[3, 0, 0, 0]).unwrap();
+    // The log goes into the file.
+    disk.open().unwrap_err();
+    let content = disk.content();
+    let sentence = disk.open().unwrap_err().to_string();
+    assert!(sentence.contains("another version of keylatch wrote this"), "{sentence}");
+    assert!(sentence.contains("restore it from a backup, or move it away"), "{sentence}");
+    assert!(disk.content() == content, "something was written");
+}
+
 /// What a killed process leaves: most of what it wrote is in the log.
 #[tokio::test]
 async fn a_log_that_is_broken_before_its_end_is_refused_and_left_as_it_is() {
