@@ -15,6 +15,7 @@ use crate::KEYLATCH;
 use crate::lock_conformance::{TTL, ask, granted, held, list_all, name, token, ttl};
 use crate::postgres::{everything_works, hears_of, open, open_error, release_wakes};
 use crate::record_conformance as records;
+use crate::redis_records::is_refused_with_advice;
 use crate::zookeeper::{floor_of, same_bucket};
 
 /// The password of every user of the tests.
@@ -94,6 +95,27 @@ async fn pages_of_many_locks_have_each_once() {
         let mut expected: Vec<_> = names.iter().map(String::as_str).collect();
         expected.sort_unstable();
         assert!(listed == expected, "pages of {limit} have {} of {}", listed.len(), names.len());
+    }
+}
+
+#[tokio::test]
+async fn rows_of_another_format_are_refused_with_advice_and_stay() {
+    let url = empty_etcd().await;
+    let (server, (_, prefix)) = (EtcdServer::shared().await, url.rsplit_once('/').unwrap());
+    let encode = |bytes: &[u8]| base64::engine::general_purpose::STANDARD.encode(bytes);
+    let floor = [b"f", &[name("free").bucket()][..]].concat();
+    let keys = [b"la".to_vec(), floor].map(|key| encode(&[prefix.as_bytes(), b"/", &key].concat()));
+    for key in &keys {
+        server.post("kv/put", &json!({"key": key, "value": encode(&[2, 0])})).await;
+    }
+    let store = open(&url).await;
+    is_refused_with_advice(&store.acquire(&ask("a", "one", 1)).await.unwrap_err());
+    is_refused_with_advice(&store.look(&name("a")).await.unwrap_err());
+    is_refused_with_advice(&store.acquire(&ask("free", "one", 1)).await.unwrap_err());
+    granted(store.acquire(&ask("of another bucket", "one", 1)).await.unwrap());
+    for key in &keys {
+        let found = server.post("kv/range", &json!({"key": key})).await;
+        assert_eq!(found["kvs"][0]["value"], encode(&[2, 0]));
     }
 }
 

@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 
 use crate::lock_conformance::{TTL, ask, granted, held, name, token};
 use crate::queue_conformance::id_of;
+use crate::redis_records::is_refused_with_advice;
 
 #[tokio::test]
 async fn role_without_rights_reads_the_grants_and_no_password() {
@@ -95,6 +96,24 @@ async fn table_of_another_shape_is_refused_with_advice_and_stays() {
         assert!(error.contains("set postgres.schema to another schema"), "{change}: {error}");
         assert_eq!(database.ask::<String>(shape).await, before, "{change}");
     }
+}
+
+/// As a build before the first release left them: a row, and the floor of a bucket.
+#[tokio::test]
+async fn rows_of_another_format_are_refused_with_advice_and_stay() {
+    let database = PostgresDatabase::create().await;
+    drop(open(&database.url()).await);
+    let bucket = name("free").bucket();
+    let rows = format!("('\\x6c61', 7, 0, '\\x0100'), ('\\x66{bucket:02x}', 7, 0, '\\x0100')");
+    let columns = "keylatch.entries (key, version, was, value)";
+    database.run(&format!("INSERT INTO {columns} VALUES {rows}")).await;
+    let store = open(&database.url()).await;
+    is_refused_with_advice(&store.acquire(&ask("a", "one", 1)).await.unwrap_err());
+    is_refused_with_advice(&store.look(&name("a")).await.unwrap_err());
+    is_refused_with_advice(&store.acquire(&ask("free", "one", 1)).await.unwrap_err());
+    granted(store.acquire(&ask("of another bucket", "one", 1)).await.unwrap());
+    let kept = "SELECT count(*) FROM keylatch.entries WHERE version = 7 AND value = '\\x0100'";
+    assert_eq!(database.ask::<i64>(kept).await, 2);
 }
 
 #[tokio::test]

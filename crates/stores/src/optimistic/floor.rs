@@ -125,6 +125,18 @@ pub(super) fn floor_of(row: Option<&Row>, timeline: Option<&Timeline>) -> Option
     Value::<LockState>::decode(row, timeline).ok().map(|value| value.last)
 }
 
+/// Those of the floors of these buckets that cannot be understood. Nothing can be granted above them, so a key of the
+/// bucket that has no row is refused as the row of the floor would be.
+pub(super) fn unknown_floors(
+    buckets: impl IntoIterator<Item = u8>,
+    rows: Vec<Option<Row>>,
+    timeline: Option<&Timeline>,
+) -> HashMap<u8, Row> {
+    let rows = buckets.into_iter().zip(rows);
+    let unknown = rows.filter(|(_, row)| floor_of(row.as_ref(), timeline).is_none());
+    unknown.filter_map(|(bucket, row)| Some((bucket, row?))).collect()
+}
+
 /// The row of a floor as an engine reads it that keeps the last fencing token of a bucket alone.
 ///
 /// # Errors

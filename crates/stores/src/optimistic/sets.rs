@@ -29,7 +29,7 @@ use super::clock::EngineClock;
 use super::conditional::{
     Change, ConditionalStore, EngineTime, Guard, Key, Mark, Notice, ReadReply, TOGETHER, Version,
 };
-use super::floor::{Floors, floor_of};
+use super::floor::{Floors, floor_of, unknown_floors};
 use super::hints::LocalHints;
 use super::value::{Draft, Kind, StepTraits, Value};
 
@@ -193,9 +193,11 @@ impl SetWorker {
             let version = row.as_ref().map(|row| row.version);
             floors.note(*bucket, version, floor_of(row.as_ref(), timeline), (now, sent));
         }
+        let unknown = unknown_floors(buckets, floor_rows, timeline);
         let mut values = BTreeMap::new();
         for (name, row) in names.into_iter().zip(rows) {
             let version = row.as_ref().map(|row| row.version);
+            let row = row.or_else(|| unknown.get(&name.bucket()).cloned());
             let value = row.map(|row| Value::decode(&row, timeline)).transpose();
             let value = value.map_err(|error| StoreError::Refused(error.into()))?;
             values.insert(name.clone(), (version, value.unwrap_or_default()));

@@ -35,7 +35,7 @@ use super::conditional::{
     Change, ConditionalStore, EngineTime, Guard, Key, Mark, Notice, ReadReply, Row, Version,
     WriteReply,
 };
-use super::floor::{Floors, floor_of};
+use super::floor::{Floors, floor_of, unknown_floors};
 use super::hints::LocalHints;
 use super::slot::{LastRowState, PendingCommand, RestCause, Slot, fail};
 use super::value::{Decision, Kind, Value};
@@ -488,7 +488,9 @@ impl<E: Kind> Worker<E> {
             let version = row.as_ref().map(|row| row.version);
             self.floors.note(*bucket, version, last, (reading.now, sent));
         }
+        let unknown = unknown_floors(floors.iter().copied(), floor_rows, self.engine.timeline());
         for (key, row) in keys.into_iter().zip(rows) {
+            let row = row.or_else(|| unknown.get(&E::bucket(&key.key)).cloned());
             self.have_row(key, row, (reading.now, sent));
         }
     }
