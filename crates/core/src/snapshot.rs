@@ -1,9 +1,10 @@
 //! The state of a lock or a record as bytes: complete, and without loss.
 //!
-//! A snapshot is the byte [`FORMAT`] and the state in postcard; what a state is made of derives its part of the bytes, and
-//! a text is checked again when it is read. `decode(encode(state)) == state` for every state that the rules
-//! reach, and no other bytes are a state: `tests/snapshots` holds both. Times are those of the store's monotonic
-//! clock, so a store that is opened on another clock decides what they mean there.
+//! A snapshot is the byte [`FORMAT`] and the state in postcard; what a state is made of derives its
+//! part of the bytes, and a text is checked again when it is read. `decode(encode(state)) == state`
+//! for every state that the rules reach, and no other bytes are a state: `tests/snapshots` holds
+//! both. Times are those of the store's monotonic clock, so a store that is opened on another clock
+//! decides what they mean there.
 
 use std::time::Duration;
 
@@ -21,8 +22,8 @@ const TIME_LIMIT: Duration = Duration::from_secs(1 << 40);
 pub enum SnapshotError {
     /// The bytes do not begin with the format that this version writes.
     #[error(
-        "another version of keylatch wrote this, or another program: use that one here, or give keylatch a place of \
-         its own (another directory, database, schema or key prefix)"
+        "another version of keylatch wrote this, or another program: use that one here, or give \
+         keylatch a place of its own (another directory, database, schema or key prefix)"
     )]
     Foreign,
     /// A part is not what it must be.

@@ -9,8 +9,3 @@ pub fn unix_micros() -> u64 {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX)
 }
-
-/// Milliseconds since 1970.
-pub fn unix_millis() -> u64 {
-    unix_micros() / 1000
-}

@@ -324,9 +324,9 @@ pub enum OpenError {
     },
     /// Another version wrote the data file.
     #[error(
-        "the data file {} has format {found}, and this version of keylatch reads format {known} alone: use the \
-         version that wrote it, or move the file away to start with no locks held, once every lease in it has \
-         surely ended", path.display()
+        "the data file {} has format {found}, and this version of keylatch reads format {known} \
+         alone: use the version that wrote it, or move the file away to start with no locks held, \
+         once every lease in it has surely ended", path.display()
     )]
     OtherFormat {
         /// The path of the data file.

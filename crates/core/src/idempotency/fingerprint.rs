@@ -22,11 +22,6 @@ impl Fingerprint {
         hasher.finish()
     }
 
-    /// A digest that a store kept.
-    pub fn from_bytes(bytes: [u8; 32]) -> Self {
-        Self(bytes)
-    }
-
     /// The digest's bytes.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0

@@ -148,8 +148,8 @@ impl RecordState {
     ///
     /// # Errors
     ///
-    /// The codec failed, which it does on no state that the rules reach. An answer of which only a stub is here
-    /// cannot be written: what is read later would be another answer.
+    /// The codec failed, which it does on no state that the rules reach. An answer of which only a
+    /// stub is here cannot be written: what is read later would be another answer.
     pub fn encode(&self) -> Result<Vec<u8>, SnapshotError> {
         snapshot::encode(self)
     }

@@ -126,7 +126,7 @@ fn record_command() -> impl Strategy<Value = RecordCommand> {
                 key,
                 scope: scope(),
                 token,
-                fingerprint: Fingerprint::from_bytes([fingerprint; 32]),
+                fingerprint: Fingerprint::of_text(&fingerprint.to_string()),
                 lease: Duration::from_millis(lease),
                 retention: Duration::from_millis(retention),
                 on_crash,

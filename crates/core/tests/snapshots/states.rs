@@ -74,7 +74,7 @@ pub(crate) fn lock() -> LockState {
 pub(crate) fn record() -> RecordState {
     RecordState::new(Some(Record {
         token: TokenHash::from_bytes([0xB2; 32]),
-        fingerprint: Fingerprint::from_bytes([0xC3; 32]),
+        fingerprint: Fingerprint::of_text("order 17"),
         scope: scope(),
         fencing_token: FencingToken::new(1_795_332_774_075_434),
         attempts: 3,

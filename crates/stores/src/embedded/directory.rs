@@ -131,7 +131,8 @@ impl Directory {
         Ok(Medium { name, open, look, file, _directory: Some(self) })
     }
 
-    /// Leaves files that were copied here to their user alone. SQLite gives the log the mode of the data.
+    /// Leaves files that were copied here to their user alone. SQLite gives the log the mode of the
+    /// data.
     fn close_to_others(&self) -> io::Result<()> {
         for name in [LOCK, DATA, LOG] {
             let file = self.path.join(name);
@@ -206,7 +207,8 @@ fn create_directory(path: &Path, sync: impl Fn(&Path) -> io::Result<()>) -> io::
     Ok(())
 }
 
-/// Fails where a log is damaged. One frame at a time is in memory: the log beside a long backup is large.
+/// Fails where a log is damaged. One frame at a time is in memory: the log beside a long backup is
+/// large.
 pub(super) fn check_log(log: impl BufRead) -> Result<(), FileError> {
     log_damage(log)?.map_or(Ok(()), |reason| Err(FileError::Damaged(reason.to_owned())))
 }

@@ -28,7 +28,8 @@ pub(super) type RunKey = (RecordKey, FencingToken);
 /// What the file says of itself.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Head {
-    /// How the file is written; it comes first in every format, those of builds before the first release included.
+    /// How the file is written; it comes first in every format, those of builds before the first
+    /// release included.
     pub(super) format: u64,
     /// No fencing token that was granted is larger.
     pub(super) fence_limit: u64,

@@ -1,9 +1,9 @@
 //! What the file holds, as SQL: one table of held locks, one of records, and what the file says of
 //! itself.
 //!
-//! The rows are opaque here (`row.rs` reads them). Every statement that the writer needs is prepared once.
-//! Invariants: a file of another format is not written; a record has one row, that of its last run. Tested in
-//! `crates/stores/tests/faults/damage.rs`.
+//! The rows are opaque here (`row.rs` reads them). Every statement that the writer needs is
+//! prepared once. Invariants: a file of another format is not written; a record has one row, that
+//! of its last run. Tested in `crates/stores/tests/faults/damage.rs`.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -150,8 +150,8 @@ pub(super) fn configure(connection: &Connection) -> Result<(), FileError> {
 }
 
 /// Makes a connection ready for writing. What the log holds is in the file when this returns, and
-/// synced: a process that was killed may have left what it never synced. A file of another format, or of another
-/// program, stays as it is.
+/// synced: a process that was killed may have left what it never synced. A file of another format,
+/// or of another program, stays as it is.
 pub(super) fn prepare(connection: &Connection) -> Result<(), FileError> {
     configure(connection)?;
     let Head { format, .. } = head(connection)?;

@@ -1,9 +1,9 @@
 //! Changes, reads and removals as transactions of etcd, and what their answers say.
 //!
-//! A batch is one transaction of nested ones, each with its own conditions, so one request carries them all
-//! and none depends on another. A marked row has a key of its own beside it, `m` and the row's key, which the
-//! same nested transaction writes. etcd takes 128 steps in a transaction, the nested one's steps among them,
-//! and 1.5 MiB in a request: what is more goes in several.
+//! A batch is one transaction of nested ones, each with its own conditions, so one request carries
+//! them all and none depends on another. A marked row has a key of its own beside it, `m` and the
+//! row's key, which the same nested transaction writes. etcd takes 128 steps in a transaction, the
+//! nested one's steps among them, and 1.5 MiB in a request: what is more goes in several.
 
 use std::collections::BTreeSet;
 

@@ -125,8 +125,8 @@ pub(super) fn floor_of(row: Option<&Row>, timeline: Option<&Timeline>) -> Option
     Value::<LockState>::decode(row, timeline).ok().map(|value| value.last)
 }
 
-/// Those of the floors of these buckets that cannot be understood. Nothing can be granted above them, so a key of the
-/// bucket that has no row is refused as the row of the floor would be.
+/// Those of the floors of these buckets that cannot be understood. Nothing can be granted above
+/// them, so a key of the bucket that has no row is refused as the row of the floor would be.
 pub(super) fn unknown_floors(
     buckets: impl IntoIterator<Item = u8>,
     rows: Vec<Option<Row>>,

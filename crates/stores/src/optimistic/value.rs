@@ -27,8 +27,8 @@ use serde::{Deserialize, Serialize};
 use super::conditional::{EngineTime, Guard, Key, Outline, Row, Timeline, TurnMark, Version};
 use crate::entry::Entry;
 
-/// The format of a value with the times of the engine's clock, and of one with stamps. The formats 1 and 2 were
-/// those of builds before the first release.
+/// The format of a value with the times of the engine's clock, and of one with stamps. The formats
+/// 1 and 2 were those of builds before the first release.
 const FORMAT: u8 = 3;
 const STAMPED_FORMAT: u8 = 4;
 /// How long after a decision an engine may carry it out.

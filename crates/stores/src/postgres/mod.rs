@@ -1,9 +1,9 @@
 //! Locks and records in PostgreSQL, shared by all keylatch instances that use the table.
 //!
-//! The adapter over conditional writes runs the rules (`optimistic`); this is its engine: one table, one
-//! upsert for a batch (`sql.rs`), a connection each for locks, sets of locks, records and reads (`link.rs`),
-//! and one that listens for what other instances change. The server's clock judges every end. The table is
-//! made at start, if the role may; one that is there stays as it is.
+//! The adapter over conditional writes runs the rules (`optimistic`); this is its engine: one
+//! table, one upsert for a batch (`sql.rs`), a connection each for locks, sets of locks, records
+//! and reads (`link.rs`), and one that listens for what other instances change. The server's clock
+//! judges every end. The table is made at start, if the role may; one that is there stays as it is.
 
 mod failure;
 mod health;
@@ -115,15 +115,18 @@ struct NoTable {
 }
 
 /// The table is not one that this version makes.
-const OTHER_TABLE: &str = "the table `entries` has other columns or another index than the one that this version of keylatch makes; set \
-     postgres.schema to another schema, or drop the table once every lease in it has surely ended";
+const OTHER_TABLE: &str =
+    "the table `entries` has other columns or another index than the one that this version of \
+     keylatch makes; set postgres.schema to another schema, or drop the table once every lease in \
+     it has surely ended";
 
 impl Target {
     /// Makes the table, unless it is there.
     ///
     /// # Errors
     ///
-    /// The role may neither use the table nor make it, the table is another one, or the server could not find out.
+    /// The role may neither use the table nor make it, the table is another one, or the server
+    /// could not find out.
     async fn prepare(&self, session: &Session) -> Result<(), StoreError> {
         if self.is_prepared.load(Ordering::Acquire) {
             return Ok(());

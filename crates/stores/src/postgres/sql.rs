@@ -1,12 +1,12 @@
 //! The statements, and what they give.
 //!
-//! One table holds every entry: `key`, a random `version`, the version that a writer saw (`was`), the value,
-//! and whether a record is `finished`. A small index has the records that are not. A batch is one upsert in the order of the
-//! keys, so that batches of several processes never wait for each other in a circle; an `UPDATE` beside an
-//! `INSERT` would. It joins no table, so that no plan changes when the table grows. A row's guard is judged
-//! when its turn comes, after the waits for the rows before it. `clock_timestamp()` is the time at the row,
-//! and `now()` would be that of the transaction's start. Keys are `bytea`: no encoding and no collation
-//! matters.
+//! One table holds every entry: `key`, a random `version`, the version that a writer saw (`was`),
+//! the value, and whether a record is `finished`. A small index has the records that are not. A
+//! batch is one upsert in the order of the keys, so that batches of several processes never wait
+//! for each other in a circle; an `UPDATE` beside an `INSERT` would. It joins no table, so that no
+//! plan changes when the table grows. A row's guard is judged when its turn comes, after the waits
+//! for the rows before it. `clock_timestamp()` is the time at the row, and `now()` would be that of
+//! the transaction's start. Keys are `bytea`: no encoding and no collation matters.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -22,8 +22,9 @@ const CLOCK: &str = "(extract(epoch FROM clock_timestamp()) * 1e6)::bigint";
 const CLOCK_OF_WRITABLE: &str = "CASE current_setting('transaction_read_only') WHEN 'off' THEN
     (extract(epoch FROM clock_timestamp()) * 1e6)::bigint END";
 
-/// How many changes are announced together: each announcement costs the server and every instance alike,
-/// and has to be shorter than 8,000 bytes: 363 for the longest name of a lock, and 65 for [`TURNS`].
+/// How many changes are announced together: each announcement costs the server and every instance
+/// alike, and has to be shorter than 8,000 bytes: 363 for the longest name of a lock, and 65 for
+/// [`TURNS`].
 const TOGETHER: usize = 16;
 
 /// How many turns an announcement names at most.
@@ -185,14 +186,15 @@ fn marked(table: &str) -> String {
     )
 }
 
-/// A row is written over and over, and but for the end of a record's run nothing changes that an index
-/// depends on, so that the new row goes beside the old one in its page; the dead ones go early, before the
-/// table grows by them. A lock has no value in `finished`, so that no write of a lock changes what an index depends on.
+/// A row is written over and over, and but for the end of a record's run nothing changes that an
+/// index depends on, so that the new row goes beside the old one in its page; the dead ones go
+/// early, before the table grows by them. A lock has no value in `finished`, so that no write of a
+/// lock changes what an index depends on.
 fn create_table(table: &str) -> String {
     format!(
         "CREATE TABLE IF NOT EXISTS {table} (
-            key bytea PRIMARY KEY, version bigint NOT NULL, was bigint NOT NULL, value bytea NOT NULL,
-            finished boolean)
+            key bytea PRIMARY KEY, version bigint NOT NULL, was bigint NOT NULL,
+            value bytea NOT NULL, finished boolean)
         WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
             autovacuum_vacuum_cost_delay = 0);
         CREATE INDEX IF NOT EXISTS entries_unfinished ON {table} (key) WHERE {UNFINISHED}"

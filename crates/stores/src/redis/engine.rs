@@ -272,8 +272,8 @@ fn nothing() -> WriteReply {
     }
 }
 
-/// The places of the changes in the order of a batch. New rows come first: a Redis whose memory is full refuses
-/// them, and takes what follows only because a row is there already.
+/// The places of the changes in the order of a batch. New rows come first: a Redis whose memory is
+/// full refuses them, and takes what follows only because a row is there already.
 fn order_of(changes: &[Change]) -> Vec<usize> {
     let (new, old): (Vec<_>, Vec<_>) =
         (0..changes.len()).partition(|position| changes[*position].was.is_none());

@@ -5,8 +5,9 @@
 //! that check and one of the parent's data version, which each deletion of a node raises. Where a change
 //! marks its row, or ends that, the same `multi` makes or deletes the node of the mark.
 //!
-//! Invariants: a change is carried out only if its row is the one that it names, and its floor too; a row
-//! that this program wrote is marked as it says. Tested by the conformance and in `tests/stores/zookeeper`.
+//! Invariants: a change is carried out only if its row is the one that it names, and its floor too;
+//! a row that this program wrote is marked as it says. Tested by the conformance and in
+//! `tests/stores/zookeeper`.
 
 use keylatch_core::store::StoreError;
 use zookeeper_client::{Client, Error, MultiWriteError, MultiWriteResult, MultiWriter, Stat};
@@ -81,7 +82,8 @@ impl ZooKeeper {
                 None => self.create(&session.client, &path, change, &mark).await,
             };
             match written {
-                // Another process has written the row since, or someone else made or removed the mark.
+                // Another process has written the row since, or someone else made or removed the
+                // mark.
                 Err(WriteError::MarkStands) => mark = MarkStep::None,
                 Err(WriteError::Failed(error)) => break Err(error),
                 Ok(version) => break Ok(version),
