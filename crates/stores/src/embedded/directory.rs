@@ -15,6 +15,7 @@ use std::io::{self, BufRead, BufReader, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
 
@@ -29,6 +30,8 @@ const LOG: &str = "locks.sqlite-wal";
 const NEW: [&str; 3] = ["locks.sqlite.new", "locks.sqlite.new-wal", "locks.sqlite.new-journal"];
 /// Locked for as long as a process uses the directory, and holds that process's id.
 const LOCK: &str = "lock";
+/// A commit that takes less than this is quick.
+const QUICK: Duration = Duration::from_micros(500);
 /// What the files and the directory allow to their user, and no one else.
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
@@ -51,6 +54,8 @@ pub(super) struct Medium {
     pub(super) open: Opener,
     /// Opens it as it stands, also where nothing can be written, and writes nothing.
     pub(super) look: Opener,
+    /// Whether a commit that took so long was quick.
+    pub(super) is_quick: Box<dyn Fn(Duration) -> bool + Send>,
     /// The file itself, where it is one of the file system.
     pub(super) file: Option<Arc<File>>,
     /// This process's for as long as the medium is in use.
@@ -126,9 +131,14 @@ impl Directory {
             tables::configure(&connection)?;
             Ok(connection)
         };
-        let (open, look) = (Box::new(open), Box::new(look));
-        let file = Some(Arc::new(data));
-        Ok(Medium { name, open, look, file, _directory: Some(self) })
+        Ok(Medium {
+            name,
+            open: Box::new(open),
+            look: Box::new(look),
+            is_quick: Box::new(|took| took < QUICK),
+            file: Some(Arc::new(data)),
+            _directory: Some(self),
+        })
     }
 
     /// Leaves files that were copied here to their user alone. SQLite gives the log the mode of the

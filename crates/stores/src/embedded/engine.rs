@@ -9,6 +9,7 @@ use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use rusqlite::Connection;
 use rusqlite::hooks::Wal;
@@ -125,6 +126,11 @@ impl Engine {
     /// Whether the file's limit of the fencing tokens stays where it is when this is given.
     pub(super) fn has_room_for(&self, fencing_token: FencingToken) -> bool {
         fencing_token.get() <= self.fence_limit
+    }
+
+    /// Whether a commit that took so long was quick for this medium.
+    pub(super) fn is_quick(&self, took: Duration) -> bool {
+        (self.medium.is_quick)(took)
     }
 
     /// Puts every lock and every record of the file into `table`; gives the number of each.

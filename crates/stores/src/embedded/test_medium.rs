@@ -1,8 +1,8 @@
 //! The embedded store on a medium of a test: the seam for the fault disk in `tests/faults/`.
 //!
 //! The feature `test-medium`, which only the tests of this crate turn on, compiles it. The store is the
-//! one of [`embedded`](super::embedded) in all but two points: a test says how its file is reached,
-//! and when what has expired is removed.
+//! one of [`embedded`](super::embedded) in all but three points: a test says how its file is reached,
+//! whether a commit was quick, and when what has expired is removed.
 
 use std::error::Error;
 use std::fmt;
@@ -25,6 +25,8 @@ pub struct TestMedium {
     pub connect: Box<dyn Fn() -> rusqlite::Result<Connection> + Send + Sync>,
     /// Reads the file's log; empty where there is none.
     pub read_log: Box<dyn Fn() -> Vec<u8> + Send + Sync>,
+    /// Whether a commit counts as quick. A test says so itself, because by the clock it depends on the machine.
+    pub is_quick: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
 impl fmt::Debug for TestMedium {
@@ -37,7 +39,7 @@ impl TestMedium {
     /// As `Directory` does it with files.
     fn into_medium(self) -> Medium {
         let opened = Arc::new(self);
-        let looked = Arc::clone(&opened);
+        let (looked, timed) = (Arc::clone(&opened), Arc::clone(&opened));
         let open = move || {
             check_log(&*(opened.read_log)())?;
             let connection = (opened.connect)()?;
@@ -49,8 +51,14 @@ impl TestMedium {
             tables::configure(&connection)?;
             Ok(connection)
         };
-        let (open, look) = (Box::new(open), Box::new(look));
-        Medium { name: "a disk".into(), open, look, file: None, _directory: None }
+        Medium {
+            name: "a disk".into(),
+            open: Box::new(open),
+            look: Box::new(look),
+            is_quick: Box::new(move |_| (timed.is_quick)()),
+            file: None,
+            _directory: None,
+        }
     }
 }
 

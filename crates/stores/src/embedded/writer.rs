@@ -45,8 +45,6 @@ const LEAST_HALF: usize = 16;
 /// The most requests that wait for a leader: more than there are clients whose requests are served at once.
 /// Each whose caller has gone stays in the queue as long as the disk hangs.
 const QUEUE: usize = 16 * BATCH;
-/// A commit that takes less than this is quick.
-const QUICK: Duration = Duration::from_micros(500);
 /// How long the writer may take to end.
 const END: Duration = Duration::from_millis(900);
 
@@ -522,7 +520,7 @@ impl Committer {
         let changes = batch.finish();
         let kept = settled.and_then(|()| self.write(changes, probing));
         if matches!(kept, Ok(true)) {
-            self.state.quick.store(started.elapsed() < QUICK, Ordering::Relaxed);
+            self.state.quick.store(self.engine.is_quick(started.elapsed()), Ordering::Relaxed);
             self.state.lone.store(is_lone, Ordering::Relaxed);
         }
         self.note(&kept);

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
-use std::time::Duration;
 
 use keylatch_stores::OpenError;
 use keylatch_stores::test_medium::{self, FILE_FORMAT, TestMedium, TestStore};
@@ -24,9 +23,6 @@ const LOG: &str = "locks-wal";
 /// The limit of the fencing tokens on a disk from [`Disk::formatted`]: ahead of the clock, as after the
 /// clock was set back, so that what tokens rise above is what is on disk.
 const AHEAD: u64 = 1 << 52;
-
-/// How long a sync of a slow disk takes: longer than that of any disk that the writer calls quick.
-const SLOW: Duration = Duration::from_millis(2);
 
 /// The content of each file by its name.
 pub(crate) type Files = BTreeMap<String, Vec<u8>>;
@@ -150,7 +146,7 @@ impl Disk {
 
     /// The store on this disk.
     pub(crate) fn open(&self) -> Result<TestStore, OpenError> {
-        let (connecting, reading) = (self.clone(), self.clone());
+        let (connecting, reading, timed) = (self.clone(), self.clone(), self.clone());
         TestStore::open(TestMedium {
             connect: Box::new(move || {
                 let panics = connecting.state().panics;
@@ -158,6 +154,7 @@ impl Disk {
                 connecting.connect()
             }),
             read_log: Box::new(move || reading.log()),
+            is_quick: Box::new(move || !timed.state().slow),
         })
     }
 
@@ -246,7 +243,7 @@ impl Disk {
         self.0.hanging.notify_all();
     }
 
-    /// From now on each sync takes its time.
+    /// From now on no commit counts as quick; before, each does.
     pub(crate) fn slow_down(&self) {
         self.state().slow = true;
     }
@@ -458,11 +455,6 @@ impl Disk {
 
     pub(crate) fn sync(&self, name: &str) -> io::Result<()> {
         let mut state = self.state();
-        if state.slow {
-            // Until it is mended, or for as long as a sync takes.
-            let slow = self.0.hanging.wait_timeout_while(state, SLOW, |state| state.slow);
-            (state, _) = slow.unwrap();
-        }
         state.synced_by = thread::current().name().unwrap_or_default().to_owned();
         let hangs = |state: &State| match state.hangs {
             None | Some(Hang::Reads) => false,

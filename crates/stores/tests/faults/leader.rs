@@ -1,8 +1,8 @@
 //! What leads a commit: a task of the runtime where that costs no caller its deadline, and the
 //! writer's thread where it may.
 //!
-//! The disk knows the thread of each sync. A commit is quick by the clock, so a test that needs a task
-//! to lead asks until one does.
+//! The disk knows the thread of each sync, and counts as quick until a test slows it down. The thread may still be at its
+//! work after it answered, so a test that needs a task to lead commits until one does.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -24,7 +24,7 @@ use crate::requests::{Acquire, begin};
 const THREAD: &str = "keylatch-writer";
 /// Longer than any answer takes that is not lost.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// So many commits on a disk in memory have a quick one among them.
+/// Among so many commits is one that finds the thread at rest, and they fill the log.
 const COMMITS: u32 = 20_000;
 
 /// Lets a test that fails end, whose runtime waits for its workers.
