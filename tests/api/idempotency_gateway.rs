@@ -89,7 +89,7 @@ async fn response_timeout_is_an_unknown_outcome() {
     for on_failure in [OnFailure::Unknown, OnFailure::Release] {
         let upstream = Upstream::start().await;
         let service = guard_orders("memory:", &upstream.url(), |guard| {
-            (guard.timeout_ms, guard.on_failure) = (200, on_failure.into());
+            (guard.timeout_ms, guard.on_failure) = (1500, on_failure.into());
         })
         .await;
         upstream.hold();
@@ -109,7 +109,7 @@ async fn response_timeout_is_an_unknown_outcome() {
 #[store_test(service)]
 async fn answer_after_the_timeout_is_kept_for_repeats(store: &TestStore) {
     let upstream = Upstream::start().await;
-    let service = guard_orders(store.url(), &upstream.url(), |guard| guard.timeout_ms = 200).await;
+    let service = guard_orders(store.url(), &upstream.url(), |guard| guard.timeout_ms = 1500).await;
     upstream.hold();
     let first = soon("the timeout", service.buy("k-1")).await;
     is_unknown(&service, "k-1", &first).await;
@@ -126,7 +126,8 @@ async fn answer_after_the_timeout_is_kept_for_repeats(store: &TestStore) {
 async fn body_after_the_timeout_is_kept_for_repeats() {
     let (address, mut connections) = raw_upstream(1).await;
     let service =
-        guard_orders("memory:", &format!("http://{address}"), |guard| guard.timeout_ms = 300).await;
+        guard_orders("memory:", &format!("http://{address}"), |guard| guard.timeout_ms = 1500)
+            .await;
     let first = tokio::spawn(Answer::of(service.order("k-1")));
     let mut connection = soon("the request", connections.recv()).await.expect("a request");
     let head = "HTTP/1.1 201 Created\r\nContent-Length: 9\r\n\r\n{\"run\"";
@@ -144,7 +145,7 @@ async fn body_after_the_timeout_is_kept_for_repeats() {
 #[tokio::test]
 async fn late_answer_does_not_replace_what_a_person_resolved() {
     let upstream = Upstream::start().await;
-    let service = guard_orders("memory:", &upstream.url(), |guard| guard.timeout_ms = 200).await;
+    let service = guard_orders("memory:", &upstream.url(), |guard| guard.timeout_ms = 1500).await;
     upstream.hold();
     let first = soon("the timeout", service.buy("k-1")).await;
     is_unknown(&service, "k-1", &first).await;
@@ -188,7 +189,7 @@ async fn truncated_or_stalled_response_is_an_unknown_outcome() {
     for stalls in [false, true] {
         let (address, mut connections) = raw_upstream(1).await;
         let service =
-            guard_orders("memory:", &format!("http://{address}"), |guard| guard.timeout_ms = 300)
+            guard_orders("memory:", &format!("http://{address}"), |guard| guard.timeout_ms = 1500)
                 .await;
         let first = tokio::spawn(Answer::of(service.order("k-1")));
         let mut connection = soon("the request", connections.recv()).await.expect("a request");

@@ -118,10 +118,10 @@ async fn refused_set_names_the_held_lock_and_holds_none() {
 async fn set_is_renewed_past_its_ttl_by_one_request() {
     let service = Service::start("memory:").await;
     let client = client(&service);
-    let guard = guard(&client, &["a", "b"], &for_millis(2000)).await;
+    let guard = guard(&client, &["a", "b"], &for_millis(5000)).await;
     for lock in ["a", "b"] {
         // Another client waits for longer than the TTL and does not get the lock.
-        let patient = AcquireOptions { wait: Duration::from_secs(3), ..for_millis(2000) };
+        let patient = AcquireOptions { wait: Duration::from_secs(6), ..for_millis(5000) };
         let refused = soon("the acquire", client.acquire(&name(lock), &patient)).await;
         assert!(matches!(refused, Ok(AcquireReply::Held(Some(_)))), "{refused:?}");
     }

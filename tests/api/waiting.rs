@@ -112,7 +112,7 @@ async fn waiter_acquires_after_expiry(service: &Service) {
     let (waited, valid_for) =
         (answer.json["waited_ms"].as_u64(), answer.json["valid_for_ms"].as_u64());
     let (waited, valid_for) = (waited.unwrap(), valid_for.unwrap());
-    assert!(valid_for < 30_000 && waited + valid_for > 29_700, "{answer:?}");
+    assert!(valid_for < 30_000 && waited + valid_for > 25_000, "{answer:?}");
 }
 
 #[store_test(service)]

@@ -212,7 +212,7 @@ async fn break_of_one_of_several_needs_its_fencing_token() {
 async fn hold_ends_with_its_signal_and_releases() {
     let service = Service::start("memory:").await;
     for signal in ["-TERM", "-INT"] {
-        let holding = start(&service, &["hold", "a", "--ttl", "1s"]);
+        let holding = start(&service, &["hold", "a", "--ttl", "4s"]);
         eventually(async || is_held(&service, "a").await.then_some(())).await;
         let renewed = async || {
             let metrics = service.get("/metrics").await.text;
@@ -231,7 +231,7 @@ async fn hold_ends_with_its_signal_and_releases() {
 #[tokio::test]
 async fn hold_of_a_broken_lease_ends_with_the_reason() {
     let service = Service::start("memory:").await;
-    let holding = start(&service, &["hold", "a", "--ttl", "600ms"]);
+    let holding = start(&service, &["hold", "a", "--ttl", "4s"]);
     let held = async || service.look("a").await.json["fencing_token"].as_u64();
     let fencing_token = eventually(held).await;
     let body = json!({"reason": "line 7 stands still", "fencing_token": fencing_token});

@@ -127,7 +127,7 @@ async fn run_of_another_lock_within_a_run_has_a_lease_of_its_own() {
 async fn command_of_a_broken_lease_is_stopped_with_75() {
     let service = Service::start("memory:").await;
     let stage = ScriptDirectory::new();
-    let running = stage.run(&KEYLATCH, &url(&service), &["--ttl", "3s", "a"], "begun; held");
+    let running = stage.run(&KEYLATCH, &url(&service), &["--ttl", "6s", "a"], "begun; held");
     stage.begun().await;
     let fencing_token = service.look("a").await.fencing_token();
     let body = json!({"reason": "it hangs", "fencing_token": fencing_token});

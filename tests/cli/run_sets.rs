@@ -71,7 +71,7 @@ async fn command_waits_for_the_last_of_its_locks() {
 async fn broken_lock_stops_the_command_and_the_others_are_released() {
     let service = Service::start("memory:").await;
     let stage = ScriptDirectory::new();
-    let arguments = ["--ttl", "3s", "a", "b"];
+    let arguments = ["--ttl", "6s", "a", "b"];
     let script = "trap 'echo stopped; exit 0' TERM; begun; held";
     let running = stage.run(&KEYLATCH, &url(&service), &arguments, script);
     stage.begun().await;

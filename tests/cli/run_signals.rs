@@ -82,11 +82,11 @@ async fn paused_command_keeps_its_lock() {
     let service = Service::start("memory:").await;
     let stage = ScriptDirectory::new();
     let running =
-        stage.run(&KEYLATCH, &url(&service), &["--ttl", "2s", "a"], "begun; kill -STOP $$; exit 5");
+        stage.run(&KEYLATCH, &url(&service), &["--ttl", "5s", "a"], "begun; kill -STOP $$; exit 5");
     stage.begun().await;
     let fencing_token = service.look("a").await.fencing_token();
     let other =
-        ScriptDirectory::new().run(&KEYLATCH, &url(&service), &["--wait", "5s", "a"], "begun");
+        ScriptDirectory::new().run(&KEYLATCH, &url(&service), &["--wait", "6s", "a"], "begun");
     assert_eq!(other.ended().await.code, Some(73));
     assert_eq!(service.look("a").await.fencing_token(), fencing_token);
     running.signal("-CONT");

@@ -95,9 +95,9 @@ async fn voting(service: &Service, expected: &str) {
 async fn restarted_nodes_vote_after_every_forgotten_lease_ended() {
     let mut nodes = RedlockNodes::start_with(&[]).await;
     let mut config = nodes.config_with_silent_nodes();
-    config.redlock.max_ttl_ms = 2000;
+    config.redlock.max_ttl_ms = 6000;
     let store = open_redlock(&config).await;
-    let short = Acquire { ttl: ttl(Duration::from_secs(2)), ..ask("a", "one", 1) };
+    let short = Acquire { ttl: ttl(Duration::from_secs(6)), ..ask("a", "one", 1) };
     let silent = async || {
         let error = store.acquire(&short).await.err()?;
         let cause = error.source().map(ToString::to_string)?;
