@@ -6,17 +6,17 @@
 
 use std::net::SocketAddr;
 
-use prost::Message;
+use keylatch_testkit::prost::Message;
+use keylatch_testkit::tonic::client::Grpc;
+use keylatch_testkit::tonic::codegen::http::uri::PathAndQuery;
+use keylatch_testkit::tonic::transport::{Channel, Endpoint};
+use keylatch_testkit::tonic_prost::ProstCodec;
+use keylatch_testkit::zookeeper_client::{Acls, Client, CreateMode, Error};
 use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 use tokio::net::lookup_host;
 use tokio::sync::Mutex;
 use tokio_postgres::{NoTls, Statement};
-use tonic::client::Grpc;
-use tonic::codegen::http::uri::PathAndQuery;
-use tonic::transport::{Channel, Endpoint};
-use tonic_prost::ProstCodec;
-use zookeeper_client::{Acls, Client, CreateMode, Error};
 
 use crate::Result;
 use crate::load::{CONNECTIONS, Connection};
@@ -128,6 +128,7 @@ fn key(task: usize) -> String {
 
 /// `PutRequest` of etcd's `rpc.proto`.
 #[derive(Clone, PartialEq, Eq, Message)]
+#[prost(prost_path = "::keylatch_testkit::prost")]
 struct PutRequest {
     #[prost(bytes = "vec", tag = "1")]
     key: Vec<u8>,
@@ -137,11 +138,12 @@ struct PutRequest {
 
 /// What is read of its answer.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
+#[prost(prost_path = "::keylatch_testkit::prost")]
 struct PutResponse {}
 
 async fn put(channel: &Channel, task: usize) -> Result<()> {
     let request = PutRequest { key: key(task).into_bytes(), value: VALUE.to_vec() };
-    let request = tonic::Request::new(request);
+    let request = keylatch_testkit::tonic::Request::new(request);
     let mut grpc = Grpc::new(channel.clone());
     grpc.ready().await?;
     let codec = ProstCodec::<PutRequest, PutResponse>::default();

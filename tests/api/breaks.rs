@@ -4,7 +4,9 @@
 //! Method: breaks over HTTP, on each store that has locks of every kind.
 
 use keylatch::config::Switch;
-use keylatch_testkit::{Answer, Api, EventStream, RedlockNodes, Service, config, store_test};
+#[cfg(feature = "test-engines")]
+use keylatch_testkit::RedlockNodes;
+use keylatch_testkit::{Answer, Api, EventStream, Service, config, store_test};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -162,6 +164,7 @@ async fn break_is_off_where_it_is_not_served() {
     break_lease(&service, "a", &body).await.is_problem(404, "lock-not-held");
 }
 
+#[cfg(feature = "test-engines")]
 #[tokio::test]
 async fn redlock_has_exclusive_locks_alone() {
     let nodes = RedlockNodes::start().await;

@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use keylatch_testkit::{
-    Answer, EventStream, Keyring, RedisServer, Service, config, eventually, refusal_of, store_test,
+    Answer, EventStream, Keyring, RedisServer, Service, config, eventually, redis_test, refusal_of,
+    store_test,
 };
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -121,7 +122,7 @@ async fn glance_shows_the_store_and_what_everybody_may_do() {
     assert!(glance["samples"].as_array().is_some_and(Vec::is_empty), "{glance}");
 }
 
-#[tokio::test]
+#[redis_test]
 async fn instances_that_share_a_redis_are_counted() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
@@ -204,10 +205,10 @@ async fn thousand_changes_are_few_events() {
     assert!(count <= most, "{count} events for 1000 changes, and {most} fit in the time");
 }
 
-#[tokio::test]
+#[redis_test]
 async fn lost_store_is_reported_once_and_its_return_too() {
     let mut redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
+    let service = Service::by_default(&redis.url()).await;
     service.create("deploy", &json!({"ttl_ms": 600_000})).await;
     let mut events = EventStream::of(service.request(Method::GET, "/console/locks")).await;
     assert_eq!(next(&mut events).await.0, names(&["deploy"]));

@@ -4,10 +4,10 @@
 //! Method: grants before and after each kind of loss, on one Redis.
 
 use keylatch_core::lock::{FencingToken, LockName};
-use keylatch_testkit::{RedisServer, Service};
+use keylatch_testkit::{RedisServer, Service, redis_test};
 use serde_json::json;
 
-#[tokio::test]
+#[redis_test]
 async fn fencing_tokens_rise_after_flushall() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
@@ -16,7 +16,7 @@ async fn fencing_tokens_rise_after_flushall() {
     assert!(fencing_token(&service).await > before);
 }
 
-#[tokio::test]
+#[redis_test]
 async fn fencing_tokens_rise_after_redis_loses_its_data() {
     let mut redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
@@ -27,7 +27,7 @@ async fn fencing_tokens_rise_after_redis_loses_its_data() {
     assert!(fencing_token(&after).await > before);
 }
 
-#[tokio::test]
+#[redis_test]
 async fn fencing_tokens_rise_after_a_restart_of_the_service() {
     let redis = RedisServer::start().await;
     for url in ["memory:".to_owned(), redis.url()] {
@@ -37,7 +37,7 @@ async fn fencing_tokens_rise_after_a_restart_of_the_service() {
     }
 }
 
-#[tokio::test]
+#[redis_test]
 async fn fencing_tokens_follow_a_counter_ahead_of_the_clock() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
@@ -52,7 +52,7 @@ async fn fencing_tokens_follow_a_counter_ahead_of_the_clock() {
     assert_eq!(redis.run::<String>(&["GET", &counter]).await, (ahead + 4).to_string());
 }
 
-#[tokio::test]
+#[redis_test]
 async fn used_names_leave_only_the_counters_in_redis() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;

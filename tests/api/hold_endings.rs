@@ -4,13 +4,15 @@
 //! Method: streams while Redis is paused, refuses commands or hangs, while the process gets SIGTERM, and
 //! while the connection is cut.
 
-use keylatch_testkit::{Api, EventStream, Proxy, RedisServer, Service, eventually, refusal_of};
+use keylatch_testkit::{
+    Api, EventStream, Proxy, RedisServer, Service, eventually, redis_test, refusal_of,
+};
 use reqwest::{Client, Method, RequestBuilder};
 use serde_json::{Value, json};
 
 use crate::KEYLATCH;
 
-#[tokio::test]
+#[redis_test]
 async fn unreachable_store_is_reported_before_the_lease_ends() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
@@ -43,11 +45,11 @@ async fn unreachable_store_is_reported_before_the_lease_ends() {
     }
 }
 
-#[tokio::test]
+#[redis_test]
 async fn single_failed_renewal_does_not_lose_the_lock() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
-    let mut events = hold(&service, &json!({"ttl_ms": 3000})).await;
+    let mut events = hold(&service, &json!({"ttl_ms": 9000})).await;
     events.next("acquired").await;
     for _ in 0..2 {
         refuse(&redis).await;
@@ -61,7 +63,7 @@ async fn single_failed_renewal_does_not_lose_the_lock() {
     }
 }
 
-#[tokio::test]
+#[redis_test]
 async fn sigterm_reports_loss_and_releases_the_lock() {
     let redis = RedisServer::start().await;
     let other = Service::start(&redis.url()).await;
@@ -83,7 +85,7 @@ async fn sigterm_reports_loss_and_releases_the_lock() {
     assert!(next.status == 201 && next.fencing_token() > fencing_token, "{next:?}");
 }
 
-#[tokio::test]
+#[redis_test]
 async fn hanging_redis_does_not_delay_shutdown_of_a_hold() {
     let redis = RedisServer::start().await;
     let process = KEYLATCH.serve(&["--store", &redis.url()], &[]).await;
@@ -96,7 +98,7 @@ async fn hanging_redis_does_not_delay_shutdown_of_a_hold() {
     assert_eq!(process.ended().await.code, Some(0));
 }
 
-#[tokio::test]
+#[redis_test]
 async fn failed_release_ends_stream_and_is_retried() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
@@ -114,7 +116,7 @@ async fn failed_release_ends_stream_and_is_retried() {
     assert!(eventually(free).await > fencing_token);
 }
 
-#[tokio::test]
+#[redis_test]
 async fn unreachable_store_is_refused_before_the_stream() {
     let mut redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;

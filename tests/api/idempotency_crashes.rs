@@ -8,7 +8,7 @@ use std::io::Write as _;
 
 use keylatch_testkit::{
     Answer, Api, Process, RedisServer, Service, TestStore, Upstream, eventually, guard_orders,
-    store_test,
+    redis_test, store_test,
 };
 use serde_json::json;
 use tokio::task::JoinHandle;
@@ -65,11 +65,11 @@ fn fencing_token(upstream: &Upstream) -> u64 {
 #[store_test(restart)]
 async fn killed_run_is_unknown_until_resolved(store: &TestStore) {
     let upstream = Upstream::start().await;
-    let (one, api) = process(store.url(), &upstream, "lease_ms = 2000").await;
+    let (one, api) = process(store.url(), &upstream, "lease_ms = 8000").await;
     let first = begin(&api, &upstream, "k-1").await;
     one.ended_by("-KILL").await;
     assert!(first.await.expect("an end").is_err(), "a killed service answered");
-    let (_two, api) = process(store.url(), &upstream, "lease_ms = 2000").await;
+    let (_two, api) = process(store.url(), &upstream, "lease_ms = 8000").await;
     in_progress_until(&api, "k-1").await.is_refusal(409, "outcome-unknown", "never");
     upstream.resume();
     api.buy("k-1").await.is_refusal(409, "outcome-unknown", "never");
@@ -88,7 +88,7 @@ async fn killed_run_is_unknown_until_resolved(store: &TestStore) {
 /// The same where the route says that it may be run again.
 #[store_test(restart)]
 async fn killed_run_is_rerun_where_the_guard_allows(store: &TestStore) {
-    let settings = "lease_ms = 2000\non_crash = \"rerun\"";
+    let settings = "lease_ms = 8000\non_crash = \"rerun\"";
     let upstream = Upstream::start().await;
     let (one, api) = process(store.url(), &upstream, settings).await;
     let first = begin(&api, &upstream, "k-1").await;
@@ -185,10 +185,10 @@ async fn run_that_outlives_the_drain_is_unknown_at_once_and_its_client_reads_so(
 }
 
 /// The next process may run it again, and the lease says when.
-#[tokio::test]
+#[redis_test]
 async fn run_that_outlives_the_drain_is_in_progress_where_the_guard_allows_a_rerun() {
     let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
-    let settings = "lease_ms = 2000\non_crash = \"rerun\"\n[server]\ndrain_timeout_ms = 200";
+    let settings = "lease_ms = 8000\non_crash = \"rerun\"\n[server]\ndrain_timeout_ms = 200";
     let (one, api) = process(&redis.url(), &upstream, settings).await;
     let first = begin(&api, &upstream, "k-1").await;
     one.signal("-TERM");
@@ -200,11 +200,11 @@ async fn run_that_outlives_the_drain_is_in_progress_where_the_guard_allows_a_rer
     in_progress_until(&api, "k-1").await.is_run(2);
 }
 
-#[tokio::test]
+#[redis_test]
 async fn response_of_a_run_paused_past_its_lease_is_refused() {
     let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
-    let (paused, api) = process(&redis.url(), &upstream, "lease_ms = 1000").await;
-    let other = guard_orders(&redis.url(), &upstream.url(), |guard| guard.lease_ms = 1000).await;
+    let (paused, api) = process(&redis.url(), &upstream, "lease_ms = 5000").await;
+    let other = guard_orders(&redis.url(), &upstream.url(), |guard| guard.lease_ms = 5000).await;
     let first = begin(&api, &upstream, "k-1").await;
     paused.signal("-STOP");
     in_progress_until(&other, "k-1").await.is_refusal(409, "outcome-unknown", "never");
@@ -225,14 +225,14 @@ async fn response_of_a_run_paused_past_its_lease_is_refused() {
     assert_eq!(upstream.runs(), 1);
 }
 
-#[tokio::test]
+#[redis_test]
 async fn late_response_does_not_replace_a_later_run() {
     let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
-    let settings = "lease_ms = 1000\non_crash = \"rerun\"";
+    let settings = "lease_ms = 5000\non_crash = \"rerun\"";
     let (paused, api) = process(&redis.url(), &upstream, settings).await;
     let rerun = keylatch_core::idempotency::OnCrash::Rerun;
     let other = guard_orders(&redis.url(), &upstream.url(), |guard| {
-        (guard.lease_ms, guard.on_crash) = (1000, rerun);
+        (guard.lease_ms, guard.on_crash) = (5000, rerun);
     })
     .await;
     let first = begin(&api, &upstream, "k-1").await;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use keylatch_testkit::{
     Answer, Api, Proxy, RawConnection, RedisServer, Shop, TestStore, Upstream, created, eventually,
-    guard_orders, scaled, soon, store_test,
+    guard_orders, redis_test, scaled, soon, store_test,
 };
 use serde_json::json;
 
@@ -70,14 +70,13 @@ async fn oversized_or_slow_upload_leaves_no_record(store: &TestStore) {
 
 #[store_test(service)]
 async fn run_longer_than_its_lease_runs_once(store: &TestStore) {
-    const LEASE: Duration = Duration::from_millis(300);
-    let shop = Shop::open_with(store.url(), |guard| guard.lease_ms = 300).await;
+    let shop = Shop::open_with(store.url(), |guard| guard.lease_ms = 5000).await;
     shop.upstream.hold();
     let (begun, first) = (Instant::now(), tokio::spawn(Answer::of(shop.order("k-1"))));
     shop.upstream.begun(1).await;
     eventually(async || {
         shop.buy("k-1").await.is_refusal(409, "request-in-progress", "same-key");
-        (begun.elapsed() > 4 * LEASE).then_some(())
+        (begun.elapsed() > Duration::from_secs(6)).then_some(())
     })
     .await;
     assert_eq!(shop.record("k-1").await["attempts"], 1);
@@ -87,7 +86,7 @@ async fn run_longer_than_its_lease_runs_once(store: &TestStore) {
     assert_eq!(shop.upstream.runs(), 1);
 }
 
-#[tokio::test]
+#[redis_test]
 async fn unreachable_store_prevents_the_run() {
     let mut redis = RedisServer::start().await;
     let shop = Shop::open(&redis.url()).await;
@@ -104,7 +103,7 @@ async fn unreachable_store_prevents_the_run() {
     assert_eq!(shop.upstream.runs(), 2);
 }
 
-#[tokio::test]
+#[redis_test]
 async fn lost_begin_runs_nothing_and_frees_the_key() {
     let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
     let proxy = Proxy::start(redis.address()).await;
@@ -119,7 +118,7 @@ async fn lost_begin_runs_nothing_and_frees_the_key() {
     service.buy("k-2").await.is_replay_of(2);
 }
 
-#[tokio::test]
+#[redis_test]
 async fn late_begin_frees_the_key() {
     let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
     let service = guard_orders(&redis.url(), &upstream.url(), |_| {}).await;
@@ -131,7 +130,7 @@ async fn late_begin_frees_the_key() {
     assert_eq!(upstream.runs(), 2);
 }
 
-#[tokio::test]
+#[redis_test]
 async fn response_is_stored_once_the_store_is_back() {
     let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
     let proxy = Proxy::start(redis.address()).await;
@@ -148,7 +147,7 @@ async fn response_is_stored_once_the_store_is_back() {
     assert_eq!(upstream.runs(), 1);
 }
 
-#[tokio::test]
+#[redis_test]
 async fn lost_store_reply_keeps_the_response() {
     let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
     let proxy = Proxy::start(redis.address()).await;
@@ -166,7 +165,7 @@ async fn lost_store_reply_keeps_the_response() {
     assert_eq!(upstream.runs(), 2);
 }
 
-#[tokio::test]
+#[redis_test]
 async fn response_is_stored_after_redis_restarts() {
     let mut redis =
         RedisServer::start_with(&["--appendonly", "yes", "--appendfsync", "always"]).await;
@@ -181,7 +180,7 @@ async fn response_is_stored_after_redis_restarts() {
     assert_eq!(shop.upstream.runs(), 1);
 }
 
-#[tokio::test]
+#[redis_test]
 async fn response_is_stored_after_redis_resumes() {
     let redis = RedisServer::start().await;
     let shop = Shop::open(&redis.url()).await;
@@ -194,7 +193,7 @@ async fn response_is_stored_after_redis_resumes() {
     assert_eq!(shop.upstream.runs(), 1);
 }
 
-#[tokio::test]
+#[redis_test]
 async fn key_is_freed_once_the_store_is_back() {
     let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
     let proxy = Proxy::start(redis.address()).await;
@@ -210,7 +209,7 @@ async fn key_is_freed_once_the_store_is_back() {
 }
 
 /// Fifty equal requests at once over three instances, again and again.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[redis_test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_requests_at_three_instances_run_once() {
     let rounds = usize::try_from(scaled(20)).expect("a number of rounds");
     let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);

@@ -3,7 +3,9 @@
 //! Method: requests with the key as header and form field, on each store, and a search for the key in what
 //! each store has written.
 
-use keylatch_testkit::{Answer, RawConnection, RedisServer, Shop, TestStore, store_test};
+use keylatch_testkit::{
+    Answer, RawConnection, RedisServer, Shop, TestStore, redis_test, store_test,
+};
 use reqwest::Method;
 use reqwest::header::{HeaderName, HeaderValue};
 use serde_json::json;
@@ -285,7 +287,7 @@ async fn equivalent_paths_share_a_key(store: &TestStore) {
     assert_eq!(shop.upstream.runs(), 1);
 }
 
-#[tokio::test]
+#[redis_test]
 async fn keys_are_stored_in_their_records_alone() {
     const KEY: &str = "a-key-that-is-nobodys-business";
     let (redis, directory) =

@@ -10,8 +10,8 @@ use axum::http::{HeaderMap, HeaderValue, Response, StatusCode};
 use axum::response::IntoResponse as _;
 use futures_util::future::join_all;
 use keylatch_testkit::{
-    Answer, RedisServer, Service, Shop, TestStore, Upstream, created, guard_orders, soon,
-    store_test,
+    Answer, RedisServer, Service, Shop, TestStore, Upstream, created, guard_orders, redis_test,
+    soon, store_test,
 };
 use serde_json::json;
 
@@ -280,7 +280,7 @@ async fn concurrent_repeats_run_once(store: &TestStore) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[redis_test(flavor = "multi_thread", worker_threads = 2)]
 async fn repeat_at_another_instance_waits_for_the_response() {
     let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
     let one: Service = guard_orders(&redis.url(), &upstream.url(), |_| {}).await;

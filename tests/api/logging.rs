@@ -7,7 +7,7 @@ use std::time::Duration;
 use keylatch::http::{AccessLog, Guard};
 use keylatch_testkit::{
     Answer, LogCapture, Proxy, RawConnection, RedisServer, Service, config, eventually, post_head,
-    soon,
+    redis_test, soon,
 };
 use reqwest::Method;
 use serde_json::Value;
@@ -60,7 +60,7 @@ async fn access_log_all_has_one_line_per_request() {
     }
 }
 
-#[tokio::test]
+#[redis_test]
 async fn access_log_errors_has_failed_and_slow_requests_only() {
     let redis = RedisServer::start().await;
     let proxy = Proxy::start(redis.address()).await;
@@ -131,7 +131,7 @@ async fn line_of_a_gateway_error_names_the_upstream_and_the_cause() {
     assert!(causes[2].contains("Connection refused"), "{causes:?}");
 }
 
-#[tokio::test]
+#[redis_test]
 async fn access_log_off_has_no_request() {
     let redis = RedisServer::start().await;
     let proxy = Proxy::start(redis.address()).await;

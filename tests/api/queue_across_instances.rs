@@ -10,7 +10,7 @@ use keylatch::config::Config;
 use keylatch_core::lock::{LockName, Token};
 use keylatch_testkit::{
     Answer, Api, Keyring, Process, RawConnection, RedisServer, Service, TestStore, eventually,
-    post_head, soon, store_test,
+    post_head, redis_test, soon, store_test,
 };
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ use crate::KEYLATCH;
 
 const HOLDER: &str = "a-token-of-the-holder-of-the-lock";
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[redis_test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_of_three_instances_are_served_in_order() {
     const WAITERS: usize = 200;
     let redis = RedisServer::start().await;
@@ -65,7 +65,7 @@ async fn waiters_of_three_instances_are_served_in_order() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[redis_test(flavor = "multi_thread", worker_threads = 2)]
 async fn remaining_waiters_are_served_after_others_leave() {
     const WAITERS: usize = 60;
     let redis = RedisServer::start().await;
@@ -108,7 +108,7 @@ async fn remaining_waiters_are_served_after_others_leave() {
     }
 }
 
-#[tokio::test]
+#[redis_test]
 async fn next_waiter_acquires_after_the_first_waiters_instance_is_killed() {
     let redis = RedisServer::start().await;
     let [first, second] = [on(&redis).await, on(&redis).await];
@@ -118,7 +118,7 @@ async fn next_waiter_acquires_after_the_first_waiters_instance_is_killed() {
     is_served(next).await;
 }
 
-#[tokio::test]
+#[redis_test]
 async fn next_waiter_acquires_after_the_first_waiters_instance_is_paused() {
     let redis = RedisServer::start().await;
     let [first, second] = [on(&redis).await, on(&redis).await];
@@ -135,7 +135,7 @@ async fn next_waiter_acquires_after_the_first_waiters_instance_is_paused() {
     assert!(late.fencing_token() > granted.fencing_token());
 }
 
-#[tokio::test]
+#[redis_test]
 async fn killed_instance_keeps_its_lease_and_loses_its_queue_entry() {
     let redis = RedisServer::start().await;
     let [first, second] = [on(&redis).await, on(&redis).await];

@@ -9,7 +9,7 @@ use keylatch_client::{
     LossReason, OnceOptions,
 };
 use keylatch_core::lock::{LockName, Owner, ReleaseReply, Ttl};
-use keylatch_testkit::{Proxy, RedisServer, Service, eventually, soon};
+use keylatch_testkit::{Proxy, RedisServer, Service, eventually, redis_test, soon};
 use serde_json::json;
 
 use crate::KEYLATCH;
@@ -83,9 +83,9 @@ async fn guard_shows_its_lease_and_releases_it() {
 async fn guard_is_renewed_past_its_ttl() {
     let service = Service::start("memory:").await;
     let client = client(&service);
-    let guard = guard(&client, "a", &for_millis(2000)).await;
+    let guard = guard(&client, "a", &for_millis(6000)).await;
     // Another client waits for longer than the TTL and does not get the lock.
-    let patient = AcquireOptions { wait: Duration::from_secs(5), ..for_millis(2000) };
+    let patient = AcquireOptions { wait: Duration::from_secs(7), ..for_millis(6000) };
     let holder = held(&client, "a", &patient).await;
     assert_eq!(holder.fencing_token, guard.fencing_token());
     assert_eq!(guard.status(), LeaseStatus::Held);
@@ -110,8 +110,8 @@ async fn lease_granted_late_in_a_wait_has_its_full_ttl() {
     let service = Service::start("memory:").await;
     let client = client(&service);
     service.create("a", &json!({"ttl_ms": 1500})).await;
-    let guard = guard(&client, "a", &waiting(for_millis(2000))).await;
-    assert!(guard.valid_for() > Duration::from_secs(1), "{guard:?}");
+    let guard = guard(&client, "a", &waiting(for_millis(20_000))).await;
+    assert!(guard.valid_for() > Duration::from_secs(15), "{guard:?}");
     let left = service.look("a").await.json["expires_in_ms"].as_u64().expect("a lock");
     assert!(guard.valid_for() < Duration::from_millis(left), "{guard:?}");
 }
@@ -208,7 +208,7 @@ async fn late_starting_service_is_awaited() {
     let (_guard, ()) = tokio::join!(guard(&client, "a", &options), async { proxy.forward() });
 }
 
-#[tokio::test]
+#[redis_test]
 async fn expired_lock_is_reported_lost() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
@@ -222,7 +222,7 @@ async fn expired_lock_is_reported_lost() {
     assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::NotHeld);
 }
 
-#[tokio::test]
+#[redis_test]
 async fn lock_held_by_another_is_reported_lost() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
@@ -319,7 +319,7 @@ async fn run_that_is_not_renewed_is_reported_lost() {
 
 /// The service renewed the lock and stopped, and its last event was still on the way: a client that counted from when it
 /// read the event would believe for as much longer that it holds the lock.
-#[tokio::test]
+#[redis_test]
 async fn late_event_does_not_lengthen_a_hold() {
     let redis = RedisServer::start().await;
     let environment = [("KEYLATCH_STREAM_HEARTBEAT_MS", "60000")];

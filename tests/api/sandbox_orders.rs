@@ -9,7 +9,7 @@ use std::sync::Arc;
 use keylatch::config::{Config, Flags};
 use keylatch::http::SandboxMode;
 use keylatch_core::store::Store;
-use keylatch_testkit::{Answer, Api, RedisServer, Service, config, eventually};
+use keylatch_testkit::{Answer, Api, RedisServer, Service, config, eventually, redis_test};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -92,7 +92,7 @@ async fn instances_over_memory_number_orders_apart() {
     two_instances_share_orders(store).await;
 }
 
-#[tokio::test]
+#[redis_test]
 async fn instances_over_redis_number_orders_apart() {
     let redis = RedisServer::start().await;
     let url = redis.url();

@@ -12,7 +12,7 @@ use keylatch::config::Config;
 use keylatch::http::{AccessLog, Guard};
 use keylatch_testkit::{
     Answer, Api, LogCapture, Proxy, RawConnection, RedisServer, Service, Upstream, config,
-    post_head,
+    post_head, redis_test,
 };
 use reqwest::{Method, RequestBuilder};
 
@@ -279,7 +279,7 @@ async fn no_secret_is_logged_on_local_stores() {
     }
 }
 
-#[tokio::test]
+#[redis_test]
 async fn no_secret_is_logged_on_redis() {
     for json in [true, false] {
         let mark = mark();
@@ -334,7 +334,7 @@ async fn no_secret_is_logged_by_the_gateway() {
     keeps(&[&mark], &log.text());
 }
 
-#[tokio::test]
+#[redis_test]
 async fn no_secret_is_logged_by_the_process() {
     let mark = mark();
     let password = format!("{mark}-password");
@@ -370,7 +370,7 @@ async fn no_secret_is_logged_by_the_process() {
     }
 }
 
-#[tokio::test]
+#[redis_test]
 async fn foreign_redis_data_is_not_logged() {
     const BREAK: &str = "for _, key in ipairs(redis.call('KEYS', '*:lock:*')) do \
                            redis.call('SET', key, ARGV[1] .. ARGV[2]) \

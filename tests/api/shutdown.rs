@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-use keylatch_testkit::{Api, Process, RawConnection, RedisServer, config, eventually, post_head};
+use keylatch_testkit::{
+    Api, Process, RawConnection, RedisServer, default_config, eventually, post_head, redis_test,
+};
 use serde_json::json;
 use tokio::net::TcpStream;
 
@@ -35,10 +37,11 @@ async fn ends_in_time(signal: &str) {
     assert_eq!(ended.code, Some(0), "{ended:?}");
 }
 
-#[tokio::test]
+#[redis_test]
 async fn hanging_redis_does_not_prevent_shutdown() {
     let redis = RedisServer::start().await;
-    let process = KEYLATCH.serve(&["--store", &redis.url()], &[]).await;
+    let soon = [("KEYLATCH_STORE_TIMEOUT_MS", "2000")];
+    let process = KEYLATCH.serve(&["--store", &redis.url()], &soon).await;
     let _half_a_head = RawConnection::sending(process.address, HALF_A_HEAD).await;
     let mut stuck = RawConnection::connect(process.address).await;
     assert_eq!(stuck.get("/readyz").await.status, 200);
@@ -56,7 +59,7 @@ async fn hanging_redis_does_not_prevent_shutdown() {
 
 #[test]
 fn default_timeouts_end_before_sigkill() {
-    let config = config("memory:");
+    let config = default_config("memory:");
     // After the drain, nothing waits but for one answer of the store.
     let end = Duration::from_millis(config.server.drain_timeout_ms + config.store_timeout_ms);
     assert!(end < LIMIT, "{end:?}");
@@ -97,7 +100,7 @@ async fn shutdown_answers_requests_in_progress_and_refuses_new_connections() {
     assert!(TcpStream::connect(address).await.is_err(), "a process still listens");
 }
 
-#[tokio::test]
+#[redis_test]
 async fn waiters_read_503_at_once_and_keep_their_place_in_the_store() {
     let redis = RedisServer::start().await;
     let environment = [("KEYLATCH_SERVER_DRAIN_TIMEOUT_MS", "600000")];

@@ -137,7 +137,7 @@ async fn unreported_grant_is_withdrawn() {
 #[tokio::test]
 async fn restarted_redis_is_used_again() {
     let mut redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
+    let service = Service::by_default(&redis.url()).await;
     for round in 0..3 {
         let name = format!("deploy-{round}");
         let lease = service.create(&name, &json!({})).await;
@@ -148,8 +148,7 @@ async fn restarted_redis_is_used_again() {
         service.get("/readyz").await.is_problem(503, "store-unavailable");
         assert_eq!(service.get("/livez").await.status, 200);
         redis.restart().await;
-        eventually(async || (service.create(&name, &json!({})).await.status == 201).then_some(()))
-            .await;
+        service.granted(&name).await;
         assert_eq!(service.get("/readyz").await.status, 200);
     }
 }
@@ -163,8 +162,7 @@ async fn redis_down_at_start_is_used_once_up() {
     down.is_problem(503, "store-unavailable");
     assert_eq!(down.json["outcome"], "not-executed");
     redis.restart().await;
-    eventually(async || (service.create("deploy", &json!({})).await.status == 201).then_some(()))
-        .await;
+    service.granted("deploy").await;
 }
 
 #[tokio::test]
@@ -181,8 +179,7 @@ async fn paused_redis_is_an_unknown_outcome() {
     service.renew("held", &lease.token(), &json!({})).await.is_problem(503, "store-unavailable");
     service.get("/readyz").await.is_problem(503, "store-unavailable");
     redis.resume();
-    eventually(async || (service.create("deploy", &json!({})).await.status == 201).then_some(()))
-        .await;
+    service.granted("deploy").await;
     assert_eq!(service.renew("held", &lease.token(), &json!({})).await.status, 200);
 }
 
@@ -241,8 +238,7 @@ async fn redis_demoted_to_replica_is_left() {
     assert_eq!(refused.json["outcome"], "not-executed");
     eventually(async || (service.get("/readyz").await.status == 503).then_some(())).await;
     let () = redis.run(&["REPLICAOF", "NO", "ONE"]).await;
-    eventually(async || (service.create("deploy", &json!({})).await.status == 201).then_some(()))
-        .await;
+    service.granted("deploy").await;
 }
 
 #[tokio::test]

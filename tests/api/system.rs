@@ -12,12 +12,14 @@ use keylatch_core::idempotency::{
     BeginCommand, Fingerprint, IdempotencyKey, OnCrash, RecordScope, Scope,
 };
 use keylatch_core::lock::TokenHash;
-use keylatch_testkit::{Answer, FakeEngine, Faults, RedisServer, Service, eventually, seed};
+use keylatch_testkit::{
+    Answer, FakeEngine, Faults, RedisServer, Service, eventually, redis_test, seed,
+};
 use reqwest::Method;
 use reqwest::header::HeaderValue;
 use serde_json::{Value, json};
 
-#[tokio::test]
+#[redis_test]
 async fn working_service_is_live_and_ready() {
     let redis = RedisServer::start().await;
     for url in ["memory:".to_owned(), redis.url()] {
@@ -30,10 +32,10 @@ async fn working_service_is_live_and_ready() {
     }
 }
 
-#[tokio::test]
+#[redis_test]
 async fn service_without_store_is_live_and_not_ready() {
     let mut redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
+    let service = Service::by_default(&redis.url()).await;
     assert_eq!(service.get("/readyz").await.status, 200);
     redis.kill().await;
     for _ in 0..3 {
@@ -116,7 +118,7 @@ async fn info_states_the_tier_of_embedded() {
     assert!(!info.text.contains(&path), "clients read where the store is: {info:?}");
 }
 
-#[tokio::test]
+#[redis_test]
 async fn info_states_the_tier_of_redis() {
     let synced = ["--appendonly", "yes", "--appendfsync", "always"];
     let lately = ["--appendonly", "yes", "--appendfsync", "everysec"];
@@ -196,7 +198,7 @@ async fn requests_are_counted_by_route() {
     }
 }
 
-#[tokio::test]
+#[redis_test]
 async fn waiters_and_withdrawn_grants_are_counted() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;

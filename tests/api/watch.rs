@@ -11,7 +11,8 @@ use keylatch_core::lock::{
     AcquireRequest, Acquisition, LockName, LockService, Token, Ttl, WaiterLimits, WatchEvent,
 };
 use keylatch_testkit::{
-    Api, EventStream, RedisServer, Service, config, eventually, refusal_of, soon, store_test,
+    Api, EventStream, RedisServer, Service, config, eventually, redis_test, refusal_of, soon,
+    store_test,
 };
 use reqwest::Method;
 use serde_json::json;
@@ -114,7 +115,7 @@ async fn withdrawn_grant_is_reported_as_released(service: &Service) {
     events.next("released").await;
 }
 
-#[tokio::test]
+#[redis_test]
 async fn events_of_another_instance_arrive() {
     let redis = RedisServer::start().await;
     let there = Service::start(&redis.url()).await;
@@ -136,7 +137,7 @@ async fn events_of_another_instance_arrive() {
     }
 }
 
-#[tokio::test]
+#[redis_test]
 async fn nothing_is_published_without_watchers() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
@@ -158,7 +159,7 @@ async fn nothing_is_published_without_watchers() {
     assert_eq!(heard, ["row", "row", "row"], "one for each change");
 }
 
-#[tokio::test]
+#[redis_test]
 async fn missed_events_are_reported_with_a_snapshot() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
@@ -340,7 +341,7 @@ async fn invalid_watch_is_refused_before_the_stream() {
     .await;
 }
 
-#[tokio::test]
+#[redis_test]
 async fn unreachable_store_is_refused_before_the_stream() {
     let mut redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;

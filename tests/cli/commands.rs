@@ -5,7 +5,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 
-use keylatch_testkit::{Exit, RawConnection, RedisServer, eventually, post_head};
+use keylatch_testkit::{Exit, RawConnection, RedisServer, eventually, post_head, redis_test};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -213,7 +213,7 @@ async fn password_in_an_invalid_url_is_not_printed() {
     }
 }
 
-#[tokio::test]
+#[redis_test]
 async fn wrong_redis_password_is_refused_and_not_printed() {
     let redis = RedisServer::start_with(&["--requirepass", "right"]).await;
     let store = format!("redis://:sesame@{}", redis.address());
@@ -224,7 +224,7 @@ async fn wrong_redis_password_is_refused_and_not_printed() {
     KEYLATCH.serve(&["--store", &format!("redis://:right@{}", redis.address())], &[]).await;
 }
 
-#[tokio::test]
+#[redis_test]
 async fn evicting_redis_is_refused_unless_allowed() {
     let options = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"];
     let redis = RedisServer::start_with(&options).await;
@@ -236,13 +236,13 @@ async fn evicting_redis_is_refused_unless_allowed() {
     assert_eq!(wire.answer().await.status, 201);
 }
 
-#[tokio::test]
+#[redis_test]
 async fn node_of_a_cluster_is_refused_as_one_redis() {
     let node = RedisServer::start_with(&["--cluster-enabled", "yes"]).await;
     is_refused(&start_on(&node.url()).await, &["node of a cluster", "redis+cluster://"]);
 }
 
-#[tokio::test]
+#[redis_test]
 async fn redis_is_reached_with_any_connect_timeout() {
     let redis = RedisServer::start().await;
     // Below a second, and above what the kernel takes for a keep-alive time.
@@ -254,7 +254,7 @@ async fn redis_is_reached_with_any_connect_timeout() {
     }
 }
 
-#[tokio::test]
+#[redis_test]
 async fn redis_replica_is_refused() {
     let master = RedisServer::start().await;
     let (host, port) = master.address().split_once(':').map(own).expect("host and port");
@@ -262,7 +262,7 @@ async fn redis_replica_is_refused() {
     is_refused(&start_on(&replica.url()).await, &["replica", "master"]);
 }
 
-#[tokio::test]
+#[redis_test]
 async fn service_starts_while_redis_is_down() {
     let mut redis = RedisServer::start().await;
     redis.kill().await;

@@ -4,7 +4,9 @@
 //! Method: scripts with children in sessions and groups of their own, orphans among them. A script's `flock`
 //! tells whether any of them lives.
 
-use keylatch_testkit::{RedisServer, RunningCommand, ScriptDirectory, Service, eventually};
+use keylatch_testkit::{
+    RedisServer, RunningCommand, ScriptDirectory, Service, eventually, redis_test,
+};
 
 use crate::KEYLATCH;
 
@@ -27,13 +29,13 @@ async fn scattered(stage: &ScriptDirectory) {
     }
 }
 
-#[tokio::test]
+#[redis_test]
 async fn lost_lock_stops_children_in_sessions_and_groups_of_their_own() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
     let stage = ScriptDirectory::new();
     let script = format!("{SCATTER}; wait");
-    let running = stage.run(&KEYLATCH, &url(&service), &["--ttl", "3s", "a"], &script);
+    let running = stage.run(&KEYLATCH, &url(&service), &["--ttl", "5s", "a"], &script);
     scattered(&stage).await;
     redis.run::<()>(&["FLUSHALL"]).await;
     let ended = running.ended().await;
@@ -42,13 +44,13 @@ async fn lost_lock_stops_children_in_sessions_and_groups_of_their_own() {
     assert!(!stage.is_alive(), "a child of the command lives without the lock");
 }
 
-#[tokio::test]
+#[redis_test]
 async fn lost_lock_kills_children_that_ignore_sigterm() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
     let stage = ScriptDirectory::new();
     let script = format!("trap '' TERM; {SCATTER}; trap - TERM; held");
-    let running = stage.run(&KEYLATCH, &url(&service), &["--ttl", "2s", "a"], &script);
+    let running = stage.run(&KEYLATCH, &url(&service), &["--ttl", "5s", "a"], &script);
     scattered(&stage).await;
     redis.run::<()>(&["FLUSHALL"]).await;
     let ended = running.ended().await;
@@ -57,7 +59,7 @@ async fn lost_lock_kills_children_that_ignore_sigterm() {
     assert!(!stage.is_alive(), "a child of the command lives without the lock");
 }
 
-#[tokio::test]
+#[redis_test]
 async fn lost_lock_spares_what_the_command_did_not_start() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
@@ -69,7 +71,7 @@ async fn lost_lock_spares_what_the_command_did_not_start() {
         &[
             "sh",
             "-c",
-            r#"sh -c "$2" >/dev/null 2>&1 & exec "$0" run --ttl 2s a -- sh -c "$1""#,
+            r#"sh -c "$2" >/dev/null 2>&1 & exec "$0" run --ttl 5s a -- sh -c "$1""#,
             env!("CARGO_BIN_EXE_keylatch"),
             &script,
             &before,

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::ops::Deref;
 
 use axum::http::{HeaderMap, StatusCode};
+use keylatch_testkit::prost::Message as _;
 use keylatch_testkit::{
     Answer, Api, Authority, EventStream, Process, Service, Shop, Upstream, created, eventually,
 };
@@ -18,7 +19,6 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value as AnyValue;
 use opentelemetry_proto::tonic::trace::v1::ResourceSpans;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode as SpanStatus;
-use prost::Message as _;
 use reqwest::{Method, RequestBuilder};
 use serde_json::json;
 use tempfile::TempDir;

@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures_util::future::join_all;
 use keylatch::app::App;
 use keylatch_core::lock::LockName;
-use keylatch_testkit::{Answer, Cluster, RedisServer, Service, config, eventually};
+use keylatch_testkit::{Answer, Cluster, RedisServer, Service, default_config, eventually};
 use serde_json::json;
 
-use crate::failover::{self, granted};
+use crate::failover;
 
 const CLIENTS: usize = 8;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failover_under_load_fails_less_than_1_percent() {
     let mut cluster = Cluster::start(3, 1).await;
-    let service = Service::start(&cluster.url()).await;
+    let service = Service::by_default(&cluster.url()).await;
     let load = Load::default();
     let failover = async {
         load.has_done(500).await;
@@ -29,7 +29,7 @@ async fn failover_under_load_fails_less_than_1_percent() {
     load.was_surfaced_rarely();
     // Each bucket has a master again.
     for bucket in 0..=u8::MAX {
-        granted(&service, &name_in(bucket)).await;
+        service.granted(&name_in(bucket)).await;
     }
     let health = service.get("/v1/info").await;
     assert_eq!(health.json["store"]["kind"], "redis+cluster", "{health:?}");
@@ -40,7 +40,7 @@ async fn failover_under_load_fails_less_than_1_percent() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn resharding_under_load_fails_less_than_1_percent() {
     let cluster = Cluster::start(3, 0).await;
-    let service = Service::start(&cluster.url()).await;
+    let service = Service::by_default(&cluster.url()).await;
     let mut held = Vec::new();
     for number in 0..300 {
         let lease = service.create(&format!("held-{number}"), &json!({"ttl_ms": 3_600_000})).await;
@@ -75,8 +75,8 @@ async fn resharding_under_load_fails_less_than_1_percent() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn migrating_slot_is_found_at_either_node() {
     let cluster = Cluster::start(3, 0).await;
-    let service = Service::start(&cluster.url()).await;
-    let lease = granted(&service, "deploy").await;
+    let service = Service::by_default(&cluster.url()).await;
+    let lease = service.granted("deploy").await;
     let (slot, from) = home(&cluster, "deploy").await;
     let to = &cluster.nodes[(from + 1) % 3];
     let from = &cluster.nodes[from];
@@ -136,7 +136,7 @@ async fn completed_run_is_not_repeated_after_a_failover() {
 #[tokio::test]
 async fn wakeups_arrive_through_another_node_after_one_dies() {
     let mut cluster = Cluster::start(3, 1).await;
-    let service = Service::start(&cluster.url()).await;
+    let service = Service::by_default(&cluster.url()).await;
     let heard_at = eventually(async || {
         for (at, node) in cluster.nodes.iter().enumerate() {
             if listeners(node).await > 0 {
@@ -156,7 +156,7 @@ async fn wakeups_arrive_through_another_node_after_one_dies() {
         None
     })
     .await;
-    granted(&service, "deploy").await;
+    service.granted("deploy").await;
 }
 
 #[tokio::test]
@@ -167,16 +167,17 @@ async fn credentials_are_sent_to_every_node() {
         let () = node.run(&user).await;
     }
     let address = cluster.nodes[0].address();
-    let service = Service::start(&format!("redis+cluster://locks:s3cret@{address}")).await;
+    let service = Service::by_default(&format!("redis+cluster://locks:s3cret@{address}")).await;
     for bucket in 0..=u8::MAX {
-        granted(&service, &name_in(bucket)).await;
+        service.granted(&name_in(bucket)).await;
     }
     for node in &cluster.nodes {
         let clients: String = node.run(&["CLIENT", "LIST"]).await;
         assert!(clients.contains("user=locks"), "{clients}");
     }
     let url = format!("redis+cluster://locks:wrong@{address}");
-    let error = App::new(config(&url)).await.expect_err("the password is wrong").to_string();
+    let error =
+        App::new(default_config(&url)).await.expect_err("the password is wrong").to_string();
     assert!(error.contains("assword"), "{error}");
 }
 
@@ -184,10 +185,10 @@ async fn credentials_are_sent_to_every_node() {
 async fn redis_outside_a_cluster_is_refused_at_start() {
     let redis = RedisServer::start().await;
     let url = format!("redis+cluster://{}", redis.address());
-    let error = App::new(config(&url)).await.expect_err("it is no cluster").to_string();
+    let error = App::new(default_config(&url)).await.expect_err("it is no cluster").to_string();
     assert!(error.contains("cluster support disabled"), "{error}");
     for url in ["redis+cluster://", "redis+cluster://a,b/3", "redis+cluster://a?b=c"] {
-        App::new(config(url)).await.expect_err(url);
+        App::new(default_config(url)).await.expect_err(url);
     }
 }
 

@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::KEYLATCH;
 use crate::failover;
 use crate::lock_conformance::{TTL, ask, granted, held, name, token};
-use crate::postgres::{hears_of, open, release_wakes, until};
+use crate::postgres::{hears_of, open_by_default as open, release_wakes, until};
 
 /// How many requests in a row show that none goes to the dead member.
 const REQUESTS: u64 = 50;
@@ -148,7 +148,7 @@ async fn watch_that_is_cut_says_that_hints_were_missed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_that_do_not_reach_each_other_grant_nothing() {
     let cluster = EtcdCluster::start_behind_proxies().await;
-    let service = Service::start(&cluster.url()).await;
+    let service = Service::by_default(&cluster.url()).await;
     let lease = service.create("a", &json!({})).await;
     cluster.cut();
     let refused = async || {
@@ -159,7 +159,7 @@ async fn members_that_do_not_reach_each_other_grant_nothing() {
     eventually(refused).await;
     soon("the answer", service.look("a")).await.is_problem(503, "store-unavailable");
     cluster.join();
-    failover::granted(&service, "c").await;
+    service.granted("c").await;
     let renewed = eventually(async || {
         let answer = service.renew("a", &lease.token(), &json!({})).await;
         (answer.status != 503).then_some(answer)
@@ -200,7 +200,7 @@ async fn waiter_of_an_instance_whose_watch_was_compacted_away_is_served() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_to_a_stopped_cluster_end_by_their_deadline() {
     let server = EtcdServer::start_with(&[]).await;
-    let service = Service::start(&server.url("locks")).await;
+    let service = Service::by_default(&server.url("locks")).await;
     let lease = service.create("a", &json!({})).await;
     server.signal("-STOP");
     let late = soon("the answer", service.renew("a", &lease.token(), &json!({}))).await;

@@ -3,14 +3,14 @@
 //! Each takes the URL of a service and a way to end the master. A check asserts what clients read before and after,
 //! and waits for the failover by asking again until the service answers.
 
-use keylatch_testkit::{Answer, Api, RedisServer, Service, Shop, eventually, soon};
+use keylatch_testkit::{Answer, RedisServer, Service, Shop, eventually, soon};
 use reqwest::Method;
 use serde_json::json;
 
 /// The lock "deploy" and its line go over to another master.
 pub(crate) async fn the_line_goes_on(url: &str, kill: impl AsyncFnOnce()) {
-    let service = Service::start(url).await;
-    let holder = granted(&service, "deploy").await;
+    let service = Service::by_default(url).await;
+    let holder = service.granted("deploy").await;
     let request = service.request(Method::POST, "/v1/locks/deploy");
     let waiter = Answer::of(request.json(&json!({"wait_ms": 60_000})));
     let failover = async {
@@ -39,15 +39,6 @@ pub(crate) async fn what_was_done_is_known(url: &str, kill: impl AsyncFnOnce()) 
     })
     .await;
     again.is_replay_of(1);
-}
-
-/// A grant, however long it takes until there is one.
-pub(crate) async fn granted(service: &Api, name: &str) -> Answer {
-    eventually(async || {
-        let answer = service.create(name, &json!({})).await;
-        (answer.status == 201).then_some(answer)
-    })
-    .await
 }
 
 /// Waits until a replica has all that its master has.

@@ -12,7 +12,7 @@ use keylatch::config::Config;
 use keylatch_core::lock::{AcquireReply, Change, LockName, ReleaseReply};
 use keylatch_core::store::{Hint, Hints, Tier};
 use keylatch_testkit::{
-    Acquire, OpenStore, PostgresDatabase, PostgresServer, config, eventually, soon,
+    Acquire, OpenStore, PostgresDatabase, PostgresServer, config, default_config, eventually, soon,
 };
 use tokio::task::JoinHandle;
 
@@ -259,6 +259,11 @@ async fn tier_is_what_the_server_says_of_itself() {
 /// A store at `url`, as the service opens it.
 pub(crate) async fn open(url: &str) -> OpenStore {
     open_with(&config(url)).await
+}
+
+/// The same with the limits that users have: it soon leaves a host that is silent.
+pub(crate) async fn open_by_default(url: &str) -> OpenStore {
+    open_with(&default_config(url)).await
 }
 
 async fn open_with(config: &Config) -> OpenStore {

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use crate::failover;
 use crate::lock_conformance::{ask, granted, held, name, token};
-use crate::postgres::{open, release_wakes, until};
+use crate::postgres::{open_by_default as open, release_wakes, until};
 
 /// How many calls of keylatch wait for a lock in the database.
 const BLOCKED: &str = "SELECT count(*) FROM pg_stat_activity
@@ -93,7 +93,7 @@ async fn stopped_server_answers_nothing_until_it_runs_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_to_a_stopped_server_end_by_their_deadline() {
     let server = PostgresServer::start().await;
-    let service = Service::start(&server.url("postgres")).await;
+    let service = Service::by_default(&server.url("postgres")).await;
     let lease = service.create("a", &json!({})).await;
     server.signal("-STOP");
     let late = soon("the answer", service.renew("a", &lease.token(), &json!({}))).await;

@@ -128,6 +128,7 @@ async fn one_redis_asks_for_a_certificate_of_a_private_authority() {
     assert!(log.contains("Redis cannot be reached yet"), "no certificate of a client: {log}");
 }
 
+#[cfg(feature = "test-engines")]
 #[tokio::test]
 async fn redlock_shows_its_certificate_to_every_node() {
     let authority = Authority::default();
@@ -140,6 +141,7 @@ async fn redlock_shows_its_certificate_to_every_node() {
     granting(&format!("rediss+redlock://{}?{}", hosts.join(","), certificates(&authority))).await;
 }
 
+#[cfg(feature = "test-engines")]
 #[tokio::test]
 async fn cluster_asks_for_a_certificate() {
     let authority = Authority::default();
@@ -150,6 +152,7 @@ async fn cluster_asks_for_a_certificate() {
     granting(&format!("rediss+cluster://{}?{}", node.host(), certificates(&authority))).await;
 }
 
+#[cfg(feature = "test-engines")]
 #[tokio::test]
 async fn sentinel_and_its_master_ask_for_a_certificate() {
     let authority = Authority::default();
@@ -184,6 +187,7 @@ async fn certificate_may_be_for_another_name_that_the_url_has() {
     }
 }
 
+#[cfg(feature = "test-engines")]
 #[tokio::test]
 async fn nodes_of_redlock_may_have_a_certificate_for_another_name() {
     let authority = Authority::default();
@@ -198,6 +202,7 @@ async fn nodes_of_redlock_may_have_a_certificate_for_another_name() {
 }
 
 /// Nodes announce their addresses.
+#[cfg(feature = "test-engines")]
 #[tokio::test]
 async fn nodes_of_a_cluster_may_have_a_certificate_for_another_name() {
     let authority = Authority::default();
@@ -210,6 +215,7 @@ async fn nodes_of_a_cluster_may_have_a_certificate_for_another_name() {
 }
 
 /// Sentinels name the address of the master.
+#[cfg(feature = "test-engines")]
 #[tokio::test]
 async fn sentinel_and_its_master_may_have_a_certificate_for_another_name() {
     let authority = Authority::default();

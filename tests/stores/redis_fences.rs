@@ -5,9 +5,10 @@
 
 use std::time::Duration;
 
-use keylatch_testkit::{OpenStore, Proxy, RedisServer, config};
+use keylatch_testkit::{Proxy, RedisServer};
 
 use crate::lock_conformance::{ask, granted};
+use crate::redis_records::open;
 
 #[tokio::test]
 async fn fencing_token_is_above_all_that_a_flush_took() {
@@ -23,8 +24,4 @@ async fn fencing_token_is_above_all_that_a_flush_took() {
     let later = granted(slow.acquire(&ask("a", "two", 2)).await.unwrap());
     let tokens = [forgotten, later].map(|lease| lease.fencing_token);
     assert!(tokens[0] < tokens[1], "{tokens:?}");
-}
-
-async fn open(url: &str) -> OpenStore {
-    OpenStore(keylatch_stores::redis(url, &config("memory:").redis).await.expect("the store opens"))
 }

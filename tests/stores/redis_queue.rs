@@ -8,14 +8,13 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
-use keylatch_testkit::{
-    Acquire, Answer, OpenStore, RedisServer, Service, config, eventually, soon,
-};
+use keylatch_testkit::{Acquire, Answer, RedisServer, Service, config, eventually, soon};
 use reqwest::Method;
 use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::lock_conformance::{ask, granted, held, name, token, ttl, withdraw};
+use crate::redis_records::open;
 
 const PLACE: Duration = Duration::from_secs(120);
 
@@ -265,10 +264,6 @@ async fn wait(service: &Service, lock: &str, token: &str) -> Answer {
 
 async fn in_line(service: &Service, waiting: usize) {
     eventually(async || (service.look("a").await.json["waiting"] == waiting).then_some(())).await;
-}
-
-async fn open(url: &str) -> OpenStore {
-    OpenStore(keylatch_stores::redis(url, &config("memory:").redis).await.expect("the store opens"))
 }
 
 fn place(lock: &str, holder: &str, attempt: u64) -> Acquire {

@@ -231,7 +231,7 @@ async fn lost_completion_is_stored_by_a_retry() {
     }
 }
 
-async fn open(url: &str) -> OpenStore {
+pub(crate) async fn open(url: &str) -> OpenStore {
     OpenStore(keylatch_stores::redis(url, &config("memory:").redis).await.expect("the store opens"))
 }
 

@@ -37,6 +37,7 @@ async fn untrusted_or_foreign_certificate_is_rejected() {
     }
 }
 
+#[cfg(feature = "test-engines")]
 #[tokio::test]
 async fn redlock_uses_tls_to_every_node() {
     let certificates = Certificates::of("localhost");

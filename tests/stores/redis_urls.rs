@@ -3,16 +3,14 @@
 //! Method: sockets, users, passwords, databases and users with the documented permissions alone, on one
 //! Redis, Sentinel, Cluster and Redlock.
 
-use keylatch_core::lock::LockName;
-use keylatch_testkit::{
-    Answer, Cluster, RedisServer, RedlockNodes, Sentinels, Service, config, eventually, soon,
-    with_generous_timeouts,
-};
+use keylatch_testkit::{Answer, RedisServer, Service, eventually, soon};
+#[cfg(feature = "test-engines")]
+use keylatch_testkit::{Cluster, RedlockNodes, Sentinels, config, with_generous_timeouts};
 use redis::Value;
 use reqwest::{Method, RequestBuilder};
 use serde_json::json;
 
-use crate::failover::granted;
+#[cfg(feature = "test-engines")]
 use crate::redlock::lives_through_its_life;
 
 #[tokio::test]
@@ -52,6 +50,7 @@ async fn documented_permissions_suffice_for_one_redis() {
     everything_works(&service, [&redis]).await;
 }
 
+#[cfg(feature = "test-engines")]
 #[tokio::test]
 async fn documented_permissions_suffice_for_sentinel() {
     let set = Sentinels::start(1, 1).await;
@@ -71,6 +70,7 @@ async fn documented_permissions_suffice_for_sentinel() {
     }
 }
 
+#[cfg(feature = "test-engines")]
 #[tokio::test]
 async fn documented_permissions_suffice_for_cluster() {
     let cluster = Cluster::start(3, 0).await;
@@ -82,7 +82,10 @@ async fn documented_permissions_suffice_for_cluster() {
     everything_works(&service, &cluster.nodes).await;
     // A lock whose slot is on its way is asked for behind an `ASKING`.
     let lease = service.create("moving", &json!({"ttl_ms": 60_000})).await;
-    let tag = format!("{{{:02x}}}", LockName::parse("moving").expect("a name").bucket());
+    let tag = format!(
+        "{{{:02x}}}",
+        keylatch_core::lock::LockName::parse("moving").expect("a name").bucket()
+    );
     let slot: u16 = cluster.nodes[0].run(&["CLUSTER", "KEYSLOT", &tag]).await;
     let from = cluster.home(slot);
     let (from, to) = (&cluster.nodes[from], &cluster.nodes[(from + 1) % 3]);
@@ -100,6 +103,7 @@ async fn documented_permissions_suffice_for_cluster() {
     nothing_was_denied(&cluster.nodes).await;
 }
 
+#[cfg(feature = "test-engines")]
 #[tokio::test]
 async fn documented_permissions_suffice_for_redlock() {
     let nodes = RedlockNodes::start().await;
@@ -137,7 +141,7 @@ async fn everything_works(
     })
     .await;
     // A replica on a busy machine may be late: the service withdraws a grant that it lacks.
-    let lease = granted(service, "deploy").await;
+    let lease = service.granted("deploy").await;
     let request = service.request(Method::POST, "/v1/locks/deploy");
     let waiter = soon("the waiter", Answer::of(request.json(&json!({"wait_ms": 60_000}))));
     let holder = async {

@@ -118,9 +118,7 @@ async fn fencing_token_without_a_possible_quorum_is_replaced() {
 async fn possibly_chosen_fencing_token_is_not_replaced() {
     let (nodes, fencing_token) = (RedlockNodes::start().await, FAR_AHEAD);
     give(&nodes, fencing_token, [fencing_token - 1, fencing_token + 5, fencing_token + 5]).await;
-    let mut config = nodes.config_with_silent_nodes();
-    config.redlock.node_timeout_ms = 300;
-    let store = open_redlock(&config).await;
+    let store = open_redlock(&nodes.config_with_silent_nodes()).await;
     for node in &nodes[3..] {
         node.pause();
     }

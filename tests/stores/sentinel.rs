@@ -11,24 +11,24 @@ use futures_util::future::join_all;
 use keylatch::app::App;
 use keylatch_core::lock::LockName;
 use keylatch_testkit::{
-    Answer, Api, LogCapture, Process, Proxy, RedisServer, Sentinels, Service, config, eventually,
-    soon,
+    Answer, Api, LogCapture, Process, Proxy, RedisServer, Sentinels, Service, default_config,
+    eventually, soon,
 };
 use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
 use crate::KEYLATCH;
-use crate::failover::{self, granted};
+use crate::failover;
 
 #[tokio::test]
 async fn failover_is_followed_and_fencing_tokens_rise() {
     let mut set = Sentinels::start(1, 3).await;
-    let service = Service::start(&set.url()).await;
+    let service = Service::by_default(&set.url()).await;
     let first = service.create("deploy", &json!({})).await;
     assert_eq!(first.status, 201, "{first:?}");
     assert_eq!(service.release("deploy", &first.token()).await.status, 204);
     set.servers[0].kill().await;
-    let next = granted(&service, "deploy").await;
+    let next = service.granted("deploy").await;
     assert!(next.fencing_token() > first.fencing_token());
     let info = service.get("/v1/info").await;
     assert_eq!(info.json["store"]["tier"], "fenced", "{info:?}");
@@ -39,9 +39,9 @@ async fn failover_is_followed_and_fencing_tokens_rise() {
 #[tokio::test]
 async fn logged_tier_is_the_one_of_the_info() {
     let set = Sentinels::start(0, 1).await;
-    let log = LogCapture::start(&config(&set.url()), true);
-    let service = Service::start(&set.url()).await;
-    granted(&service, "deploy").await;
+    let log = LogCapture::start(&default_config(&set.url()), true);
+    let service = Service::by_default(&set.url()).await;
+    service.granted("deploy").await;
     let text = log.text();
     let lines: Vec<_> = text.lines().filter(|line| line.contains("connected to Redis")).collect();
     assert!(!lines.is_empty(), "{text}");
@@ -51,8 +51,8 @@ async fn logged_tier_is_the_one_of_the_info() {
 #[tokio::test]
 async fn requests_during_a_failover_are_answered_within_the_deadline() {
     let mut set = Sentinels::start(1, 3).await;
-    let service = Service::start(&set.url()).await;
-    granted(&service, "deploy").await;
+    let service = Service::by_default(&set.url()).await;
+    service.granted("deploy").await;
     set.servers[0].kill().await;
     // Nothing was sent, so it is known that nothing was executed.
     let answer = service.create("other", &json!({})).await;
@@ -60,23 +60,23 @@ async fn requests_during_a_failover_are_answered_within_the_deadline() {
         answer.is_problem(503, "store-unavailable");
         assert_eq!(answer.json["outcome"], "not-executed", "{answer:?}");
     }
-    granted(&service, "other").await;
+    service.granted("other").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn resumed_old_master_grants_nothing() {
     const CLIENTS: u64 = 8;
     let set = Sentinels::start(1, 3).await;
-    let mut config = config(&set.url());
+    let mut config = default_config(&set.url());
     config.store_timeout_ms = 60_000;
     let service = Service::start_with(config).await;
-    granted(&service, "before").await;
+    service.granted("before").await;
     let old = &set.servers[0];
     old.pause();
     // The clients get an answer once there is another master, not when the old one answers.
     let in_flight = soon("the answers to what is in flight", sent_are_unknown(&service));
     let ((), new) = tokio::join!(in_flight, set.master_after(old));
-    granted(&service, "after").await;
+    service.granted("after").await;
 
     let (over, grants) = (AtomicBool::new(false), AtomicU64::new(0));
     let load = join_all((0..CLIENTS).map(|client| {
@@ -111,7 +111,7 @@ async fn paused_instance(set: &Sentinels) -> (Process, Api, Instant) {
     const AWAY: Duration = Duration::from_secs(4);
     let process = KEYLATCH.serve(&["--store", &set.url()], &[]).await;
     let service = Api::at(process.address);
-    granted(&service, "before").await;
+    service.granted("before").await;
     let back = Instant::now() + AWAY;
     process.signal("-STOP");
     (process, service, back)
@@ -155,7 +155,7 @@ async fn resumed_instance_waits_for_a_sentinel_before_it_trusts_a_master() {
         assert_eq!(answer.json["outcome"], "not-executed", "{answer:?}");
     }
     set.sentinels.iter().for_each(RedisServer::resume);
-    let answer = granted(&service, "after").await;
+    let answer = service.granted("after").await;
     assert!(is_held_at(new, &answer).await, "the old master granted {answer:?}");
 }
 
@@ -166,7 +166,7 @@ async fn stale_sentinel_is_not_believed() {
     set.master_after(&set.servers[0]).await;
     let behind = set.stale_sentinel().await;
     let url = set.url().replace("://", &format!("://{},", behind.address()));
-    let service = Service::start(&url).await;
+    let service = Service::by_default(&url).await;
     for number in 0..200 {
         let answer = service.create(&format!("deploy-{number}"), &json!({})).await;
         assert_eq!(answer.status, 201, "{answer:?}");
@@ -186,7 +186,7 @@ async fn leading_sentinel_does_not_lead_back_to_the_old_master() {
     let new = set.master_after(old).await;
     old.resume();
     for (url, name) in [(Sentinels::url_of([leader]), "by-leader"), (set.url(), "by-all")] {
-        let service = Service::start(&url).await;
+        let service = Service::by_default(&url).await;
         for number in 0..20 {
             let answer = service.create(&format!("{name}-{number}"), &json!({})).await;
             assert_eq!(answer.status, 201, "{answer:?}");
@@ -219,10 +219,11 @@ async fn completed_run_is_not_repeated_after_a_failover() {
 async fn unknown_master_name_is_refused_at_start() {
     let set = Sentinels::start(0, 1).await;
     let url = set.url().replace("/mymaster", "/another");
-    let error = App::new(config(&url)).await.expect_err("there is no such master").to_string();
+    let error =
+        App::new(default_config(&url)).await.expect_err("there is no such master").to_string();
     assert!(error.contains("none of the sentinels knows a master `another`"), "{error}");
     for url in ["redis+sentinel://a,b", "redis+sentinel://a,,b/mymaster", "redis+sentinel:a/b"] {
-        App::new(config(url)).await.expect_err(url);
+        App::new(default_config(url)).await.expect_err(url);
     }
 }
 
@@ -239,14 +240,14 @@ async fn credentials_are_sent_to_master_and_sentinels() {
              ?sentinel_user=watch&sentinel_password={sentinel_password}"
         )
     };
-    let service = Service::start(&url("s3cret", "0pen")).await;
-    granted(&service, "deploy").await;
+    let service = Service::by_default(&url("s3cret", "0pen")).await;
+    service.granted("deploy").await;
     let clients: String = set.servers[0].run(&["CLIENT", "LIST"]).await;
     assert!(clients.contains("db=3") && clients.contains("user=locks"), "{clients}");
     let clients: String = set.sentinels[0].run(&["CLIENT", "LIST"]).await;
     assert!(clients.contains("user=watch"), "{clients}");
     for (password, sentinel_password) in [("wrong", "0pen"), ("s3cret", "wrong")] {
-        let error = App::new(config(&url(password, sentinel_password))).await;
+        let error = App::new(default_config(&url(password, sentinel_password))).await;
         let error = error.expect_err("the password is wrong").to_string();
         assert!(error.contains("assword") && !error.contains("wrong"), "{error}");
     }
@@ -258,7 +259,7 @@ async fn unreachable_sentinels_are_awaited() {
         let set = Sentinels::start(0, 1).await;
         set.url()
     };
-    let service = Service::start(&url).await;
+    let service = Service::by_default(&url).await;
     let answer = service.create("deploy", &json!({})).await;
     answer.is_problem(503, "store-unavailable");
     assert_eq!(answer.json["outcome"], "not-executed", "{answer:?}");
@@ -308,7 +309,7 @@ async fn majority_of_sentinels_decides_between_two_masters() {
     late.delay(Duration::from_millis(60));
     let [first, second] = [&odd.sentinels[0], &most.sentinels[0]].map(RedisServer::address);
     let url = format!("redis+sentinel://{first},{second},{}/mymaster", late.address());
-    let service = Service::start(&url).await;
+    let service = Service::by_default(&url).await;
     let mut locks = (0..).map(|number| format!("lock-{number}"));
     eventually(async || {
         let lease = service.create(&locks.next().expect("a name"), &json!({})).await;

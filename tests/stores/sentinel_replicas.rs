@@ -7,14 +7,12 @@ use keylatch_testkit::{Answer, Sentinels, Service, config, eventually};
 use reqwest::Method;
 use serde_json::json;
 
-use crate::failover::granted;
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn grant_with_too_few_replicas_is_withdrawn() {
     let set = Sentinels::start(1, 1).await;
     for url in [set.servers[0].url(), set.url()] {
         let service = replicated(&url).await;
-        let held = granted(&service, "held").await;
+        let held = service.granted("held").await;
         set.servers[1].pause();
         // More at once than could each wait for the replica in turn.
         let (names, body) =
@@ -31,7 +29,7 @@ async fn grant_with_too_few_replicas_is_withdrawn() {
         // A refusal because the lock is held needs no replica.
         assert_eq!(service.create("held", &json!({})).await.status, 409);
         set.servers[1].resume();
-        granted(&service, "deploy-1").await;
+        service.granted("deploy-1").await;
         assert_eq!(service.renew("held", &held.token(), &json!({})).await.status, 200);
         let () = set.servers[0].run(&["FLUSHALL"]).await;
     }
@@ -88,7 +86,7 @@ async fn refused_wait_command_is_unknown_and_leaves_nothing_held() {
         eventually(async || (service.get(record).await.status == 404).then_some(())).await;
 
         let () = master.run(&may).await;
-        let held = granted(&service, "deploy").await;
+        let held = service.granted("deploy").await;
         assert_eq!(order().await.status, 201);
         let () = master.run(&["ACL", "SETUSER", "keylatch", "-wait"]).await;
         is_unknown(&service.renew("deploy", &held.token(), &json!({})).await);

@@ -10,7 +10,7 @@ use keylatch_core::lock::{
     AcquireCommand, AcquireReply, Attempt, Lease, LockLoss, LockSet, LostLock, ReleaseReply,
     SetAcquireReply, SetContention, SetRenewReply,
 };
-use keylatch_core::store::{ListLocks, StoreError};
+use keylatch_core::store::ListLocks;
 use keylatch_testkit::{Locks, TestStore, soon, store_test};
 
 use crate::lock_conformance::{TTL, ask, granted, name, token, ttl};
@@ -203,8 +203,10 @@ async fn set_outlives_the_process(store: &TestStore) {
 }
 
 /// The stores that keep no lock as a whole, or each lock at another place.
+#[cfg(feature = "test-engines")]
 #[tokio::test]
-async fn store_that_takes_no_sets_says_so_every_time() {
+async fn cluster_and_redlock_take_no_sets_and_say_so_every_time() {
+    use keylatch_core::store::StoreError;
     let stores = [
         keylatch_testkit::stores::cluster().await,
         keylatch_testkit::stores::redlock().await,

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use keylatch_core::idempotency::{Answer, RunEnd, StoredResponse};
 use keylatch_core::lock::{LockName, LockState, Ttl};
 use keylatch_core::store::{ListLocks, StoreError, Tier};
+use keylatch_testkit::zookeeper_client::{Client, Error};
 use keylatch_testkit::{Acquire, OpenStore, ZookeeperRoot, ZookeeperServer, eventually};
-use zookeeper_client::{Client, Error};
 
 use crate::lock_conformance::{ask, granted, name, token};
 use crate::postgres::{hears_of, open, open_error, release_wakes};

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::failover;
 use crate::lock_conformance::{ask, granted, held, name, token};
-use crate::postgres::{open, release_wakes, until};
+use crate::postgres::{open_by_default as open, release_wakes, until};
 
 /// How many sessions an ensemble takes at most until a store that lost it works again. It tries each member
 /// ten times a second; the pauses of the client by itself grow to seconds.
@@ -102,12 +102,14 @@ async fn records_go_over_to_another_leader() {
 async fn stopped_member_is_left_for_another_one() {
     let ensemble = Ensemble::start().await;
     let (leader, follower) = ensemble.leader_and_follower().await;
-    let services =
-        [Service::start(&ensemble.url("a")).await, Service::start(&ensemble.url("a")).await];
+    let services = [
+        Service::by_default(&ensemble.url("a")).await,
+        Service::by_default(&ensemble.url("a")).await,
+    ];
     for (member, lock) in [(follower, "a"), (leader, "b")] {
         member.signal("-STOP");
         for service in &services {
-            failover::granted(service, &format!("{lock}-{}", service.address)).await;
+            service.granted(&format!("{lock}-{}", service.address)).await;
         }
         member.signal("-CONT");
         ensemble.serves().await;
@@ -117,7 +119,7 @@ async fn stopped_member_is_left_for_another_one() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ensemble_without_a_majority_answers_so_until_it_has_one() {
     let mut ensemble = Ensemble::start().await;
-    let service = Service::start(&ensemble.url("a")).await;
+    let service = Service::by_default(&ensemble.url("a")).await;
     let lease = service.create("a", &json!({})).await;
     for member in &ensemble.members[..2] {
         member.signal("-KILL");
@@ -132,7 +134,7 @@ async fn ensemble_without_a_majority_answers_so_until_it_has_one() {
         member.restart().await;
     }
     ensemble.serves().await;
-    let sessions = sessions_until(&ensemble.members[2], failover::granted(&service, "b")).await;
+    let sessions = sessions_until(&ensemble.members[2], service.granted("b")).await;
     assert!(sessions < SESSIONS, "{sessions} sessions");
     let renewed = service.renew("a", &lease.token(), &json!({})).await;
     assert_eq!(renewed.status, 200, "{renewed:?}");

@@ -1,4 +1,4 @@
-//! The store matrix, and the attribute that runs a test on every store of it.
+//! The store matrix, the attribute that runs a test on every store of it, and the one of a test that starts a Redis.
 //!
 //! A test says what it needs, the matrix says what each store can do, and `#[store_test]` makes an
 //! ordinary test for each store that can do all of it. So nothing lists test functions: a function is a
@@ -46,7 +46,29 @@ const MATRIX: [(&str, &[&str]); 13] = [
     ("redlock", &["locks", "url"]),
 ];
 
-/// Makes a test of a function for every store that can do what it needs.
+/// The stores that need no server, and so no feature.
+const ALONE: [&str; 6] = ["memory", "conditional", "clockless", "forgetful", "divided", "embedded"];
+
+/// The feature of the tests on a store, where it needs one.
+fn feature_of(store: &str) -> Option<&'static str> {
+    match store {
+        "redis" => Some("test-redis"),
+        store => (!ALONE.contains(&store)).then_some("test-engines"),
+    }
+}
+
+/// Makes a `#[tokio::test]` of a function where the tests have a Redis (the feature `test-redis`), with the same
+/// arguments. Elsewhere it is compiled and not run.
+#[proc_macro_attribute]
+pub fn redis_test(arguments: TokenStream, function: TokenStream) -> TokenStream {
+    let attributes = format!(
+        "#[cfg_attr(feature = \"test-redis\", ::tokio::test({arguments}))]
+        #[cfg_attr(not(feature = \"test-redis\"), expect(dead_code, reason = \"there is no Redis\"))]"
+    );
+    attributes.parse::<TokenStream>().unwrap_or_default().into_iter().chain(function).collect()
+}
+
+/// Makes a test of a function for every store that can do what it needs and that the features of the crate have.
 ///
 /// ```text
 /// #[store_test(queue)]
@@ -82,6 +104,9 @@ fn expand(needs: &str, function: TokenStream) -> Result<TokenStream, String> {
     let stores = MATRIX.iter().filter(|(_, can)| needs.iter().all(|need| can.contains(need)));
     for (store, _) in stores {
         let start = format!("::keylatch_testkit::stores::{store}()");
+        if let Some(feature) = feature_of(store) {
+            let _ = writeln!(tests, "#[cfg(feature = {feature:?})]");
+        }
         let test = if is_async {
             format!(
                 "#[::tokio::test{flavor}]

@@ -35,7 +35,8 @@
 //! - [`TestStore::advance`] lets time pass for a store.
 //!
 //! The 20 s are for the slowest machine. No test asserts that something was quick: on a busy machine
-//! it is not. A test of a deadline asserts what came first.
+//! it is not. A test of a deadline asserts what came first. A server is ready when its constructor returns,
+//! and [`config`] gives a store a minute for each step: only a test of a time limit sets a shorter one.
 //!
 //! # How much
 //!
@@ -52,23 +53,21 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod browser;
-mod etcd;
+#[cfg(feature = "engines")]
+mod engines;
 mod events;
 mod fake_engine;
-mod full_disk;
 mod keyring;
 mod log_capture;
 mod open_store;
 mod orders;
 mod port;
-mod postgres;
-mod postgres_pair;
 mod program;
 mod proxy;
 mod random;
 mod raw_http;
 pub mod raw_http2;
-mod redis;
+mod redis_server;
 pub mod scale;
 mod scripts;
 mod service;
@@ -78,63 +77,77 @@ pub mod stores;
 mod tls;
 mod upstream;
 mod wall_clock;
-mod zookeeper;
 
 use std::time::Duration;
 
 pub use browser::{Browser, Page, PausedRequest};
-pub use etcd::{EtcdCluster, EtcdServer, empty_etcd};
+#[cfg(feature = "engines")]
+pub use engines::*;
 pub use events::{Event, EventStream, refusal_of};
 pub use fake_engine::{FakeEngine, Faults};
-pub use keylatch_testkit_macros::store_test;
+pub use keylatch_testkit_macros::{redis_test, store_test};
 pub use keyring::Keyring;
 pub use log_capture::LogCapture;
 pub use open_store::{Acquire, OpenStore};
 pub use orders::{Shop, guard_orders};
 pub use port::free_port;
-pub use postgres::{PgBouncer, PostgresDatabase, PostgresServer};
-pub use postgres_pair::{PostgresPair, Replication};
 pub use program::{Exit, Process, Program, RunningCommand};
 pub use proxy::Proxy;
 pub use random::Dice;
 pub use raw_http::{RawConnection, get_request, post_head};
-pub use redis::{
-    Cluster, RedisServer, RedlockNodes, Sentinels, open_redlock, redlock_url,
-    with_generous_timeouts,
-};
+pub use redis_server::RedisServer;
 pub use scale::{scaled, seed};
 pub use scripts::ScriptDirectory;
-pub use service::{Answer, Api, Service, config};
+pub use service::{Answer, Api, Service, config, default_config};
 pub use store_time::store_time;
 pub use stores::{FromStore, Locks, Records, TestStore};
 pub use tls::{Authority, Certificate, connect_tls, handshake};
 pub use upstream::{ReceivedRequest, Upstream, created, raw_upstream};
 pub use wall_clock::WallClock;
-pub use zookeeper::{Ensemble, ZookeeperRoot, ZookeeperServer};
 
-/// How long anything that has to happen may take, on the slowest machine.
+/// How long anything that has to happen may take, on the slowest machine. It is less than a lease lasts by default, so
+/// that a lease which ends by itself is not taken for one that was released.
 const LIMIT: Duration = Duration::from_secs(20);
+/// How long a server may take to start: many start at once.
+const START_LIMIT: Duration = Duration::from_secs(120);
 
 /// What a future gives; it has to come within 20 s. `what` names it in the failure.
 #[track_caller]
 pub fn soon<T>(what: &str, future: impl Future<Output = T>) -> impl Future<Output = T> {
-    let caller = std::panic::Location::caller();
-    async move {
-        let came = tokio::time::timeout(LIMIT, future).await;
-        came.unwrap_or_else(|_| panic!("{caller}: {what} did not happen in time"))
-    }
+    within(LIMIT, what, future)
 }
 
 /// Asks every 10 ms until there is an answer, which has to come within 20 s.
 #[track_caller]
-pub fn eventually<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> impl Future<Output = T> {
-    soon("what the test waits for", async move {
-        let mut tick = tokio::time::interval(Duration::from_millis(10));
-        loop {
-            tick.tick().await;
-            if let Some(answer) = ask().await {
-                return answer;
-            }
+pub fn eventually<T>(ask: impl AsyncFnMut() -> Option<T>) -> impl Future<Output = T> {
+    within(LIMIT, "what the test waits for", answer(ask))
+}
+
+/// The same of a server that starts.
+#[track_caller]
+pub(crate) fn started<T>(ask: impl AsyncFnMut() -> Option<T>) -> impl Future<Output = T> {
+    within(START_LIMIT, "the start of a server", answer(ask))
+}
+
+#[track_caller]
+fn within<T>(
+    limit: Duration,
+    what: &str,
+    future: impl Future<Output = T>,
+) -> impl Future<Output = T> {
+    let caller = std::panic::Location::caller();
+    async move {
+        let came = tokio::time::timeout(limit, future).await;
+        came.unwrap_or_else(|_| panic!("{caller}: {what} did not happen in time"))
+    }
+}
+
+async fn answer<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    let mut tick = tokio::time::interval(Duration::from_millis(10));
+    loop {
+        tick.tick().await;
+        if let Some(answer) = ask().await {
+            return answer;
         }
-    })
+    }
 }

@@ -18,6 +18,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::task::JoinHandle;
 
+use crate::service::PATIENCE_MS;
 use crate::signal::send;
 use crate::{eventually, soon};
 
@@ -39,7 +40,7 @@ impl Program {
     }
 
     /// Starts a service with these further arguments and environment variables, and waits until it
-    /// listens. Its store is in memory unless they name another one.
+    /// listens. Its store is in memory, and has a minute for each step, unless they say otherwise.
     pub async fn serve(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Process {
         self.serve_as_told(&[&["--listen", "127.0.0.1:0"], arguments].concat(), environment).await
     }
@@ -50,7 +51,9 @@ impl Program {
     }
 
     async fn serve_as_told(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Process {
-        let environment = [&[("KEYLATCH_STORE", "memory:")], environment].concat();
+        let patience = PATIENCE_MS.to_string();
+        let defaults = [("KEYLATCH_STORE", "memory:"), ("KEYLATCH_STORE_TIMEOUT_MS", &patience)];
+        let environment = [&defaults[..], environment].concat();
         let mut child = command(&[&*self.path], &environment)
             .args(arguments)
             .spawn()

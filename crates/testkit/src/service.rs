@@ -15,13 +15,30 @@ use keylatch_core::store::Store;
 use reqwest::header::HeaderMap;
 use reqwest::redirect::Policy;
 use reqwest::{Client, Method, RequestBuilder, StatusCode};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// The default configuration with the store at a URL.
+use crate::eventually;
+
+/// How long a step of a store and a connection to it may take, in milliseconds: no load of a machine reaches it.
+pub(crate) const PATIENCE_MS: u64 = 60_000;
+
+/// The configuration of a test that is not about a store's time limits: the default one, in which they are long.
 pub fn config(store: &str) -> Config {
+    let mut config = default_config(store);
+    config.store_timeout_ms = PATIENCE_MS;
+    config.postgres.connect_timeout_ms = PATIENCE_MS;
+    config.etcd.connect_timeout_ms = PATIENCE_MS;
+    config.redis.connect_timeout_ms = PATIENCE_MS;
+    // The most that it takes.
+    config.zookeeper.connect_timeout_ms = 3000;
+    config
+}
+
+/// The default configuration with the store at a URL: a node of it that is silent is soon left.
+pub fn default_config(store: &str) -> Config {
     let flags = Flags { store: Some(store.to_owned()), ..Flags::default() };
     Config::load(&flags, []).expect("the defaults are valid")
 }
@@ -35,9 +52,14 @@ pub struct Service {
 }
 
 impl Service {
-    /// A service with default settings over the store at `url`.
+    /// A service over the store at `url`, with the settings of [`config`].
     pub async fn start(url: &str) -> Self {
         Self::start_with(config(url)).await
+    }
+
+    /// A service over the store at `url`, with the settings of [`default_config`].
+    pub async fn by_default(url: &str) -> Self {
+        Self::start_with(default_config(url)).await
     }
 
     /// A service with a configuration of the test's.
@@ -114,6 +136,12 @@ impl Api {
     /// `POST /v1/locks/{name}` with a JSON body.
     pub async fn create(&self, name: &str, body: &Value) -> Answer {
         Answer::of(self.request(Method::POST, &lock(name)).json(body)).await
+    }
+
+    /// A grant of a lock, however long it takes until there is one.
+    #[track_caller]
+    pub fn granted(&self, name: &str) -> impl Future<Output = Answer> {
+        eventually(async || Some(self.create(name, &json!({})).await).filter(|a| a.status == 201))
     }
 
     /// `POST /v1/locks/{name}` with a token of the client's own.

@@ -1,7 +1,7 @@
 //! The stores of the matrix: how each is started, and what a test can do with it.
 //!
 //! The matrix itself, with what each store can do, is in `keylatch-testkit-macros`. Each line of it has
-//! a function here that starts the store.
+//! a function here, or in `engines/stores.rs`, that starts the store.
 
 use std::fmt;
 use std::ops::Deref;
@@ -12,11 +12,10 @@ use async_trait::async_trait;
 use keylatch::config::Config;
 use tempfile::TempDir;
 
+#[cfg(feature = "engines")]
+pub use crate::engines::stores::*;
 use crate::store_time::pass_for_store;
-use crate::{
-    Cluster, FakeEngine, Faults, OpenStore, PostgresDatabase, RedisServer, RedlockNodes, Sentinels,
-    Service, ZookeeperRoot, config, empty_etcd, seed,
-};
+use crate::{FakeEngine, Faults, OpenStore, RedisServer, Service, config, seed, started};
 
 /// How often a store in the test's process removes expired locks.
 const SWEEP_PERIOD: Duration = Duration::from_secs(5);
@@ -24,7 +23,7 @@ const SWEEP_PERIOD: Duration = Duration::from_secs(5);
 const SWEEPS: u32 = 7;
 /// By how much a store that estimates its engine's clock may be ahead of it on a busy machine, and how late
 /// it may see a write where there is none: its leases end so much later.
-const AHEAD: Duration = Duration::from_millis(200);
+pub(crate) const AHEAD: Duration = Duration::from_millis(200);
 /// How often a test lets the store's task run: a sweep yields after each of 256 buckets.
 const TURNS: u32 = 600;
 
@@ -44,41 +43,6 @@ pub async fn embedded() -> TestStore {
 pub async fn redis() -> TestStore {
     let server = RedisServer::start().await;
     TestStore::new(config(&server.url()), server)
-}
-
-/// A master that a sentinel monitors.
-pub async fn sentinel() -> TestStore {
-    let sentinels = Sentinels::start(0, 1).await;
-    TestStore::new(config(&sentinels.url()), sentinels)
-}
-
-/// A cluster of three masters.
-pub async fn cluster() -> TestStore {
-    let cluster = Cluster::start(3, 0).await;
-    TestStore::new(config(&cluster.url()), cluster)
-}
-
-/// Five independent nodes.
-pub async fn redlock() -> TestStore {
-    let nodes = RedlockNodes::start().await;
-    TestStore::new(nodes.config(), nodes)
-}
-
-/// A database of one PostgreSQL.
-pub async fn postgres() -> TestStore {
-    let database = PostgresDatabase::create().await;
-    TestStore::new(config(&database.url()), database)
-}
-
-/// The keys below a prefix of one etcd.
-pub async fn etcd() -> TestStore {
-    TestStore::new(config(&empty_etcd().await), EtcdClock(TokioClock::default()))
-}
-
-/// A node of one ZooKeeper.
-pub async fn zookeeper() -> TestStore {
-    let root = ZookeeperRoot::create().await;
-    TestStore::new(config(&root.url()), root)
 }
 
 /// The adapter over conditional writes, on an engine in the test's process.
@@ -122,7 +86,7 @@ pub struct TestStore {
 }
 
 impl TestStore {
-    fn new(config: Config, clock: impl StoreClock + 'static) -> Self {
+    pub(crate) fn new(config: Config, clock: impl StoreClock + 'static) -> Self {
         Self { config, clock: Arc::new(clock), engine: None }
     }
 
@@ -131,7 +95,7 @@ impl TestStore {
         self.config.store.expose()
     }
 
-    /// The default configuration over it.
+    /// The configuration of [`config`] over it.
     pub fn config(&self) -> Config {
         self.config.clone()
     }
@@ -149,13 +113,15 @@ impl TestStore {
         }
     }
 
-    /// Opens it as the service does.
+    /// Opens it as the service does, and waits until it answers.
     pub async fn open(&self) -> OpenStore {
         if let Some(engine) = &self.engine {
             return OpenStore(keylatch_stores::optimistic(engine.clone()));
         }
         let opened = keylatch_stores::open(self.url(), self.config.stores()).await;
-        OpenStore(opened.expect("the store opens"))
+        let store = OpenStore(opened.expect("the store opens"));
+        started(async || store.health().await.ok()).await;
+        store
     }
 }
 
@@ -177,10 +143,12 @@ impl FromStore for TestStore {
     }
 }
 
-/// A service with the default configuration.
+/// A service that is ready, with the configuration of [`config`].
 impl FromStore for Service {
     async fn from_store(store: &TestStore) -> Self {
-        Self::start_with(store.config()).await
+        let service = Self::start_with(store.config()).await;
+        started(async || (service.get("/readyz").await.status == 200).then_some(())).await;
+        service
     }
 }
 
@@ -254,7 +222,7 @@ impl Deref for Records {
 
 /// The time of a store, which a test moves forward, so that no test waits for a lease to end.
 #[async_trait]
-trait StoreClock: fmt::Debug + Send + Sync {
+pub(crate) trait StoreClock: fmt::Debug + Send + Sync {
     /// Lets time pass.
     async fn advance(&self, by: Duration);
 
@@ -268,7 +236,7 @@ trait StoreClock: fmt::Debug + Send + Sync {
 
 /// tokio's clock, by which the stores in the test's process count.
 #[derive(Debug, Default)]
-struct TokioClock {
+pub(crate) struct TokioClock {
     /// Where the store keeps its file.
     _directory: Option<TempDir>,
 }
@@ -291,67 +259,12 @@ impl StoreClock for TokioClock {
     }
 }
 
-/// etcd has no clock, and a process counts from when it saw a write.
-#[derive(Debug)]
-struct EtcdClock(TokioClock);
-
-#[async_trait]
-impl StoreClock for EtcdClock {
-    async fn advance(&self, by: Duration) {
-        self.0.advance(by + AHEAD).await;
-    }
-}
-
 /// A Redis counts by its own clock, which is set forward.
 #[async_trait]
 impl StoreClock for RedisServer {
     async fn advance(&self, by: Duration) {
         self.advance(by + AHEAD);
         pass_for_store(by + AHEAD);
-    }
-}
-
-#[async_trait]
-impl StoreClock for Sentinels {
-    async fn advance(&self, by: Duration) {
-        self.servers[0].advance(by + AHEAD);
-        pass_for_store(by + AHEAD);
-    }
-}
-
-#[async_trait]
-impl StoreClock for Cluster {
-    async fn advance(&self, by: Duration) {
-        for master in self.masters() {
-            master.advance(by + AHEAD);
-        }
-        pass_for_store(by + AHEAD);
-    }
-}
-
-#[async_trait]
-impl StoreClock for RedlockNodes {
-    async fn advance(&self, by: Duration) {
-        self.age(by).await;
-    }
-}
-
-#[async_trait]
-impl StoreClock for PostgresDatabase {
-    async fn advance(&self, by: Duration) {
-        self.advance(by + AHEAD).await;
-    }
-}
-
-/// A ZooKeeper has no clock: the store counts by tokio's, from when it saw a write.
-#[async_trait]
-impl StoreClock for ZookeeperRoot {
-    async fn advance(&self, by: Duration) {
-        self.pass(by + AHEAD).await;
-    }
-
-    async fn settle(&self) {
-        self.settle().await;
     }
 }
 

@@ -11,9 +11,7 @@ use keylatch::config::Config;
 use keylatch_stores::redlock;
 
 use crate::open_store::OpenStore;
-
-use super::RedisServer;
-use crate::config;
+use crate::{RedisServer, config};
 
 /// Five redis-servers that do not know each other.
 #[derive(Debug)]
@@ -43,7 +41,7 @@ impl RedlockNodes {
     /// A configuration for a test in which some of the servers do not answer.
     pub fn config_with_silent_nodes(&self) -> Config {
         let mut config = self.config();
-        config.redlock.node_timeout_ms = 1000;
+        config.redlock.node_timeout_ms = 2000;
         config
     }
 
@@ -85,9 +83,9 @@ pub fn redlock_url(addresses: impl Iterator<Item = String>) -> String {
 
 /// A configuration with time enough on a busy machine, which takes every TTL.
 pub fn with_generous_timeouts(mut config: Config) -> Config {
-    config.redlock.node_timeout_ms = 5000;
+    // A node that is silent has a part of a test's time at most.
+    (config.redlock.node_timeout_ms, config.redis.connect_timeout_ms) = (5000, 5000);
     config.redlock.max_ttl_ms = 86_400_000;
-    config.store_timeout_ms = 60_000;
     config
 }
 

@@ -4,7 +4,8 @@
 //! has to. Then a new standby is copied from the new primary, at another address. Where commits wait, they do from
 //! the promotion until it is there, because such a pair never commits on one disk alone.
 
-use crate::{PostgresServer, eventually};
+use super::PostgresServer;
+use crate::{eventually, started};
 
 /// What both servers have, whichever is the primary: the disk is waited for, and what was lost is
 /// connected to again at once.
@@ -76,7 +77,7 @@ impl PostgresPair {
 
     /// Waits until the standby follows the primary, and commits do not wait for it for longer than it takes.
     pub async fn serves(&self) {
-        eventually(async || self.is_whole().await.then_some(())).await;
+        started(async || self.is_whole().await.then_some(())).await;
     }
 
     /// Whether the standby follows the primary.

@@ -18,12 +18,12 @@ use tokio::sync::OnceCell;
 use tokio::time::timeout;
 use zookeeper_client::Client;
 
-use crate::full_disk::limit_files;
+use super::full_disk::limit_files;
+use super::postgres::{Environment, owned, spawn_beside_a_shell};
 use crate::port::free_port;
-use crate::postgres::{Environment, owned, spawn_beside_a_shell};
 use crate::signal::send;
 use crate::store_time::pass_for_store;
-use crate::{Proxy, eventually};
+use crate::{Proxy, eventually, started};
 
 /// Where Debian has ZooKeeper, and what it needs for TLS besides what it names itself.
 const JARS: &str = "/usr/share/java/zookeeper.jar:/usr/share/java/netty-codec.jar:\
@@ -85,7 +85,7 @@ impl ZookeeperServer {
 
     /// Waits until it serves requests.
     pub async fn serves(&self) {
-        eventually(async || self.is_serving().await.then_some(())).await;
+        started(async || self.is_serving().await.then_some(())).await;
     }
 
     /// Whether it serves requests.
@@ -93,7 +93,7 @@ impl ZookeeperServer {
         let address = self.address();
         let connector = Client::connector().with_fail_eagerly();
         let connecting = connector.with_session_timeout(Duration::from_secs(4)).connect(&address);
-        timeout(Duration::from_secs(1), connecting).await.is_ok_and(|client| client.is_ok())
+        timeout(Duration::from_secs(4), connecting).await.is_ok_and(|client| client.is_ok())
     }
 
     /// Where it listens.

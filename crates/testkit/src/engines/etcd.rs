@@ -13,11 +13,11 @@ use tempfile::TempDir;
 use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
 
-use crate::full_disk::limit_files;
+use super::full_disk::limit_files;
+use super::postgres::spawn_beside_a_shell;
 use crate::port::free_port;
-use crate::postgres::spawn_beside_a_shell;
 use crate::signal;
-use crate::{LIMIT, Proxy, eventually};
+use crate::{LIMIT, Proxy, eventually, started};
 
 /// An etcd member on free ports; it ends when it is dropped, and with the process.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl EtcdServer {
     pub async fn start_with(options: &[&str]) -> Self {
         loop {
             let mut server = Self::spawn(&[Peer::create()], 0, options);
-            let is_up = eventually(async || {
+            let is_up = started(async || {
                 if server.shell.try_wait().expect("a shell was started").is_some() {
                     return Some(false);
                 }
@@ -65,7 +65,7 @@ impl EtcdServer {
         let tls = [format!("--cert-file={}", files[0]), format!("--key-file={}", files[1])];
         let options = [&[&*tls[0], &tls[1]], options].concat();
         let server = Self::spawn_in(directory, &[Peer::create()], 0, &options, "https");
-        eventually(async || TcpStream::connect(server.address()).await.ok()).await;
+        started(async || TcpStream::connect(server.address()).await.ok()).await;
         server
     }
 
@@ -238,7 +238,7 @@ impl EtcdCluster {
 
     /// Waits until each member answers what it asks a majority.
     pub async fn serves(&self) {
-        eventually(async || self.is_whole().await.then_some(())).await;
+        started(async || self.is_whole().await.then_some(())).await;
     }
 
     /// Whether each member answers what it asks a majority.

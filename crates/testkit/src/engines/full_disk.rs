@@ -7,7 +7,7 @@ use std::process::Command as Program;
 
 /// Lets a process and its children make no file larger than so many bytes; `None` takes the limit off. The
 /// words before the program make it run as the user of these processes.
-pub(crate) fn limit_files(run_as: &[&str], process: u32, bytes: Option<u64>) {
+pub(super) fn limit_files(run_as: &[&str], process: u32, bytes: Option<u64>) {
     // The limit is the soft one, which may be raised again.
     let limit = bytes.map_or_else(|| "unlimited".to_owned(), |bytes| bytes.to_string());
     let limit = format!("--fsize={limit}:");

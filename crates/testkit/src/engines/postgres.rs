@@ -18,11 +18,11 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::FromSqlOwned;
 use tokio_postgres::{Client, NoTls};
 
-use crate::eventually;
-use crate::full_disk::limit_files;
+use super::full_disk::limit_files;
 use crate::port::free_port;
 use crate::signal::send;
 use crate::store_time::pass_for_store;
+use crate::{eventually, started};
 
 /// The role of the tests.
 const ROLE: &str = "keylatch";
@@ -45,7 +45,7 @@ pub struct PostgresServer {
 }
 
 /// Variables that a server is started with.
-pub(crate) type Environment = Vec<(String, String)>;
+pub(super) type Environment = Vec<(String, String)>;
 
 impl PostgresServer {
     /// The server that all tests of the process share.
@@ -114,7 +114,7 @@ impl PostgresServer {
     }
 
     async fn answers(&self) {
-        eventually(async || self.connect("postgres").await).await;
+        started(async || self.connect("postgres").await).await;
     }
 
     /// Its URL for a database.
@@ -367,13 +367,13 @@ fn spawn(data: &Path, port: u16, settings: &[&str], environment: &Environment) -
     spawn_beside_a_shell(server.as_std(), data)
 }
 
-pub(crate) fn owned(environment: &[(&str, &str)]) -> Environment {
+pub(super) fn owned(environment: &[(&str, &str)]) -> Environment {
     environment.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 /// Starts a program, and a shell that ends it when this process ends. Then it removes the program's data as
 /// well, which the process had no time for if all its tests shared them.
-pub(crate) fn spawn_beside_a_shell(program: &Program, data: &Path) -> Child {
+pub(super) fn spawn_beside_a_shell(program: &Program, data: &Path) -> Child {
     // The program has no input, so the shell alone reads the pipe; it ends when either does. A program that
     // a shell starts in the background may ignore what a terminal sends.
     let script = "data=$1; shift; \"$@\" </dev/null & server=$!
@@ -421,7 +421,7 @@ impl PgBouncer {
         pooler.arg(directory.path().join("pgbouncer.ini"));
         let shell = spawn_beside_a_shell(pooler.as_std(), directory.path());
         let pooler = Self { _shell: shell, port, _directory: directory };
-        eventually(async || pooler.connect("postgres").await).await;
+        started(async || pooler.connect("postgres").await).await;
         pooler
     }
 
