@@ -1,6 +1,6 @@
 # The commands of this project. Each installs what it needs on Debian and Ubuntu.
 
-.PHONY: run test test-all test-long mutants fuzz built lint lint-engines docs deny msrv bench contract openapi openapi-lint sdk-check dist dist-service dist-clients dist-check deploy-check examples clients systemd g++ go java nginx webdis prometheus node rails redis-server postgresql etcd zookeeper chromium pngquant console-pictures venv
+.PHONY: run test test-all test-long mutants fuzz built lint lint-engines docs deny msrv bench contract openapi openapi-lint sdk-check dist dist-service dist-clients dist-check deploy-check examples clients systemd g++ go java nginx webdis prometheus node rails redis-server postgresql etcd zookeeper chromium pngquant console-pictures venv etcd-messages
 
 run:
 	cargo run --release
@@ -185,6 +185,28 @@ bench: redis-server nginx $(if $(ONE_CORE),webdis etcd)
 # Writes the committed OpenAPI document again from the code.
 openapi:
 	cargo run --locked --quiet -- openapi > openapi/openapi.json
+
+# Writes the messages of etcd's API again from the .proto files beside them, by prost. Enums lose what names their values.
+ETCD = crates/stores/src/etcd
+ETCD_TOOLS = target/etcd-tools
+PROTOC = grpcio-tools==1.85.1
+PROTOC_GEN_PROST = 0.5.0
+
+etcd-messages: $(ETCD_TOOLS)/.$(PROTOC_GEN_PROST)
+	PATH="$(ETCD_TOOLS)/bin:$$PATH" python -m grpc_tools.protoc -I $(ETCD) --prost_out=$(ETCD_TOOLS) \
+		--prost_opt='disable_comments=.,skip_debug=AuthenticateRequest,skip_debug=AuthenticateResponse' \
+		$(ETCD)/kv.proto $(ETCD)/rpc.proto
+	@{ sed -n '/^syntax/q; s,^//,//!,p' $(ETCD)/rpc.proto; \
+	for package in mvccpb etcdserverpb; do \
+		echo "pub mod $$package {"; sed '/^    impl /,/^    }/d; /^ *\/\//d' $(ETCD_TOOLS)/$$package/$$package.rs; echo "}"; \
+	done; } > $(ETCD)/messages.rs
+	rustfmt --edition 2024 $(ETCD)/messages.rs
+
+$(ETCD_TOOLS)/.$(PROTOC_GEN_PROST): | venv
+	python3 -m venv --clear $(ETCD_TOOLS)
+	$(ETCD_TOOLS)/bin/pip install --quiet --disable-pip-version-check --only-binary :all: $(PROTOC)
+	cargo install protoc-gen-prost --locked --version $(PROTOC_GEN_PROST) --root $(ETCD_TOOLS) --target-dir target/tools
+	@touch "$@"
 
 # What a release has, in target/dist: of the service archives with stripped binaries, a Debian package, checksums. Then the package is
 # unpacked and started. TARGETS names other targets than this machine's own and the static one.

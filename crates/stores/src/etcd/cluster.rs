@@ -18,8 +18,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::Endpoint;
 
 use super::failure::is_full;
-use super::messages::{AuthenticateRequest, Call, Header, StatusResponse};
-use super::session::Session;
+use super::messages::etcdserverpb::{AuthenticateRequest, ResponseHeader, StatusResponse};
+use super::session::{Call, Session};
 use crate::optimistic::conditional::Timeline;
 
 /// How much later than the one before each member is tried.
@@ -74,7 +74,7 @@ impl Cluster {
     pub(super) async fn call<C: Call>(
         &self,
         mut request: impl FnMut() -> C + Send,
-    ) -> Result<(C::Answer, Header, Instant), StoreError> {
+    ) -> Result<(C::Response, ResponseHeader, Instant), StoreError> {
         let mut tries = TRIES;
         loop {
             let session = self.session().await?;

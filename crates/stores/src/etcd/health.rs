@@ -10,7 +10,7 @@ use keylatch_core::store::{StoreError, StoreHealth, Tier};
 
 use super::Etcd;
 use super::cluster::version_of;
-use super::messages::StatusResponse;
+use super::messages::etcdserverpb::StatusResponse;
 use crate::optimistic::conditional::Key;
 
 /// The quota that a member has unless it is started with another one.

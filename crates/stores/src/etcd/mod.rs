@@ -11,6 +11,7 @@
 mod cluster;
 mod failure;
 mod health;
+#[expect(unreachable_pub, clippy::enum_variant_names, reason = "the file is generated")]
 mod messages;
 mod pages;
 mod session;
@@ -37,7 +38,7 @@ use crate::optimistic::optimistic;
 use crate::{EtcdSettings, OpenError};
 use cluster::Cluster;
 use failure::causes;
-use messages::{Header, RangeRequest};
+use messages::etcdserverpb::{RangeRequest, ResponseHeader};
 use pages::{PageRanges, RangeWidth};
 use txn::{Keyspace, carried_out, check_one_request, parts, requests, row, rows, version};
 use url::Address;
@@ -107,7 +108,7 @@ struct Etcd {
 
 impl Etcd {
     /// Notes what an answer says of the time, and gives it.
-    fn note(&self, header: Header, asked: Instant) -> EngineTime {
+    fn note(&self, header: ResponseHeader, asked: Instant) -> EngineTime {
         self.timeline.note_answer(version(header.revision), asked)
     }
 

@@ -7,9 +7,11 @@
 //! proposed to the leader before is not always proposed to the next one. Tested in
 //! `tests/stores/etcd_faults.rs`.
 
+use std::fmt;
 use std::time::Duration;
 
 use keylatch_core::store::StoreError;
+use prost::Message;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::client::Grpc;
@@ -20,8 +22,9 @@ use tonic::{IntoStreamingRequest, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::failure::classify;
-use super::messages::{
-    Answer, Call, Header, StatusRequest, StatusResponse, WATCH, WatchRequest, WatchResponse,
+use super::messages::etcdserverpb::{
+    AuthenticateRequest, AuthenticateResponse, RangeRequest, RangeResponse, ResponseHeader,
+    StatusRequest, StatusResponse, TxnRequest, TxnResponse, WatchRequest, WatchResponse,
 };
 
 /// How long a call may take.
@@ -30,6 +33,44 @@ const CALL_LIMIT: Duration = Duration::from_secs(4);
 const PATIENCE: Duration = Duration::from_millis(250);
 /// How long it may take to answer that, which it does without asking others. On a loaded machine that was over a second.
 const SIGN_LIMIT: Duration = Duration::from_secs(2);
+
+/// The one method with streams.
+const WATCH: &str = "/etcdserverpb.Watch/Watch";
+
+/// The request of a method.
+pub(super) trait Call: Message + Default + 'static {
+    /// The path of the method.
+    const PATH: &str;
+    /// What the method responds with.
+    type Response: Message + Default + 'static;
+
+    fn header(response: &Self::Response) -> Option<ResponseHeader>;
+}
+
+macro_rules! call {
+    ($request:ty, $path:literal, $response:ty) => {
+        impl Call for $request {
+            const PATH: &str = $path;
+            type Response = $response;
+
+            fn header(response: &$response) -> Option<ResponseHeader> {
+                response.header
+            }
+        }
+    };
+}
+
+call!(RangeRequest, "/etcdserverpb.KV/Range", RangeResponse);
+call!(TxnRequest, "/etcdserverpb.KV/Txn", TxnResponse);
+call!(StatusRequest, "/etcdserverpb.Maintenance/Status", StatusResponse);
+call!(AuthenticateRequest, "/etcdserverpb.Auth/Authenticate", AuthenticateResponse);
+
+// Without the password.
+impl fmt::Debug for AuthenticateRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AuthenticateRequest").finish_non_exhaustive()
+    }
+}
 
 /// A connection to one member that has a leader.
 #[derive(Debug)]
@@ -80,14 +121,14 @@ impl Session {
     pub(super) async fn call<C: Call>(
         &self,
         request: C,
-    ) -> Result<(C::Answer, Header, Instant), StoreError> {
+    ) -> Result<(C::Response, ResponseHeader, Instant), StoreError> {
         let asked = Instant::now();
         let answer = tokio::select! {
             biased;
             answer = self.send(request) => answer.map_err(classify)?,
             why = self.end() => return Err(StoreError::Lost(why.into())),
         };
-        match answer.header().copied() {
+        match C::header(&answer) {
             Some(header) if header.cluster_id == self.cluster_id || self.cluster_id == 0 => {
                 Ok((answer, header, asked))
             }
@@ -141,7 +182,7 @@ impl Session {
         answers.map(tonic::Response::into_inner).map_err(classify)
     }
 
-    async fn send<C: Call>(&self, request: C) -> Result<C::Answer, Status> {
+    async fn send<C: Call>(&self, request: C) -> Result<C::Response, Status> {
         let (mut client, mut request) = (self.client(), Request::new(request));
         self.add_metadata(&mut request);
         client.ready().await.map_err(|error| Status::from_error(error.into()))?;

@@ -9,10 +9,13 @@ use std::collections::BTreeSet;
 
 use keylatch_core::store::{EntryLimits, StoreError};
 
-use super::messages::{
-    Compare, DeleteRangeRequest, KeyValue, PutRequest, RangeRequest, RequestOp, Step, StepAnswer,
-    TxnRequest, TxnResponse,
+use super::messages::etcdserverpb::compare::{CompareTarget, TargetUnion};
+use super::messages::etcdserverpb::request_op::Request as Step;
+use super::messages::etcdserverpb::response_op::Response;
+use super::messages::etcdserverpb::{
+    Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, TxnResponse,
 };
+use super::messages::mvccpb::KeyValue;
 use crate::optimistic::conditional::{Change, Key, Mark, Removal, Row, Version, end_of_prefix};
 
 /// How many steps a transaction has at most.
@@ -63,8 +66,8 @@ impl Keyspace {
     fn mark_step(&self, key: &Key, mark: Mark) -> Option<Step> {
         let key = self.mark(key);
         match (mark.was, mark.is) {
-            (false, true) => Some(Step::Put(PutRequest { key, value: Vec::new() })),
-            (true, false) => Some(Step::DeleteRange(DeleteRangeRequest { key })),
+            (false, true) => Some(Step::RequestPut(PutRequest { key, value: Vec::new() })),
+            (true, false) => Some(Step::RequestDeleteRange(DeleteRangeRequest { key })),
             _ => None,
         }
     }
@@ -95,9 +98,9 @@ impl Keyspace {
             }
             let put = PutRequest { key: self.bytes(&change.key), value: change.value.clone() };
             let mark = self.mark_step(&change.key, change.mark);
-            on(conditions, [Step::Put(put)].into_iter().chain(mark))
+            on(conditions, [Step::RequestPut(put)].into_iter().chain(mark))
         }));
-        TxnRequest { failure: steps_of([Step::Put(counted)]), ..batch }
+        TxnRequest { failure: steps_of([Step::RequestPut(counted)]), ..batch }
     }
 
     /// Carries out all changes if the rows of all are as they say, or none. No lock has a mark.
@@ -108,20 +111,23 @@ impl Keyspace {
         let floors = floors.into_iter().map(|(floor, version)| self.has(floor, version));
         let compare = rows.chain(floors).collect();
         let steps = changes.iter().map(|change| {
-            Step::Put(PutRequest { key: self.bytes(&change.key), value: change.value.clone() })
+            Step::RequestPut(PutRequest {
+                key: self.bytes(&change.key),
+                value: change.value.clone(),
+            })
         });
         TxnRequest { compare, ..all(steps) }
     }
 
     /// Reads the rows of keys.
     pub(super) fn read(&self, keys: &[Key]) -> TxnRequest {
-        all(keys.iter().map(|key| Step::Range(self.one(key))))
+        all(keys.iter().map(|key| Step::RequestRange(self.one(key))))
     }
 
     /// Removes each row if its version is the one that is named.
     pub(super) fn remove(&self, rows: &[Removal]) -> TxnRequest {
         all(rows.iter().map(|Removal { key, version, is_marked }| {
-            let removal = Step::DeleteRange(DeleteRangeRequest { key: self.bytes(key) });
+            let removal = Step::RequestDeleteRange(DeleteRangeRequest { key: self.bytes(key) });
             let mark = self.mark_step(key, Mark { was: *is_marked, is: false });
             on(vec![self.has(key, Some(*version))], [removal].into_iter().chain(mark))
         }))
@@ -132,16 +138,17 @@ impl Keyspace {
         let [put, removed] = [Key::Floor(0), Key::Floor(1)].map(|key| self.bytes(&key));
         let never = self.never();
         let steps = [
-            Step::Range(RangeRequest { limit: 1, ..self.range(b"") }),
-            Step::Put(PutRequest { key: put, value: Vec::new() }),
-            Step::DeleteRange(DeleteRangeRequest { key: removed }),
+            Step::RequestRange(RangeRequest { limit: 1, ..self.range(b"") }),
+            Step::RequestPut(PutRequest { key: put, value: Vec::new() }),
+            Step::RequestDeleteRange(DeleteRangeRequest { key: removed }),
         ];
         TxnRequest { compare: vec![never], ..all(steps) }
     }
 
     /// A condition that no etcd fulfils.
     fn never(&self) -> Compare {
-        Compare { mod_revision: Some(-1), ..self.has(&Key::Floor(0), None) }
+        let revision = Some(TargetUnion::ModRevision(-1));
+        Compare { target_union: revision, ..self.has(&Key::Floor(0), None) }
     }
 
     /// A transaction that does nothing.
@@ -151,18 +158,15 @@ impl Keyspace {
 
     /// The condition that the row of a key has this version, or is not there.
     fn has(&self, key: &Key, version: Option<Version>) -> Compare {
-        Compare {
-            result: 0,
-            target: Compare::MOD,
-            key: self.bytes(key),
-            mod_revision: Some(version.map_or(0, revision_of)),
-        }
+        let revision = TargetUnion::ModRevision(version.map_or(0, revision_of));
+        let target = CompareTarget::Mod.into();
+        Compare { target, key: self.bytes(key), target_union: Some(revision) }
     }
 }
 
 /// Steps on conditions, as a step.
 fn on(compare: Vec<Compare>, steps: impl IntoIterator<Item = Step>) -> Step {
-    Step::Txn(TxnRequest { compare, ..all(steps) })
+    Step::RequestTxn(TxnRequest { compare, ..all(steps) })
 }
 
 /// All of these steps.
@@ -171,7 +175,7 @@ fn all(steps: impl IntoIterator<Item = Step>) -> TxnRequest {
 }
 
 fn steps_of(steps: impl IntoIterator<Item = Step>) -> Vec<RequestOp> {
-    steps.into_iter().map(|step| RequestOp { step: Some(step) }).collect()
+    steps.into_iter().map(|step| RequestOp { request: Some(step) }).collect()
 }
 
 /// Changes in as many parts as they need requests.
@@ -224,8 +228,8 @@ fn cost(change: &Change) -> usize {
 ///
 /// The answer is none to so many.
 pub(super) fn carried_out(answer: TxnResponse, count: usize) -> Result<Vec<bool>, StoreError> {
-    let nested = answer.responses.into_iter().map(|response| match response.answer {
-        Some(StepAnswer::Txn(answer)) => Some(answer.succeeded),
+    let nested = answer.responses.into_iter().map(|response| match response.response {
+        Some(Response::ResponseTxn(answer)) => Some(answer.succeeded),
         _ => None,
     });
     whole(nested.collect(), count)
@@ -237,8 +241,8 @@ pub(super) fn carried_out(answer: TxnResponse, count: usize) -> Result<Vec<bool>
 ///
 /// The answer is none to so many.
 pub(super) fn rows(answer: TxnResponse, count: usize) -> Result<Vec<Option<Row>>, StoreError> {
-    let rows = answer.responses.into_iter().map(|response| match response.answer {
-        Some(StepAnswer::Range(range)) => Some(range.kvs.into_iter().next().map(row)),
+    let rows = answer.responses.into_iter().map(|response| match response.response {
+        Some(Response::ResponseRange(range)) => Some(range.kvs.into_iter().next().map(row)),
         _ => None,
     });
     whole(rows.collect(), count)

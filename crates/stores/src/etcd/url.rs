@@ -13,7 +13,7 @@ use std::time::Duration;
 use percent_encoding::percent_decode_str;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
-use super::messages::AuthenticateRequest;
+use super::messages::etcdserverpb::AuthenticateRequest;
 use crate::OpenError;
 use crate::certificates::{Certificates, WORDS};
 use crate::multi_host_url::MultiHostUrl;

@@ -17,9 +17,11 @@ use tonic::Streaming;
 
 use super::Etcd;
 use super::failure::causes;
-use super::messages::{
-    WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse, WatchStep,
+use super::messages::etcdserverpb::watch_request::RequestUnion;
+use super::messages::etcdserverpb::{
+    WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
 };
+use super::messages::mvccpb::event::EventType;
 use super::session::Session;
 use super::txn::{row, version};
 use crate::optimistic::conditional::{Key, Notice};
@@ -57,11 +59,12 @@ impl Subscription {
     async fn start_on(session: Arc<Session>, etcd: &Etcd) -> Result<Self, StoreError> {
         let range = etcd.keys.range(Key::LOCKS);
         let (key, range_end) = (range.key, range.range_end);
-        let create = WatchStep::Create(WatchCreateRequest { key, range_end, fragment: true });
+        let create = WatchCreateRequest { key, range_end, fragment: true };
         // Room for the creation and for one question that is under way.
         let (requests, receiver) = mpsc::channel(2);
         let lost = |_| StoreError::Lost("the watch ended".into());
-        requests.send(WatchRequest { step: Some(create) }).await.map_err(lost)?;
+        let request_union = Some(RequestUnion::CreateRequest(create));
+        requests.send(WatchRequest { request_union }).await.map_err(lost)?;
         let sent = stream::unfold(receiver, async |mut receiver| {
             receiver.recv().await.map(|request| (request, receiver))
         });
@@ -90,8 +93,8 @@ impl Subscription {
                 Ok(_) => return None,
                 Err(_) if was_asked => return None,
                 Err(_) => {
-                    let step = Some(WatchStep::Progress(WatchProgressRequest {}));
-                    self.requests.try_send(WatchRequest { step }).ok()?;
+                    let question = RequestUnion::ProgressRequest(WatchProgressRequest {});
+                    self.requests.try_send(WatchRequest { request_union: Some(question) }).ok()?;
                     was_asked = true;
                 }
             }
@@ -149,11 +152,9 @@ impl NoticeStream {
 
     /// Notes what the watch said on the timeline, and then passes it on.
     fn hear(&mut self, answer: WatchResponse) {
-        for kv in answer.events.into_iter().filter_map(|event| {
-            let is_removal = event.kind != 0;
-            event.kv.map(|kv| (kv, is_removal))
-        }) {
-            let (kv, is_removal) = kv;
+        for event in answer.events {
+            let is_removal = event.r#type() == EventType::Delete;
+            let Some(kv) = event.kv else { continue };
             let revision = version(kv.mod_revision);
             self.etcd.timeline.note(revision);
             if let Some(key) = self.etcd.keys.key(&kv.key) {
