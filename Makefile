@@ -1,6 +1,6 @@
 # The commands of this project. Each installs what it needs on Debian and Ubuntu.
 
-.PHONY: run test test-all test-long mutants fuzz built lint lint-engines docs deny msrv bench contract openapi openapi-lint sdk-check dist dist-service dist-clients dist-check deploy-check examples clients systemd g++ go java nginx webdis prometheus node rails redis-server postgresql etcd zookeeper chromium pngquant console-pictures venv etcd-messages
+.PHONY: run test test-all test-long mutants fuzz built lint lint-engines docs deny msrv bench contract openapi openapi-lint sdk-check dist dist-service dist-clients dist-check deploy-check examples clients systemd g++ go java nginx webdis prometheus node rails redis-server postgresql etcd zookeeper chromium pngquant console-pictures venv etcd-messages llvm-tools
 
 run:
 	cargo run --release
@@ -176,8 +176,10 @@ msrv:
 # beside nginx and webdis.
 ONE_CORE =
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')
+# With `make bench PROFILE=` or `make dist PROFILE=` nothing is counted first, and the build takes half of the time.
+PROFILE ?= counted
 
-bench: redis-server nginx $(if $(ONE_CORE),webdis etcd)
+bench: redis-server nginx $(if $(PROFILE),llvm-tools) $(if $(ONE_CORE),webdis etcd)
 	deploy/optimize.sh --target-dir target/dist-build
 	cargo bench --profile dist --locked --target-dir target/dist-build --features $(ALL_FEATURES) --bench throughput -- \
 		--build target/dist-build/$(HOST)/dist/keylatch $(if $(ONE_CORE),--one-core) $(ARGS)
@@ -214,7 +216,7 @@ CARGO_DEB = 3.8.0
 
 dist: dist-service dist-clients
 
-dist-service: redis-server target/cargo-deb-$(CARGO_DEB)
+dist-service: $(if $(PROFILE),llvm-tools redis-server) target/cargo-deb-$(CARGO_DEB)
 	PATH="$(CURDIR)/target/cargo-deb-$(CARGO_DEB)/bin:$$PATH" TARGETS="$(TARGETS)" deploy/dist.sh
 	deploy/debian/check.sh target/dist/*.deb
 
@@ -379,6 +381,11 @@ redis-server:
 		$$sudo apt-get update -q && \
 		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy redis-server redis-tools; \
 	}
+
+# Where there is no rustup, the package of the distribution's own LLVM has it.
+llvm-tools:
+	@find "$$(rustc --print sysroot)" -name llvm-profdata | grep -q . || ! command -v rustup >/dev/null || \
+		rustup component add llvm-tools
 
 # The tests start servers of their own and use none that the packages start.
 postgresql:
