@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 target=${TARGET:-$(rustc -vV | sed -n 's/^host: //p')}
 counts=$PWD/target/counting/$target.profdata
-build=(cargo build --bin keylatch --profile dist --locked --target "$target")
+build=(cargo build --bin keylatch --profile dist --locked --features full --target "$target")
 [ -n "${PROFILE-counted}" ] || exec "${build[@]}" "$@"
 
 profdata=$(find "$(rustc --print sysroot)" -name llvm-profdata)

@@ -25,7 +25,7 @@ mod run_signals;
 mod run_url;
 mod run_waits;
 mod tls;
-#[cfg(all(feature = "traces", feature = "test-engines"))]
+#[cfg(feature = "test-engines")]
 mod traces;
 #[cfg(not(feature = "traces"))]
 mod traces_absent;

@@ -9,16 +9,16 @@ use std::net::SocketAddr;
 use std::ops::Deref;
 
 use axum::http::{HeaderMap, StatusCode};
+use keylatch_testkit::opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use keylatch_testkit::opentelemetry_proto::tonic::common::v1::KeyValue;
+use keylatch_testkit::opentelemetry_proto::tonic::common::v1::any_value::Value as AnyValue;
+use keylatch_testkit::opentelemetry_proto::tonic::trace::v1::ResourceSpans;
+use keylatch_testkit::opentelemetry_proto::tonic::trace::v1::span::SpanKind;
+use keylatch_testkit::opentelemetry_proto::tonic::trace::v1::status::StatusCode as SpanStatus;
 use keylatch_testkit::prost::Message as _;
 use keylatch_testkit::{
     Answer, Api, Authority, EventStream, Process, Service, Shop, Upstream, created, eventually,
 };
-use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
-use opentelemetry_proto::tonic::common::v1::KeyValue;
-use opentelemetry_proto::tonic::common::v1::any_value::Value as AnyValue;
-use opentelemetry_proto::tonic::trace::v1::ResourceSpans;
-use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
-use opentelemetry_proto::tonic::trace::v1::status::StatusCode as SpanStatus;
 use reqwest::{Method, RequestBuilder};
 use serde_json::json;
 use tempfile::TempDir;
@@ -102,7 +102,7 @@ impl Collector {
     }
 }
 
-fn span(sent: opentelemetry_proto::tonic::trace::v1::Span) -> Span {
+fn span(sent: keylatch_testkit::opentelemetry_proto::tonic::trace::v1::Span) -> Span {
     let status = sent.status.clone().unwrap_or_default();
     Span {
         kind: sent.kind(),

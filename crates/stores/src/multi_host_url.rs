@@ -25,6 +25,10 @@ pub(crate) struct UrlHost<'a> {
     /// As it is written: an IPv6 address has brackets.
     pub(crate) text: &'a str,
     /// Its name or address, without brackets.
+    #[cfg_attr(
+        not(any(feature = "redlock", feature = "etcd", feature = "zookeeper")),
+        expect(dead_code, reason = "Sentinel and Cluster ask for addresses")
+    )]
     pub(crate) name: &'a str,
     pub(crate) port: Option<u16>,
 }

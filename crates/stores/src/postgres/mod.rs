@@ -115,8 +115,7 @@ struct NoTable {
 }
 
 /// The table is not one that this version makes.
-const OTHER_TABLE: &str =
-    "the table `entries` has other columns or another index than the one that this version of \
+const OTHER_TABLE: &str = "the table `entries` has other columns or another index than the one that this version of \
      keylatch makes; set postgres.schema to another schema, or drop the table once every lease in \
      it has surely ended";
 

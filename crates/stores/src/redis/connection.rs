@@ -53,6 +53,7 @@ pub(super) struct SharedConnection {
     pub(super) state: ConnectionState,
     pub(super) replicas: Arc<ReplicaWait>,
     /// The process at its other end.
+    #[cfg_attr(not(feature = "redlock"), expect(dead_code, reason = "Redlock asks for it"))]
     pub(super) life: Arc<ProcessLife>,
 }
 

@@ -30,6 +30,7 @@ pub(super) struct Server {
 
 /// One process of a Redis, from its start to its end.
 #[derive(Debug, Clone)]
+#[cfg_attr(not(feature = "redlock"), expect(dead_code, reason = "Redlock asks for it"))]
 pub(super) struct ProcessLife {
     /// Another one for each process.
     pub(super) run_id: String,
@@ -92,11 +93,13 @@ impl Server {
     }
 
     /// Its version.
+    #[cfg_attr(not(feature = "redlock"), expect(dead_code, reason = "Redlock asks for it"))]
     pub(super) fn version(&self) -> String {
         self.get("redis_version").to_owned()
     }
 
     /// When it syncs its writes: `appendfsync`, or `no` where it appends nothing.
+    #[cfg_attr(not(feature = "redlock"), expect(dead_code, reason = "Redlock asks for it"))]
     pub(super) fn sync(&self) -> String {
         let appends = self.get("aof_enabled") == "1";
         let sync = self.appendfsync.as_deref().filter(|_| appends);

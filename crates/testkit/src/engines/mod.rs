@@ -23,4 +23,4 @@ pub use sentinel::Sentinels;
 pub use tonic;
 pub use tonic_prost;
 pub use zookeeper::{Ensemble, ZookeeperRoot, ZookeeperServer};
-pub use zookeeper_client;
+pub use {opentelemetry_proto, zookeeper_client};
