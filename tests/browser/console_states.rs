@@ -89,7 +89,7 @@ async fn glance_shows_store_instances_keys_and_charts() {
 #[tokio::test]
 async fn store_that_is_away_is_shown_and_its_return_too() {
     let mut redis = RedisServer::start().await;
-    let console = Console::over(Service::start(&redis.url()).await).await;
+    let console = Console::over(Service::by_default(&redis.url()).await).await;
     console.service.create("deploy", &json!({"ttl_ms": 600_000})).await;
     let page = console.visit("#/locks").await;
     shows(&page, "1 held").await;

@@ -210,7 +210,9 @@ fn build() -> Program {
     for (file, text) in mutated() {
         std::fs::write(tree.join(file), text).expect("a file");
     }
-    let built = cargo(&["build", "--bin", "keylatch"]).status().expect("cargo runs");
+    let built = cargo(&["build", "--bin", "keylatch", "--features", "test-engines"])
+        .status()
+        .expect("cargo runs");
     assert!(built.success(), "the mutants can be built");
     let program = target.join("debug/keylatch");
     Program::found_at(program.to_str().expect("a plain path").to_owned())
@@ -236,7 +238,7 @@ fn binary_of(test: &str) -> (&'static str, &'static [&'static str], &str) {
             let cargo = &["test", "--package", "keylatch-core", "--test", "modes"];
             ("crates/core/tests/modes", cargo, test)
         }
-        None => ("tests/stores", &["test", "--test", "stores"], test),
+        None => ("tests/stores", &["test", "--test", "stores", "--features", "test-engines"], test),
     }
 }
 
