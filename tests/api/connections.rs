@@ -15,6 +15,8 @@ use reqwest::Method;
 
 const SHORT: Duration = Duration::from_millis(200);
 const SHORT_MS: u64 = 200;
+/// The connection that asks is among them.
+const CONNECTIONS: &str = "keylatch_http_connections";
 const LONG_MS: u64 = 60_000;
 
 /// A service on which every time limit is long, but for what `set` changes.
@@ -43,13 +45,6 @@ async fn dribble(wire: &mut RawConnection, bytes: &str) {
             return;
         }
     }
-}
-
-/// How many connections the service says that it has; the one that asks is among them.
-async fn connections(service: &Service) -> usize {
-    let metrics = service.get("/metrics").await.text;
-    let line = metrics.lines().find_map(|line| line.strip_prefix("keylatch_http_connections "));
-    line.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("no count in {metrics}"))
 }
 
 #[track_caller]
@@ -201,8 +196,8 @@ async fn client_that_does_not_read_is_closed() {
     let mut deaf = RawConnection::connect(service.address).await;
     assert_eq!(deaf.get("/livez").await.status, 200);
     deaf.send(&many).await;
-    assert_eq!(connections(&service).await, 2);
-    eventually(async || (connections(&service).await == 1).then_some(())).await;
+    assert_eq!(service.metric(CONNECTIONS).await, 2);
+    service.reaches(CONNECTIONS, 1).await;
 }
 
 #[tokio::test]
@@ -318,12 +313,12 @@ async fn half_open_connections_block_no_request_and_are_closed() {
         half_open
             .push(RawConnection::sending(service.address, "GET /livez HTTP/1.1\r\nHost:").await);
     }
-    eventually(async || (connections(&service).await == 601).then_some(())).await;
+    service.reaches(CONNECTIONS, 601).await;
     assert_eq!(service.create("a", &serde_json::json!({})).await.status, 201);
     for wire in &mut half_open {
         wire.closed().await;
     }
-    eventually(async || (connections(&service).await == 1).then_some(())).await;
+    service.reaches(CONNECTIONS, 1).await;
 }
 
 #[tokio::test]

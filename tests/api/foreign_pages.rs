@@ -90,7 +90,7 @@ async fn foreign_page_changes_nothing() {
 #[tokio::test]
 async fn duplicate_origin_headers_are_foreign() {
     let service = Service::start("memory:").await;
-    let own = format!("http://{}", service.address);
+    let own = service.url();
     for (header, value, other) in
         [("Sec-Fetch-Site", "same-origin", "cross-site"), ("Origin", &*own, SHOP)]
     {
@@ -105,7 +105,7 @@ async fn duplicate_origin_headers_are_foreign() {
 #[tokio::test]
 async fn own_pages_and_non_browsers_pass() {
     let service = Service::start("memory:").await;
-    let own = format!("http://{}", service.address);
+    let own = service.url();
     for (site, origin) in
         [("", ""), ("same-origin", &*own), ("same-origin", "null"), ("none", ""), ("", &own)]
     {
@@ -159,7 +159,7 @@ async fn origin_named_by_a_trusted_proxy_is_our_own() {
 #[tokio::test]
 async fn page_must_send_json_as_json() {
     let service = Service::start("memory:").await;
-    let own = format!("http://{}", service.address);
+    let own = service.url();
     let send = async |path: &str, origin: &str, media_type: &str, body: &'static str| {
         let request = service.request(Method::POST, path).header("Idempotency-Key", "k-1");
         let mut request = request.body(body);
@@ -197,7 +197,7 @@ async fn page_must_send_json_as_json() {
 #[tokio::test]
 async fn guard_passes_media_types_that_browsers_preflight() {
     let shop = Shop::open("memory:").await;
-    let own = format!("http://{}", shop.address);
+    let own = shop.url();
     for (key, media_type) in [("k-1", JSON), ("k-2", "image/png"), ("k-3", "application/x-thing")] {
         let order = shop.request(Method::POST, "/orders").header("Idempotency-Key", key);
         let order = order.header("Origin", &own).header("Content-Type", media_type);

@@ -51,13 +51,6 @@ async fn is(service: &Service, status: u16) {
     eventually(async || (service.look("deploy").await.status == status).then_some(())).await;
 }
 
-/// The value of a gauge.
-pub(crate) async fn gauge(service: &Service, name: &str) -> u64 {
-    let metrics = service.get("/metrics").await.text;
-    let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {name} in {metrics}"))
-}
-
 #[tokio::test]
 async fn waiter_with_bytes_behind_its_request_leaves_queue() {
     let service = service().await;
@@ -128,9 +121,9 @@ async fn watch_with_bytes_behind_its_request_ends() {
     for more in behind() {
         let request = get_request("/v1/locks/deploy/events") + &more;
         let watcher = RawConnection::sending(service.address, &request).await;
-        eventually(async || (gauge(&service, WATCHES).await == 1).then_some(())).await;
+        service.reaches(WATCHES, 1).await;
         drop(watcher);
-        eventually(async || (gauge(&service, WATCHES).await == 0).then_some(())).await;
+        service.reaches(WATCHES, 0).await;
     }
 }
 
@@ -190,8 +183,8 @@ async fn hundreds_of_waiters_that_close_at_once_leave_nothing() {
     drop(waiters);
     has_waiting(&service, 0).await;
     let alone = async || {
-        let connections = gauge(&service, "keylatch_http_connections").await;
-        let requests = gauge(&service, "keylatch_http_in_flight").await;
+        let connections = service.metric("keylatch_http_connections").await;
+        let requests = service.metric("keylatch_http_in_flight").await;
         (connections == 1 && requests == 1).then_some(())
     };
     eventually(alone).await;

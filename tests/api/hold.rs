@@ -8,6 +8,7 @@ use keylatch_testkit::{
 use reqwest::Method;
 use serde_json::{Value, json};
 
+const HOLDS: &str = "keylatch_http_streams{kind=\"hold\"}";
 const TOKEN: &str = "a-token-of-the-holder-of-the-lock";
 
 #[store_test(service)]
@@ -181,9 +182,9 @@ async fn holds_and_waiters_are_limited() {
     let third = refusal_of(service.request(Method::POST, &path(3))).await;
     third.is_problem(503, "overloaded");
     assert_ne!(third.header("retry-after"), "");
-    assert!(streams(&service, 2).await);
+    assert_eq!(service.metric(HOLDS).await, 2);
     drop(second);
-    eventually(async || streams(&service, 1).await.then_some(())).await;
+    service.reaches(HOLDS, 1).await;
     EventStream::of(service.request(Method::POST, &path(3))).await.next("acquired").await;
 }
 
@@ -211,12 +212,6 @@ async fn stream_outlives_every_request_timeout() {
     events.next("acquired").await;
     let lost = events.next("lost").await;
     assert_eq!(lost.data["reason"], "max-hold", "{lost:?}");
-}
-
-/// Whether the service says that so many locks are held by connections.
-async fn streams(service: &Service, count: usize) -> bool {
-    let line = format!("keylatch_http_streams{{kind=\"hold\"}} {count}");
-    service.get("/metrics").await.text.lines().any(|found| found == line)
 }
 
 fn request(service: &Api, body: &Value) -> reqwest::RequestBuilder {

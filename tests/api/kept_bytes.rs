@@ -10,6 +10,7 @@ use serde_json::json;
 use crate::KEYLATCH;
 use crate::slow_readers::memory;
 
+const KEPT: &str = "keylatch_idempotency_kept_bytes";
 /// How much may be kept.
 const BOUND: u64 = 200_000;
 /// How long an answer is.
@@ -22,14 +23,6 @@ async fn shop(store: &str) -> (Service, Upstream) {
     config.idempotency.max_kept_bytes = BOUND;
     config.guard = vec![Shop::guard(&upstream.url())];
     (Service::start_with(config).await, upstream)
-}
-
-/// How many bytes are kept, as the metrics say.
-async fn kept(service: &Service) -> u64 {
-    let metrics = service.get("/metrics").await.text;
-    let mut lines = metrics.lines();
-    let value = lines.find_map(|line| line.strip_prefix("keylatch_idempotency_kept_bytes "));
-    value.expect("the metric").parse().expect("a number")
 }
 
 #[track_caller]
@@ -47,13 +40,13 @@ async fn run_without_room_for_its_answer_is_refused_before_it_begins() {
         let mut keys = (0..).map(|number| format!("k-{number}"));
         let refused = loop {
             let answer = shop.buy(&keys.next().expect("a key")).await;
-            assert!(kept(&shop).await <= BOUND);
+            assert!(shop.metric(KEPT).await <= BOUND);
             if answer.status != 200 {
                 break answer;
             }
         };
         is_full(&refused);
-        let (runs, full) = (upstream.runs(), kept(&shop).await);
+        let (runs, full) = (upstream.runs(), shop.metric(KEPT).await);
         assert!(runs as u64 * ANSWER as u64 > BOUND / 2, "{runs} runs");
         assert!(full >= runs as u64 * ANSWER as u64, "{full} bytes after {runs} runs");
         is_full(&shop.buy("another").await);
@@ -66,7 +59,7 @@ async fn run_without_room_for_its_answer_is_refused_before_it_begins() {
         let repeat = shop.buy("k-0").await;
         assert_eq!((repeat.status.as_u16(), repeat.text.len()), (200, ANSWER));
         assert_ne!(begin("k-0").await.status, 503);
-        assert_eq!((upstream.runs(), kept(&shop).await), (runs, full));
+        assert_eq!((upstream.runs(), shop.metric(KEPT).await), (runs, full));
         // The store decides in the step that would begin the run, and no look comes before it.
         let metrics = shop.get("/metrics").await.text;
         assert!(metrics.contains(r#"operation="begin_record",outcome="no_room""#), "{metrics}");
@@ -129,7 +122,7 @@ async fn runs_at_once_have_room_for_all_of_their_answers() {
     for order in running {
         assert_eq!(order.await.expect("an answer").status, 200);
     }
-    assert!(kept(&shop).await <= BOUND);
+    assert!(shop.metric(KEPT).await <= BOUND);
     assert_eq!(shop.buy("later").await.status, 200);
 }
 

@@ -9,8 +9,6 @@ use keylatch_testkit::{
 use serde_json::json;
 use tokio::task::JoinHandle;
 
-use crate::gone_clients::gauge;
-
 const TOKEN: &str = "the-token-of-the-holder";
 /// Requests and connections.
 const ROOM: usize = 20;
@@ -68,7 +66,7 @@ async fn parked_repeats_and_held_runs_leave_room_for_a_release_and_for_health() 
     let repeats = (0..18).map(|_| order(&service, "k-1", "Prefer: wait=30\r\n")).collect();
     are_refused(repeats, 8, 409, "request-in-progress").await;
     // Those that were refused leave room for as many connections: the first, ten that wait and this client are left.
-    let are_left = async || gauge(&service, "keylatch_http_connections").await == 12;
+    let are_left = async || service.metric("keylatch_http_connections").await == 12;
     eventually(async || are_left().await.then_some(())).await;
     // Runs get what is left of it, but not the last tenth.
     let runs = (0..12).map(|number| order(&service, &format!("r-{number}"), "")).collect();

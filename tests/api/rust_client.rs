@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::KEYLATCH;
 
 fn client(service: &Service) -> Client {
-    Client::new(&format!("http://{}", service.address)).expect("a URL")
+    Client::new(&service.url()).expect("a URL")
 }
 
 fn name(name: &str) -> LockName {

@@ -17,7 +17,7 @@ use serde_json::json;
 const FOR_EVER: Duration = Duration::MAX;
 
 fn client(service: &Service) -> Client {
-    Client::new(&format!("http://{}", service.address)).expect("a URL")
+    Client::new(&service.url()).expect("a URL")
 }
 
 fn name(name: &str) -> LockName {
@@ -69,11 +69,9 @@ fn one_of_set(lost: &str, reason: LossReason) -> LossReason {
 async fn count(service: &Service, method: &str, route: &str, status: u16) -> u64 {
     let of = format!(
         "keylatch_http_request_duration_seconds_count{{method=\"{method}\",route=\"{route}\",\
-         status=\"{status}\"}} "
+         status=\"{status}\"}}"
     );
-    let metrics = service.get("/metrics").await.text;
-    let count = metrics.lines().find_map(|line| line.strip_prefix(&of));
-    count.map_or(0, |count| count.parse().expect("a number"))
+    service.metric(&of).await
 }
 
 async fn is_free(service: &Service, name: &str) {

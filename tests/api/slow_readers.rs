@@ -40,6 +40,7 @@ async fn hold_that_does_not_read_is_closed_and_released() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn watches_that_do_not_read_are_closed_and_need_little_memory() {
     const CLIENTS: usize = 100;
+    const WATCHES: &str = "keylatch_http_streams{kind=\"watch\"}";
     let environment = [("KEYLATCH_SERVER_WRITE_TIMEOUT_MS", "1000")];
     let process = KEYLATCH.serve(&[], &environment).await;
     let api = Api::at(process.address);
@@ -50,10 +51,10 @@ async fn watches_that_do_not_read_are_closed_and_need_little_memory() {
     for _ in 0..CLIENTS {
         silent.push(deaf(process.address, &get_request("/v1/locks/deploy/events")).await);
     }
-    eventually(async || (watching(&api).await == CLIENTS).then_some(())).await;
+    api.reaches(WATCHES, CLIENTS as u64).await;
     let mut largest = 0;
     let closed = async {
-        while watching(&api).await > 0 {
+        while api.metric(WATCHES).await > 0 {
             for _ in 0..100 {
                 assert_eq!(api.renew("deploy", &token, &body).await.status, 200);
             }
@@ -64,14 +65,6 @@ async fn watches_that_do_not_read_are_closed_and_need_little_memory() {
     let each = largest.saturating_sub(before) / CLIENTS;
     assert!(each < 256, "{each} KiB for each that reads nothing");
     drop(silent);
-}
-
-/// How many watch, as the service says.
-async fn watching(api: &Api) -> usize {
-    let metrics = api.get("/metrics").await.text;
-    let line = "keylatch_http_streams{kind=\"watch\"} ";
-    let count = metrics.lines().find_map(|found| found.strip_prefix(line));
-    count.map_or(0, |count| count.parse().expect("a count"))
 }
 
 /// What the process has in memory, in KiB.

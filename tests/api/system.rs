@@ -202,24 +202,24 @@ async fn requests_are_counted_by_route() {
 async fn waiters_and_withdrawn_grants_are_counted() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
-    has_metric(&service, "keylatch_lock_withdrawn_grants_total 0").await;
+    service.reaches("keylatch_lock_withdrawn_grants_total", 0).await;
     redis.pause();
     let leaving = service.request(Method::POST, "/v1/locks/deploy");
     let left = leaving.timeout(Duration::from_millis(200)).send().await;
     assert!(left.is_err_and(|error| error.is_timeout()));
     redis.resume();
-    has_metric(&service, "keylatch_lock_withdrawn_grants_total 1").await;
+    service.reaches("keylatch_lock_withdrawn_grants_total", 1).await;
     assert_eq!(service.look("deploy").await.status, 404);
 
     assert_eq!(service.create("deploy", &json!({})).await.status, 201);
-    has_metric(&service, "keylatch_waiters 0").await;
+    service.reaches("keylatch_waiters", 0).await;
     let waits = service.request(Method::POST, "/v1/locks/deploy").json(&json!({"wait_ms": 60_000}));
     let waiter = tokio::spawn(waits.send());
-    has_metric(&service, "keylatch_waiters 1").await;
+    service.reaches("keylatch_waiters", 1).await;
     waiter.abort();
-    has_metric(&service, "keylatch_waiters 0").await;
+    service.reaches("keylatch_waiters", 0).await;
     // A waiter that leaves has no grant to withdraw.
-    has_metric(&service, "keylatch_lock_withdrawn_grants_total 1").await;
+    service.reaches("keylatch_lock_withdrawn_grants_total", 1).await;
 }
 
 #[tokio::test]
@@ -234,14 +234,8 @@ async fn grants_are_counted_by_mode_and_a_repeat_is_none() {
         assert_eq!(service.create("pool", &body).await.status, 201);
     }
     for (mode, count) in [("exclusive", 2), ("shared", 1), ("counted", 1)] {
-        has_metric(&service, &format!("keylatch_lock_grants_total{{mode=\"{mode}\"}} {count}"))
-            .await;
+        service.reaches(&format!("keylatch_lock_grants_total{{mode=\"{mode}\"}}"), count).await;
     }
-}
-
-async fn has_metric(service: &Service, line: &str) {
-    let shown = async || service.get("/metrics").await.text.lines().any(|found| found == line);
-    eventually(async || shown().await.then_some(())).await;
 }
 
 #[tokio::test]

@@ -210,7 +210,7 @@ async fn same_token_keeps_its_queue_position(service: &Service) {
     assert_eq!(again.next("waiting").await.data, json!({"ahead": 0}));
     first.abort();
     // The second, and the request that reads the number.
-    eventually(async || (in_flight(service).await == 2).then_some(())).await;
+    service.reaches("keylatch_http_in_flight", 2).await;
     service.release("deploy", HOLDER).await;
     again.next("acquired").await;
     assert!(!second.is_finished());
@@ -251,13 +251,6 @@ async fn waiter_without_a_token_leaves_no_place_behind(service: &Service) {
         assert_eq!(late.json["ahead"], 0, "{late:?}");
         assert_eq!(service.look("deploy").await.json["waiting"], 0);
     }
-}
-
-/// How many requests have no answer yet.
-async fn in_flight(service: &Api) -> u64 {
-    let metrics = service.get("/metrics").await.text;
-    let line = metrics.lines().find_map(|line| line.strip_prefix("keylatch_http_in_flight "));
-    line.expect("the gauge").parse().expect("a number")
 }
 
 #[store_test(service)]

@@ -320,12 +320,12 @@ async fn late_answer_settles_only_its_own_key() {
 #[tokio::test]
 async fn allowed_origin_orders_once() {
     let shop = Service::start("memory:").await;
-    let origin = format!("http://{}", shop.address);
+    let origin = shop.url();
     let mut config = config("memory:");
     config.cors.allow_origins = vec![origin.clone()];
     let service = Service::start_with(config).await;
     let page = Browser::start().await.open(&format!("{origin}/livez")).await;
-    let api = format!("http://{}", service.address);
+    let api = service.url();
     let script = format!(
         "(async () => {{
             const {{ fetchOnce }} = await import('{api}/assets/keylatch.js');

@@ -114,7 +114,7 @@ async fn copy_under_load_has_every_grant_that_was_answered_before() {
 async fn file_that_is_there_stays_unless_it_is_to_be_replaced() {
     let data = tempfile::tempdir().expect("a directory");
     let service = Service::start(&embedded(data.path())).await;
-    let (target, url) = (Target::new(), format!("http://{}", service.address));
+    let (target, url) = (Target::new(), service.url());
     std::fs::write(&target.file, "precious").expect("a file");
     let ended = back_up(&url, &[target.path()]).await;
     assert_eq!(ended.code, Some(64), "{ended:?}");
@@ -130,7 +130,7 @@ async fn file_that_is_there_stays_unless_it_is_to_be_replaced() {
 async fn full_disk_of_the_client_leaves_no_file() {
     let data = tempfile::tempdir().expect("a directory");
     let service = Service::start(&embedded(data.path())).await;
-    let (target, url) = (Target::new(), format!("http://{}", service.address));
+    let (target, url) = (Target::new(), service.url());
     let limit = ["prlimit", "--fsize=4096:4096"];
     let arguments = ["backup", "--server", &url, target.path()];
     let ended = KEYLATCH.run_through(&limit, &arguments).await;
@@ -163,7 +163,7 @@ async fn copy_that_is_cut_short_leaves_no_file() {
 async fn store_that_gives_no_copy_leaves_no_file() {
     let service = Service::start("memory:").await;
     let target = Target::new();
-    let ended = back_up(&format!("http://{}", service.address), &[target.path()]).await;
+    let ended = back_up(&service.url(), &[target.path()]).await;
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(76), ""), "{ended:?}");
     assert!(ended.stderr.contains("The store cannot do this"), "{ended:?}");
     assert_eq!(target.files(), [] as [&str; 0]);

@@ -13,7 +13,7 @@ use crate::KEYLATCH;
 const SCOPE: [&str; 4] = ["--method", "POST", "--path", "/orders"];
 
 async fn key(service: &Service, arguments: &[&str]) -> Exit {
-    let url = format!("http://{}", service.address);
+    let url = service.url();
     KEYLATCH.run_with(&[&["key"], arguments].concat(), &[("KEYLATCH_URL", &url)]).await
 }
 

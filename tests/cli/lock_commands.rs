@@ -8,17 +8,13 @@ use serde_json::{Value, json};
 
 use crate::KEYLATCH;
 
-fn url(service: &Service) -> String {
-    format!("http://{}", service.address)
-}
-
 async fn lock(service: &Service, arguments: &[&str]) -> Exit {
-    let url = url(service);
+    let url = service.url();
     KEYLATCH.run_with(&[&["lock"], arguments].concat(), &[("KEYLATCH_URL", &url)]).await
 }
 
 fn start(service: &Service, arguments: &[&str]) -> RunningCommand {
-    KEYLATCH.start(&[&["lock"], arguments].concat(), &[("KEYLATCH_URL", &url(service))])
+    KEYLATCH.start(&[&["lock"], arguments].concat(), &[("KEYLATCH_URL", &service.url())])
 }
 
 /// The value behind a name in what a command prints for people.
@@ -45,7 +41,7 @@ async fn token_that_acquire_prints_renews_and_releases_the_lock() {
     assert_eq!(held["owner"], "me");
     assert_eq!(fact(&acquired, "fencing_token"), held["fencing_token"].to_string());
     let arguments = ["lock", "renew", "a/b", "--ttl", "2m", "--json"];
-    let environment = [("KEYLATCH_URL", url(&service)), ("KEYLATCH_TOKEN", token.clone())];
+    let environment = [("KEYLATCH_URL", service.url()), ("KEYLATCH_TOKEN", token.clone())];
     let renewed = KEYLATCH.run_with(&arguments, &environment).await;
     assert_eq!(json_of(&renewed)["ttl_ms"], 120_000, "{renewed:?}");
     let released = lock(&service, &["release", "a/b", "--token", &token]).await;
@@ -117,7 +113,7 @@ async fn list_has_a_row_for_each_holder() {
 /// The head of a table in a new terminal, by util-linux's `script`.
 async fn head_on_terminal(service: &Service, no_color: Option<&str>) -> String {
     let command =
-        format!("exec {} lock list --server {}", env!("CARGO_BIN_EXE_keylatch"), url(service));
+        format!("exec {} lock list --server {}", env!("CARGO_BIN_EXE_keylatch"), service.url());
     let terminal = ["script", "--quiet", "--return", "--command", &command, "/dev/null"];
     let path = ("PATH", "/usr/bin:/bin");
     let environment = no_color.map_or(vec![path], |value| vec![path, ("NO_COLOR", value)]);
@@ -246,11 +242,7 @@ async fn hold_of_a_broken_lease_ends_with_the_reason() {
 async fn watch_prints_a_line_for_each_change() {
     let service = Service::start("memory:").await;
     let watching = [start(&service, &["watch", "a"]), start(&service, &["watch", "a", "--json"])];
-    let is_watched = async || {
-        let metrics = service.get("/metrics").await.text;
-        metrics.contains("keylatch_http_streams{kind=\"watch\"} 2").then_some(())
-    };
-    eventually(is_watched).await;
+    service.reaches("keylatch_http_streams{kind=\"watch\"}", 2).await;
     let held = service.create("a", &json!({"owner": "me"})).await;
     service.release("a", &held.token()).await;
     service.stop().await;

@@ -12,10 +12,6 @@ use serde_json::json;
 
 use crate::KEYLATCH;
 
-fn url(service: &Service) -> String {
-    format!("http://{}", service.address)
-}
-
 async fn run(server: &str, arguments: &[&str]) -> Exit {
     KEYLATCH.run_with(&[&["run"], arguments].concat(), &[("KEYLATCH_URL", server)]).await
 }
@@ -34,7 +30,7 @@ async fn command_runs_under_its_lock_and_releases_it() {
     let service = Service::start("memory:").await;
     let stage = ScriptDirectory::new();
     let script = "echo $KEYLATCH_NAME $KEYLATCH_FENCING_TOKEN; begun; held; exit 7";
-    let running = stage.run(&KEYLATCH, &url(&service), &["--owner", "alice", "a b"], script);
+    let running = stage.run(&KEYLATCH, &service.url(), &["--owner", "alice", "a b"], script);
     stage.begun().await;
     let look = service.look("a%20b").await;
     assert_eq!(look.json["owner"], "alice", "{look:?}");
@@ -49,17 +45,17 @@ async fn command_runs_under_its_lock_and_releases_it() {
 #[tokio::test]
 async fn text_runs_by_the_shell() {
     let service = Service::start("memory:").await;
-    let ended = run(&url(&service), &["-c", "echo $KEYLATCH_NAME; exit 7", "a"]).await;
+    let ended = run(&service.url(), &["-c", "echo $KEYLATCH_NAME; exit 7", "a"]).await;
     is(&ended, 7, &[]);
     assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), ("a\n", ""));
-    let both = run(&url(&service), &["-c", "true", "a", "--", "true"]).await;
+    let both = run(&service.url(), &["-c", "true", "a", "--", "true"]).await;
     is(&both, 64, &["cannot be used with"]);
 }
 
 #[tokio::test]
 async fn shell_before_its_text_is_no_lock() {
     let service = Service::start("memory:").await;
-    let url = url(&service);
+    let url = service.url();
     for shell in ["sh", "bash", "dash", "zsh", "ksh", "fish", "/bin/sh"] {
         let ended = run(&url, &["foo", shell, "-c", "echo hi"]).await;
         is(&ended, 64, &[&format!("keylatch run foo -- {shell} -c TEXT")]);
@@ -79,9 +75,9 @@ async fn shell_before_its_text_is_no_lock() {
 async fn trying_once_does_not_wait() {
     let service = Service::start("memory:").await;
     service.create("a", &json!({"ttl_ms": 600_000, "owner": "alice"})).await;
-    let ended = run(&url(&service), &["-n", "a", "--", "true"]).await;
+    let ended = run(&service.url(), &["-n", "a", "--", "true"]).await;
     is(&ended, 73, &["`a` is held by alice"]);
-    is(&run(&url(&service), &["-n", "--wait", "1s", "a", "--", "true"]).await, 64, &["--wait"]);
+    is(&run(&service.url(), &["-n", "--wait", "1s", "a", "--", "true"]).await, 64, &["--wait"]);
 }
 
 #[tokio::test]
@@ -101,7 +97,7 @@ async fn exit_code_is_that_of_the_command() {
         ("kill -KILL $$", 137),
         ("kill -40 $$", 168),
     ] {
-        let ended = run(&url(&service), &["a", "--", "sh", "-c", script]).await;
+        let ended = run(&service.url(), &["a", "--", "sh", "-c", script]).await;
         is(&ended, code, &[]);
         assert_eq!(ended.stderr, "", "{script}");
         assert_eq!(service.look("a").await.status, 404, "{script}");
@@ -113,11 +109,11 @@ async fn lock_is_renewed_while_the_command_runs() {
     let service = Service::start("memory:").await;
     let stage = ScriptDirectory::new();
     let script = "begun; held";
-    let running = stage.run(&KEYLATCH, &url(&service), &["--ttl", "5s", "a"], script);
+    let running = stage.run(&KEYLATCH, &service.url(), &["--ttl", "5s", "a"], script);
     stage.begun().await;
     let fencing_token = service.look("a").await.fencing_token();
     // Another client waits for longer than the TTL and does not get the lock.
-    let ended = run(&url(&service), &["--wait", "6s", "a", "--", "true"]).await;
+    let ended = run(&service.url(), &["--wait", "6s", "a", "--", "true"]).await;
     is(&ended, 73, &["`a` is held by"]);
     assert_eq!(service.look("a").await.fencing_token(), fencing_token);
     stage.go();
@@ -129,9 +125,9 @@ async fn command_waits_for_the_lock() {
     let service = Service::start("memory:").await;
     let (first, second) = (ScriptDirectory::new(), ScriptDirectory::new());
     let script = "echo $KEYLATCH_FENCING_TOKEN; begun; held";
-    let one = first.run(&KEYLATCH, &url(&service), &["a"], script);
+    let one = first.run(&KEYLATCH, &service.url(), &["a"], script);
     first.begun().await;
-    let two = second.run(&KEYLATCH, &url(&service), &["--wait", "1m", "a"], script);
+    let two = second.run(&KEYLATCH, &service.url(), &["--wait", "1m", "a"], script);
     first.go();
     second.begun().await;
     second.go();
@@ -146,7 +142,7 @@ async fn command_waits_for_the_lock() {
 async fn held_lock_exits_73_and_names_the_holder() {
     let service = Service::start("memory:").await;
     let held = service.create("a", &json!({"owner": "alice"})).await;
-    let ended = run(&url(&service), &["--wait", "0s", "a", "--", "echo", "ran"]).await;
+    let ended = run(&service.url(), &["--wait", "0s", "a", "--", "echo", "ran"]).await;
     is(&ended, 73, &["keylatch: `a` is held by alice"]);
     assert_eq!(ended.stdout, "");
     assert_eq!(service.look("a").await.fencing_token(), held.fencing_token());
@@ -187,9 +183,9 @@ async fn wrong_arguments_exit_64() {
 #[tokio::test]
 async fn program_that_cannot_start_releases_its_lock() {
     let service = Service::start("memory:").await;
-    let ended = run(&url(&service), &["a", "--", "no-such-program"]).await;
+    let ended = run(&service.url(), &["a", "--", "no-such-program"]).await;
     is(&ended, 127, &["keylatch: `no-such-program` is not found"]);
-    let ended = run(&url(&service), &["a", "--", "/etc/passwd"]).await;
+    let ended = run(&service.url(), &["a", "--", "/etc/passwd"]).await;
     is(&ended, 126, &["keylatch: `/etc/passwd` cannot be executed"]);
     assert_eq!(service.look("a").await.status, 404);
 }
@@ -205,15 +201,15 @@ async fn unreachable_service_exits_69() {
     let mut redis = RedisServer::start().await;
     let service = Service::by_default(&redis.url()).await;
     redis.kill().await;
-    let ended = run(&url(&service), &arguments).await;
-    is(&ended, 69, &["keylatch: ", &url(&service), "503"]);
+    let ended = run(&service.url(), &arguments).await;
+    is(&ended, 69, &["keylatch: ", &service.url(), "503"]);
     assert_eq!(ended.stdout, "");
 }
 
 #[tokio::test]
 async fn other_server_exits_76() {
     let service = Service::start("memory:").await;
-    let elsewhere = format!("{}/elsewhere", url(&service));
+    let elsewhere = format!("{}/elsewhere", service.url());
     let ended = run(&elsewhere, &["a", "--", "echo", "ran"]).await;
     is(&ended, 76, &["keylatch: ", &elsewhere, "404"]);
     assert_eq!(ended.stdout, "");
@@ -247,7 +243,7 @@ async fn lost_lock_stops_the_command() {
     let service = Service::start(&redis.url()).await;
     let stage = ScriptDirectory::new();
     let script = "trap 'echo stopped; exit 0' TERM; begun; held";
-    let running = stage.run(&KEYLATCH, &url(&service), &["--ttl", "4s", "a"], script);
+    let running = stage.run(&KEYLATCH, &service.url(), &["--ttl", "4s", "a"], script);
     stage.begun().await;
     redis.run::<()>(&["FLUSHALL"]).await;
     let ended = running.ended().await;
@@ -261,7 +257,7 @@ async fn lost_lock_resumes_and_stops_a_paused_command() {
     let service = Service::start(&redis.url()).await;
     let stage = ScriptDirectory::new();
     let script = "trap 'echo stopped; exit 0' TERM; begun; kill -STOP $$; held";
-    let running = stage.run(&KEYLATCH, &url(&service), &["--ttl", "4s", "a"], script);
+    let running = stage.run(&KEYLATCH, &service.url(), &["--ttl", "4s", "a"], script);
     stage.begun().await;
     redis.run::<()>(&["FLUSHALL"]).await;
     let ended = running.ended().await;
@@ -275,7 +271,7 @@ async fn lost_lock_kills_a_command_and_its_children() {
     let service = Service::start(&redis.url()).await;
     let stage = ScriptDirectory::new();
     let script = "trap '' TERM; (held) & (held) & begun; wait";
-    let running = stage.run(&KEYLATCH, &url(&service), &["--ttl", "4s", "a"], script);
+    let running = stage.run(&KEYLATCH, &service.url(), &["--ttl", "4s", "a"], script);
     stage.begun().await;
     assert!(stage.is_alive());
     redis.run::<()>(&["FLUSHALL"]).await;
@@ -290,7 +286,7 @@ async fn full_stderr_pipe_does_not_prevent_stopping() {
     let stage = ScriptDirectory::new();
     // As much as a pipe holds.
     let script = "head -c 65536 /dev/zero >&2; begun; held";
-    let running = stage.run(&KEYLATCH, &url(&service), &["--ttl", "4s", "a"], script);
+    let running = stage.run(&KEYLATCH, &service.url(), &["--ttl", "4s", "a"], script);
     stage.begun().await;
     redis.run::<()>(&["FLUSHALL"]).await;
     stage.left().await;
@@ -305,7 +301,7 @@ async fn child_of_the_command_may_outlive_it() {
     // The shell ends at once, and its child only when its parent has.
     let script = "(trap 'while kill -0 $$; do :; done; echo done >done; exit' TERM; begun; held) &
         wait";
-    let running = stage.run(&KEYLATCH, &url(&service), &["--ttl", "4s", "a"], script);
+    let running = stage.run(&KEYLATCH, &service.url(), &["--ttl", "4s", "a"], script);
     stage.begun().await;
     redis.run::<()>(&["FLUSHALL"]).await;
     is(&running.ended().await, 75, &["the command was stopped"]);
@@ -374,7 +370,7 @@ async fn command_of_a_taken_over_lock_is_killed_after_a_moment() {
     let service = Service::start(&redis.url()).await;
     let stage = ScriptDirectory::new();
     let script = "trap 'echo asked >asked' TERM; begun; held; held; held";
-    let running = stage.run(&KEYLATCH, &url(&service), &["--ttl", "12s", "a"], script);
+    let running = stage.run(&KEYLATCH, &service.url(), &["--ttl", "12s", "a"], script);
     stage.begun().await;
     redis.run::<()>(&["FLUSHALL"]).await;
     // By its own count, `run` would signal the command at 4 s and kill it at 12 s.
@@ -412,7 +408,7 @@ async fn paused_holder_stops_its_command_when_resumed() {
     let service = Service::start("memory:").await;
     let stage = ScriptDirectory::new();
     let script = "trap 'echo stopped >stopped' TERM; begun; held; held";
-    let running = stage.run(&KEYLATCH, &url(&service), &["--ttl", "3s", "a"], script);
+    let running = stage.run(&KEYLATCH, &service.url(), &["--ttl", "3s", "a"], script);
     stage.begun().await;
     let fencing_token = service.look("a").await.fencing_token();
     running.signal("-STOP");

@@ -10,10 +10,6 @@ use keylatch_testkit::{
 
 use crate::KEYLATCH;
 
-fn url(service: &Service) -> String {
-    format!("http://{}", service.address)
-}
-
 /// A child in a session of its own, one in a group of its own, and a daemon whose parents have ended.
 const SCATTER: &str = "
     exec >/dev/null 2>&1
@@ -35,7 +31,7 @@ async fn lost_lock_stops_children_in_sessions_and_groups_of_their_own() {
     let service = Service::start(&redis.url()).await;
     let stage = ScriptDirectory::new();
     let script = format!("{SCATTER}; wait");
-    let running = stage.run(&KEYLATCH, &url(&service), &["--ttl", "5s", "a"], &script);
+    let running = stage.run(&KEYLATCH, &service.url(), &["--ttl", "5s", "a"], &script);
     scattered(&stage).await;
     redis.run::<()>(&["FLUSHALL"]).await;
     let ended = running.ended().await;
@@ -50,7 +46,7 @@ async fn lost_lock_kills_children_that_ignore_sigterm() {
     let service = Service::start(&redis.url()).await;
     let stage = ScriptDirectory::new();
     let script = format!("trap '' TERM; {SCATTER}; trap - TERM; held");
-    let running = stage.run(&KEYLATCH, &url(&service), &["--ttl", "5s", "a"], &script);
+    let running = stage.run(&KEYLATCH, &service.url(), &["--ttl", "5s", "a"], &script);
     scattered(&stage).await;
     redis.run::<()>(&["FLUSHALL"]).await;
     let ended = running.ended().await;
@@ -76,7 +72,7 @@ async fn lost_lock_spares_what_the_command_did_not_start() {
             &script,
             &before,
         ],
-        &[("KEYLATCH_URL", &url(&service))],
+        &[("KEYLATCH_URL", &service.url())],
     );
     stage.begun().await;
     elsewhere.begun().await;
@@ -93,7 +89,7 @@ async fn child_continues_after_the_command_has_ended_by_itself() {
     let stage = ScriptDirectory::new();
     let script = "setsid sh -c 'echo >begun; read word <go; echo >later' >/dev/null 2>&1 &
         until [ -e begun ]; do sleep 0.01; done; exit 3";
-    let running = stage.run(&KEYLATCH, &url(&service), &["a"], script);
+    let running = stage.run(&KEYLATCH, &service.url(), &["a"], script);
     assert_eq!(running.ended().await.code, Some(3));
     stage.go();
     stage.has("later").await;
@@ -104,7 +100,7 @@ async fn orphan_of_the_command_leaves_no_zombie() {
     let service = Service::start("memory:").await;
     let stage = ScriptDirectory::new();
     let script = "(sh -c 'echo $$ >pid; mv pid orphan' &); begun; held";
-    let running = stage.run(&KEYLATCH, &url(&service), &["a"], script);
+    let running = stage.run(&KEYLATCH, &service.url(), &["a"], script);
     stage.has("orphan").await;
     let process = format!("/proc/{}", stage.read("orphan").trim());
     eventually(async || (!std::path::Path::new(&process).exists()).then_some(())).await;

@@ -12,10 +12,6 @@ use crate::KEYLATCH;
 /// The path of [`KEYLATCH`], for scripts.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_keylatch");
 
-fn url(service: &Service) -> String {
-    format!("http://{}", service.address)
-}
-
 #[tokio::test]
 async fn commands_that_share_a_lock_run_together_each_in_a_slot() {
     let service = Service::start("memory:").await;
@@ -23,11 +19,11 @@ async fn commands_that_share_a_lock_run_together_each_in_a_slot() {
     let script = "echo slot $KEYLATCH_SLOT; begun; held";
     let mut running = Vec::new();
     for stage in &stages {
-        running.push(stage.run(&KEYLATCH, &url(&service), &["--limit", "2", "pool"], script));
+        running.push(stage.run(&KEYLATCH, &service.url(), &["--limit", "2", "pool"], script));
         stage.begun().await;
     }
     let arguments = ["run", "--limit", "2", "--wait", "0s", "pool", "--", "true"];
-    let third = KEYLATCH.run_with(&arguments, &[("KEYLATCH_URL", &url(&service))]).await;
+    let third = KEYLATCH.run_with(&arguments, &[("KEYLATCH_URL", &service.url())]).await;
     assert_eq!(third.code, Some(73), "{third:?}");
     stages.iter().for_each(ScriptDirectory::go);
     for (slot, running) in running.into_iter().enumerate() {
@@ -41,12 +37,12 @@ async fn readers_run_together_and_a_writer_does_not() {
     let service = Service::start("memory:").await;
     let (reader, other) = (ScriptDirectory::new(), ScriptDirectory::new());
     let script = "echo \"slot $KEYLATCH_SLOT.\"; begun; held";
-    let one = reader.run(&KEYLATCH, &url(&service), &["--shared", "file"], script);
+    let one = reader.run(&KEYLATCH, &service.url(), &["--shared", "file"], script);
     reader.begun().await;
-    let two = other.run(&KEYLATCH, &url(&service), &["--shared", "file"], script);
+    let two = other.run(&KEYLATCH, &service.url(), &["--shared", "file"], script);
     other.begun().await;
     let arguments = ["run", "--wait", "0s", "file", "--", "true"];
-    let writer = KEYLATCH.run_with(&arguments, &[("KEYLATCH_URL", &url(&service))]).await;
+    let writer = KEYLATCH.run_with(&arguments, &[("KEYLATCH_URL", &service.url())]).await;
     assert_eq!(writer.code, Some(73), "{writer:?}");
     reader.go();
     other.go();
@@ -62,7 +58,7 @@ async fn run_within_a_run_enters_the_lock_again_and_leaves_it_held() {
     let stage = ScriptDirectory::new();
     let inner = format!("'{PROGRAM}' run --wait 0s a -- sh -c 'echo $KEYLATCH_FENCING_TOKEN'");
     let script = format!("echo $KEYLATCH_FENCING_TOKEN; {inner}; begun; held");
-    let running = stage.run(&KEYLATCH, &url(&service), &["a"], &script);
+    let running = stage.run(&KEYLATCH, &service.url(), &["a"], &script);
     stage.begun().await;
     let look = service.look("a").await;
     assert_eq!(look.status, 200, "the inner run released the lock of the outer one");
@@ -80,7 +76,7 @@ async fn run_within_a_run_changes_neither_the_ttl_nor_who_else_may_hold_the_lock
     let stage = ScriptDirectory::new();
     let inner =
         format!("'{PROGRAM}' run --ttl 1h --shared a -- sh -c 'echo >inner; read -r word <go'");
-    let running = stage.run(&KEYLATCH, &url(&service), &["--ttl", "10s", "a"], &inner);
+    let running = stage.run(&KEYLATCH, &service.url(), &["--ttl", "10s", "a"], &inner);
     stage.has("inner").await;
     let look = service.look("a").await;
     assert!(look.json["expires_in_ms"].as_u64() <= Some(10_000), "{look:?}");
@@ -93,13 +89,13 @@ async fn run_within_a_run_changes_neither_the_ttl_nor_who_else_may_hold_the_lock
 #[tokio::test]
 async fn run_at_another_service_does_not_send_the_token_there() {
     let (service, other) = (Service::start("memory:").await, Service::start("memory:").await);
-    let elsewhere = url(&other);
+    let elsewhere = other.url();
     let inner =
         format!("'{PROGRAM}' run --server {elsewhere} a -- sh -c 'echo >inner; read -r word <go'");
     let stage = ScriptDirectory::new();
     let running = stage.run(
         &KEYLATCH,
-        &url(&service),
+        &service.url(),
         &["a"],
         &format!("echo $KEYLATCH_TOKEN >token; {inner}"),
     );
@@ -118,7 +114,7 @@ async fn run_of_another_lock_within_a_run_has_a_lease_of_its_own() {
         "'{PROGRAM}' run b -- sh -c 'echo \"slot $KEYLATCH_SLOT. limit $KEYLATCH_LIMIT.\"'"
     );
     let arguments = ["run", "--limit", "3", "a", "--", "sh", "-c", &inner];
-    let ended = KEYLATCH.run_with(&arguments, &[("KEYLATCH_URL", &url(&service))]).await;
+    let ended = KEYLATCH.run_with(&arguments, &[("KEYLATCH_URL", &service.url())]).await;
     assert_eq!((ended.code, &*ended.stdout), (Some(0), "slot . limit .\n"), "{ended:?}");
     assert_eq!(service.look("b").await.status, 404);
 }
@@ -127,7 +123,7 @@ async fn run_of_another_lock_within_a_run_has_a_lease_of_its_own() {
 async fn command_of_a_broken_lease_is_stopped_with_75() {
     let service = Service::start("memory:").await;
     let stage = ScriptDirectory::new();
-    let running = stage.run(&KEYLATCH, &url(&service), &["--ttl", "6s", "a"], "begun; held");
+    let running = stage.run(&KEYLATCH, &service.url(), &["--ttl", "6s", "a"], "begun; held");
     stage.begun().await;
     let fencing_token = service.look("a").await.fencing_token();
     let body = json!({"reason": "it hangs", "fencing_token": fencing_token});

@@ -11,12 +11,8 @@ use crate::KEYLATCH;
 /// The path of [`KEYLATCH`], for scripts.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_keylatch");
 
-fn url(service: &Service) -> String {
-    format!("http://{}", service.address)
-}
-
 async fn run(service: &Service, arguments: &[&str]) -> Exit {
-    KEYLATCH.run_with(&[&["run"], arguments].concat(), &[("KEYLATCH_URL", &url(service))]).await
+    KEYLATCH.run_with(&[&["run"], arguments].concat(), &[("KEYLATCH_URL", &service.url())]).await
 }
 
 async fn is_free(service: &Service, name: &str) {
@@ -29,7 +25,7 @@ async fn command_runs_under_all_locks_and_releases_them() {
     let stage = ScriptDirectory::new();
     let script = "echo \"$KEYLATCH_NAMES\"; echo \"$KEYLATCH_FENCING_TOKENS\"
         echo \"$KEYLATCH_NAME.$KEYLATCH_FENCING_TOKEN.$KEYLATCH_SLOTS.\"; begun; held; exit 7";
-    let running = stage.run(&KEYLATCH, &url(&service), &["b", "a b=1", "c"], script);
+    let running = stage.run(&KEYLATCH, &service.url(), &["b", "a b=1", "c"], script);
     stage.begun().await;
     let mut tokens = String::new();
     for (name, path) in [("b", "b"), ("a b=1", "a%20b%3D1"), ("c", "c")] {
@@ -57,10 +53,10 @@ async fn one_held_lock_is_named_and_the_others_stay_free() {
 async fn command_waits_for_the_last_of_its_locks() {
     let service = Service::start("memory:").await;
     let (first, second) = (ScriptDirectory::new(), ScriptDirectory::new());
-    let one = first.run(&KEYLATCH, &url(&service), &["a", "b"], "begun; held");
+    let one = first.run(&KEYLATCH, &service.url(), &["a", "b"], "begun; held");
     first.begun().await;
     let arguments = ["--wait", "1m", "c", "b"];
-    let two = second.run(&KEYLATCH, &url(&service), &arguments, "begun; held");
+    let two = second.run(&KEYLATCH, &service.url(), &arguments, "begun; held");
     first.go();
     second.begun().await;
     second.go();
@@ -73,7 +69,7 @@ async fn broken_lock_stops_the_command_and_the_others_are_released() {
     let stage = ScriptDirectory::new();
     let arguments = ["--ttl", "6s", "a", "b"];
     let script = "trap 'echo stopped; exit 0' TERM; begun; held";
-    let running = stage.run(&KEYLATCH, &url(&service), &arguments, script);
+    let running = stage.run(&KEYLATCH, &service.url(), &arguments, script);
     stage.begun().await;
     let fencing_token = service.look("b").await.fencing_token();
     let body = json!({"reason": "it hangs", "fencing_token": fencing_token});
@@ -122,7 +118,7 @@ async fn run_within_a_run_of_the_same_set_leaves_it_held() {
     let tokens = "echo \"$KEYLATCH_FENCING_TOKENS\" | sort";
     let inner = format!("'{PROGRAM}' run --wait 0s --shared b a -- sh -c '{tokens}'");
     let script = format!("{tokens}; {inner}; begun; held");
-    let running = stage.run(&KEYLATCH, &url(&service), &["a", "b"], &script);
+    let running = stage.run(&KEYLATCH, &service.url(), &["a", "b"], &script);
     stage.begun().await;
     for name in ["a", "b"] {
         let look = service.look(name).await;
@@ -143,7 +139,7 @@ async fn run_of_one_lock_within_a_run_of_a_set_enters_it_again() {
     let names = "echo \"$KEYLATCH_NAME.$KEYLATCH_NAMES\"";
     let inner = format!("'{PROGRAM}' run --wait 0s b -- sh -c '{names}'");
     let running =
-        stage.run(&KEYLATCH, &url(&service), &["a", "b"], &format!("{inner}; begun; held"));
+        stage.run(&KEYLATCH, &service.url(), &["a", "b"], &format!("{inner}; begun; held"));
     stage.begun().await;
     assert_eq!(service.look("b").await.status, 200, "the inner run released it");
     stage.go();

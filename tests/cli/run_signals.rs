@@ -10,17 +10,13 @@ use tokio::io::AsyncWriteExt as _;
 
 use crate::KEYLATCH;
 
-fn url(service: &Service) -> String {
-    format!("http://{}", service.address)
-}
-
 #[tokio::test]
 async fn signals_are_forwarded() {
     let service = Service::start("memory:").await;
     for signal in ["TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "ALRM"] {
         let stage = ScriptDirectory::new();
         let script = format!("trap 'echo {signal}; exit 3' {signal}; begun; held");
-        let running = stage.run(&KEYLATCH, &url(&service), &["a"], &script);
+        let running = stage.run(&KEYLATCH, &service.url(), &["a"], &script);
         stage.begun().await;
         running.signal(&format!("-{signal}"));
         let ended = running.ended().await;
@@ -35,7 +31,7 @@ async fn command_ended_by_a_forwarded_signal_exits_128_plus_signal() {
     let service = Service::start("memory:").await;
     for (signal, code) in [("TERM", 143), ("INT", 130), ("USR1", 138)] {
         let stage = ScriptDirectory::new();
-        let running = stage.run(&KEYLATCH, &url(&service), &["a"], "begun; held");
+        let running = stage.run(&KEYLATCH, &service.url(), &["a"], "begun; held");
         stage.begun().await;
         running.signal(&format!("-{signal}"));
         assert_eq!(running.ended().await.code, Some(code), "{signal}");
@@ -51,7 +47,7 @@ async fn ignored_signal_stays_ignored() {
     let nohup = r#"trap "" HUP; exec "$0" run a -- sh -c "$1""#;
     let running = RunningCommand::of(
         &["sh", "-c", nohup, env!("CARGO_BIN_EXE_keylatch"), &script],
-        &[("KEYLATCH_URL", &url(&service))],
+        &[("KEYLATCH_URL", &service.url())],
     );
     stage.begun().await;
     running.signal("-HUP");
@@ -65,7 +61,7 @@ async fn signal_ends_the_wait_and_leaves_the_queue() {
     let held = service.create("a", &json!({"ttl_ms": 60_000})).await;
     for (signal, number, code) in [("TERM", 15, 143), ("INT", 2, 130)] {
         let stage = ScriptDirectory::new();
-        let running = stage.run(&KEYLATCH, &url(&service), &["--wait", "1m", "a"], "begun");
+        let running = stage.run(&KEYLATCH, &service.url(), &["--wait", "1m", "a"], "begun");
         // It listens to signals before it asks, and asks before it ends.
         running.catches(number).await;
         running.signal(&format!("-{signal}"));
@@ -82,11 +78,11 @@ async fn paused_command_keeps_its_lock() {
     let service = Service::start("memory:").await;
     let stage = ScriptDirectory::new();
     let running =
-        stage.run(&KEYLATCH, &url(&service), &["--ttl", "5s", "a"], "begun; kill -STOP $$; exit 5");
+        stage.run(&KEYLATCH, &service.url(), &["--ttl", "5s", "a"], "begun; kill -STOP $$; exit 5");
     stage.begun().await;
     let fencing_token = service.look("a").await.fencing_token();
     let other =
-        ScriptDirectory::new().run(&KEYLATCH, &url(&service), &["--wait", "6s", "a"], "begun");
+        ScriptDirectory::new().run(&KEYLATCH, &service.url(), &["--wait", "6s", "a"], "begun");
     assert_eq!(other.ended().await.code, Some(73));
     assert_eq!(service.look("a").await.fencing_token(), fencing_token);
     running.signal("-CONT");
@@ -112,7 +108,7 @@ async fn command_has_the_terminal_and_its_keys() {
     );
     let mut child = tokio::process::Command::new("env")
         .args(["--default-signal", "script", "--quiet", "--return", "--command", &run, "/dev/null"])
-        .env("KEYLATCH_URL", url(&service))
+        .env("KEYLATCH_URL", service.url())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .kill_on_drop(true)

@@ -7,10 +7,6 @@ use serde_json::json;
 
 use crate::KEYLATCH;
 
-fn url(service: &Service) -> String {
-    format!("http://{}", service.address)
-}
-
 #[tokio::test]
 async fn long_wait_keeps_its_queue_position() {
     let mut config = config("memory:");
@@ -20,9 +16,9 @@ async fn long_wait_keeps_its_queue_position() {
     let held = service.create("a", &json!({"ttl_ms": 60_000})).await;
     let (first, second) = (ScriptDirectory::new(), ScriptDirectory::new());
     let script = "echo $KEYLATCH_FENCING_TOKEN; begun; held";
-    let one = first.run(&KEYLATCH, &url(&service), &["--wait", "1m", "a"], script);
+    let one = first.run(&KEYLATCH, &service.url(), &["--wait", "1m", "a"], script);
     in_line(&service, 1).await;
-    let two = second.run(&KEYLATCH, &url(&service), &["--wait", "1m", "a"], script);
+    let two = second.run(&KEYLATCH, &service.url(), &["--wait", "1m", "a"], script);
     in_line(&service, 2).await;
     // The time of the first one's first request is over.
     eventually(async || (refused(&service).await > 0).then_some(())).await;
@@ -47,7 +43,7 @@ async fn service_without_waiting_is_polled() {
     let service = Service::start_with(config).await;
     let held = service.create("a", &json!({"ttl_ms": 60_000})).await;
     let stage = ScriptDirectory::new();
-    let running = stage.run(&KEYLATCH, &url(&service), &["--wait", "1m", "a"], "begun");
+    let running = stage.run(&KEYLATCH, &service.url(), &["--wait", "1m", "a"], "begun");
     eventually(async || (refused(&service).await > 1).then_some(())).await;
     assert_eq!(service.release("a", &held.token()).await.status, 204);
     assert_eq!(running.ended().await.code, Some(0));
@@ -71,7 +67,7 @@ async fn machine_without_certificates_exits_70_for_https() {
     let ended = run(&format!("https://{}", service.address), &none).await;
     assert_eq!(ended.code, Some(70), "{ended:?}");
     assert!(ended.stderr.contains("the certificates cannot be used: "), "{ended:?}");
-    let ended = run(&url(&service), &none).await;
+    let ended = run(&service.url(), &none).await;
     assert_eq!((ended.code, &*ended.stdout), (Some(0), "ran\n"), "{ended:?}");
 }
 
@@ -88,10 +84,8 @@ async fn in_line(service: &Service, waiting: u64) {
 /// How many requests for a lock were answered that it is held.
 async fn refused(service: &Service) -> u64 {
     let of = "keylatch_http_request_duration_seconds_count{method=\"POST\",\
-              route=\"/v1/locks/{name}\",status=\"409\"} ";
-    let metrics = service.get("/metrics").await.text;
-    let count = metrics.lines().find_map(|line| line.strip_prefix(of));
-    count.map_or(0, |count| count.parse().expect("a number"))
+              route=\"/v1/locks/{name}\",status=\"409\"}";
+    service.metric(of).await
 }
 
 #[tokio::test]
@@ -114,7 +108,7 @@ async fn on_terminal(arguments: &str) -> Exit {
 async fn waiting_command_says_on_a_terminal_who_holds_the_lock_and_how_many_are_ahead() {
     let service = Service::start("memory:").await;
     service.create("a", &json!({"owner": "runner 7", "ttl_ms": 60_000})).await;
-    let url = url(&service);
+    let url = service.url();
     let arguments = ["run", "--server", &url, "--wait", "1m", "a", "--", "true"];
     let other = KEYLATCH.start(&arguments, &[]);
     in_line(&service, 1).await;
@@ -137,7 +131,7 @@ async fn waiting_command_says_on_a_terminal_who_holds_the_lock_and_how_many_are_
 async fn client_that_is_first_in_line_has_none_ahead() {
     let service = Service::start("memory:").await;
     service.create("a", &json!({"mode": "shared", "ttl_ms": 60_000})).await;
-    let ended = on_terminal(&format!("run a --wait 2s -c true --server {}", url(&service))).await;
+    let ended = on_terminal(&format!("run a --wait 2s -c true --server {}", service.url())).await;
     let said = "held by 1 client that shares it; none ahead";
     assert!(ended.stdout.contains(said), "{ended:?}");
 }

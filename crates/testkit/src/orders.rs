@@ -9,7 +9,7 @@ use keylatch::http::Guard;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
-use crate::{Answer, Api, Service, Upstream, config, eventually};
+use crate::{Answer, Api, Service, Upstream, config};
 
 /// A service that guards `/orders` in front of an [`Upstream`].
 #[derive(Debug)]
@@ -76,12 +76,7 @@ impl Api {
 
     /// Waits until the service handles so many requests, besides the one that asks.
     pub async fn has_in_hand(&self, requests: usize) {
-        let line = format!("keylatch_http_in_flight {}", requests + 1);
-        eventually(async || {
-            let metrics = self.get("/metrics").await;
-            metrics.text.lines().any(|found| found == line).then_some(())
-        })
-        .await;
+        self.reaches("keylatch_http_in_flight", requests as u64 + 1).await;
     }
 }
 

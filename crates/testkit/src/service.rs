@@ -123,6 +123,11 @@ impl Api {
         }
     }
 
+    /// Its URL.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
     /// A request; `path` is percent-encoded already.
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.client.request(method, format!("http://{}{path}", self.address))
@@ -131,6 +136,19 @@ impl Api {
     /// `GET path`.
     pub async fn get(&self, path: &str) -> Answer {
         Answer::of(self.request(Method::GET, path)).await
+    }
+
+    /// The value of a series of `/metrics`, such as `keylatch_http_streams{kind="hold"}`; 0 where there is none.
+    pub async fn metric(&self, series: &str) -> u64 {
+        let metrics = self.get("/metrics").await.text;
+        let value = |line: &str| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok();
+        metrics.lines().find_map(value).unwrap_or(0)
+    }
+
+    /// Waits until a series has this value.
+    #[track_caller]
+    pub fn reaches(&self, series: &str, value: u64) -> impl Future<Output = ()> {
+        eventually(async move || (self.metric(series).await == value).then_some(()))
     }
 
     /// `POST /v1/locks/{name}` with a JSON body.
