@@ -208,8 +208,8 @@ async fn set_outlives_the_process(store: &TestStore) {
 async fn cluster_and_redlock_take_no_sets_and_say_so_every_time() {
     use keylatch_core::store::StoreError;
     let stores = [
-        keylatch_testkit::stores::cluster().await,
-        keylatch_testkit::stores::redlock().await,
+        keylatch_testkit::engines::stores::cluster().await,
+        keylatch_testkit::engines::stores::redlock().await,
         keylatch_testkit::stores::divided().await,
     ];
     for started in stores {

@@ -103,7 +103,9 @@ fn expand(needs: &str, function: TokenStream) -> Result<TokenStream, String> {
     let mut tests = String::new();
     let stores = MATRIX.iter().filter(|(_, can)| needs.iter().all(|need| can.contains(need)));
     for (store, _) in stores {
-        let start = format!("::keylatch_testkit::stores::{store}()");
+        let module =
+            if feature_of(store) == Some("test-engines") { "engines::stores" } else { "stores" };
+        let start = format!("::keylatch_testkit::{module}::{store}()");
         if let Some(feature) = feature_of(store) {
             let _ = writeln!(tests, "#[cfg(feature = {feature:?})]");
         }

@@ -54,7 +54,7 @@
 
 mod browser;
 #[cfg(feature = "engines")]
-mod engines;
+pub mod engines;
 mod events;
 mod fake_engine;
 mod keyring;

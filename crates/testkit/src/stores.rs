@@ -1,7 +1,7 @@
 //! The stores of the matrix: how each is started, and what a test can do with it.
 //!
 //! The matrix itself, with what each store can do, is in `keylatch-testkit-macros`. Each line of it has
-//! a function here, or in `engines/stores.rs`, that starts the store.
+//! a function here that starts the store; those of the feature `engines` are in `engines/stores.rs`.
 
 use std::fmt;
 use std::ops::Deref;
@@ -12,8 +12,6 @@ use async_trait::async_trait;
 use keylatch::config::Config;
 use tempfile::TempDir;
 
-#[cfg(feature = "engines")]
-pub use crate::engines::stores::*;
 use crate::store_time::pass_for_store;
 use crate::{FakeEngine, Faults, OpenStore, RedisServer, Service, config, seed, started};
 

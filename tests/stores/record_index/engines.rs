@@ -5,9 +5,10 @@
 use base64::Engine as _;
 use keylatch_core::idempotency::ResolveCommand;
 use keylatch_stores::conditional::Key;
+use keylatch_testkit::engines::stores;
 use keylatch_testkit::zookeeper_client::{Acls, CreateMode};
 use keylatch_testkit::{
-    EtcdServer, FromStore as _, PostgresDatabase, Records, TestStore, ZookeeperServer, soon, stores,
+    EtcdServer, FromStore as _, PostgresDatabase, Records, TestStore, ZookeeperServer, soon,
 };
 use serde_json::json;
 

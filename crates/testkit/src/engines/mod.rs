@@ -10,7 +10,7 @@ mod postgres;
 mod postgres_pair;
 mod redlock;
 mod sentinel;
-pub(crate) mod stores;
+pub mod stores;
 mod zookeeper;
 
 pub use cluster::Cluster;
