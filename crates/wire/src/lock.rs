@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::whole_number;
+
 /// A token: the proof that renewing, releasing and completing ask for. It prints as `Token(..)`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -38,20 +40,16 @@ impl fmt::Debug for SecretToken<'_> {
 
 /// What to create a lock with. Every member is optional, and so is the whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[cfg_attr(
     feature = "openapi",
+    derive(utoipa::ToSchema),
     schema(as = CreateLock, example = json!({"ttl_ms": 30000, "owner": "ci runner 7"}))
 )]
 pub struct CreateLockRequest {
     /// How long the lease lasts unless renewed, in milliseconds. A store may take less: see
     /// `max_ttl_ms` in `GET /v1/info`.
-    #[serde(
-        default,
-        deserialize_with = "crate::whole_number",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(default = 30000, minimum = 100, maximum = 86400000))]
     pub ttl_ms: Option<u64>,
     /// A label for people that says who holds the lock: at most 256 bytes.
@@ -60,22 +58,14 @@ pub struct CreateLockRequest {
     pub owner: Option<String>,
     /// How long to wait in the queue for the lock, in milliseconds. Longer than the service allows is
     /// refused; its default limit is five minutes.
-    #[serde(
-        default,
-        deserialize_with = "crate::whole_number",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(default = 0, minimum = 0, maximum = 300000))]
     pub wait_ms: Option<u64>,
     /// `exclusive`, which is the default, or `shared` with others that ask for `shared`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<LockMode>,
     /// With `shared`: at most so many hold the lock at a time, each in a `slot` of its own.
-    #[serde(
-        default,
-        deserialize_with = "crate::whole_number",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000))]
     pub limit: Option<u64>,
     /// The name under which to enter the lock: 1 to 64 bytes. A token that holds the lock may enter it
@@ -99,10 +89,10 @@ pub enum LockMode {
 
 /// What to hold a lock with. Every member is optional, and so is the whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[cfg_attr(
     feature = "openapi",
+    derive(utoipa::ToSchema),
     schema(
         as = HoldLock,
         example = json!({"ttl_ms": 30000, "owner": "ci runner 7", "max_hold_ms": 600000})
@@ -110,11 +100,7 @@ pub enum LockMode {
 )]
 pub struct HoldLockRequest {
     /// How long the lease lasts if the service itself fails, in milliseconds: it renews at a third.
-    #[serde(
-        default,
-        deserialize_with = "crate::whole_number",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(default = 30000, minimum = 100, maximum = 86400000))]
     pub ttl_ms: Option<u64>,
     /// A label for people that says who holds the lock: at most 256 bytes.
@@ -123,31 +109,19 @@ pub struct HoldLockRequest {
     pub owner: Option<String>,
     /// How long to wait in the queue for the lock, in milliseconds. Longer than the service allows is
     /// refused; its default limit is five minutes.
-    #[serde(
-        default,
-        deserialize_with = "crate::whole_number",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(default = 0, minimum = 0, maximum = 300000))]
     pub wait_ms: Option<u64>,
     /// For how long to hold the lock at most, in milliseconds. Longer than the service allows is
     /// refused; its default limit, which also holds where this member is absent, is a day.
-    #[serde(
-        default,
-        deserialize_with = "crate::whole_number",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(default = 86400000, minimum = 1, maximum = 86400000))]
     pub max_hold_ms: Option<u64>,
     /// `exclusive`, which is the default, or `shared` with others that ask for `shared`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<LockMode>,
     /// With `shared`: at most so many hold the lock at a time, each in a `slot` of its own.
-    #[serde(
-        default,
-        deserialize_with = "crate::whole_number",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000))]
     pub limit: Option<u64>,
     /// The name under which to enter the lock: 1 to 64 bytes. A token that holds the lock may enter it
@@ -159,25 +133,19 @@ pub struct HoldLockRequest {
 
 /// What to renew a lock with. Every member is optional, and so is the whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
-#[cfg_attr(feature = "openapi", schema(as = RenewLock, example = json!({"ttl_ms": 60000})))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = RenewLock, example = json!({"ttl_ms": 60000})))]
 pub struct RenewLockRequest {
     /// How long the lease lasts from now, in milliseconds. A store may take less: see `max_ttl_ms`
     /// in `GET /v1/info`.
-    #[serde(
-        default,
-        deserialize_with = "crate::whole_number",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(default = 30000, minimum = 100, maximum = 86400000))]
     pub ttl_ms: Option<u64>,
 }
 
 /// A lock as its holder sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[cfg_attr(feature = "openapi", schema(example = json!({
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({
     "name": "deploy", "token": "aPbOQ2c1kG0x3nN7mYw5RzT4vL8sJdEf",
     "fencing_token": 1_779_900_000_000_000_u64,
     "owner": "ci runner 7", "ttl_ms": 30000, "waited_ms": 1, "valid_for_ms": 29696,
@@ -247,8 +215,7 @@ pub enum HeldLock {
 
 /// A lock that several hold together, or might.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[cfg_attr(feature = "openapi", schema(example = json!({
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({
     "name": "reports", "owner": null, "mode": "shared", "limit": 5, "holders": [{
         "owner": "worker 3", "fencing_token": 1_779_900_000_000_000_u64, "slot": 0,
         "acquired_at": "2026-05-27T16:40:00.000Z", "expires_in_ms": 29950
@@ -311,9 +278,8 @@ pub struct BreakNote {
 
 /// Whose lease to break, and why.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
-#[cfg_attr(feature = "openapi", schema(as = BreakLock, example = json!({
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = BreakLock, example = json!({
     "reason": "runner 7 is gone", "fencing_token": 1_779_900_000_000_000_u64, "by": "alice"
 })))]
 pub struct BreakLockRequest {
@@ -322,19 +288,11 @@ pub struct BreakLockRequest {
     #[cfg_attr(feature = "openapi", schema(value_type = String, required, min_length = 1, max_length = 256))]
     pub reason: Option<String>,
     /// The fencing token of the grant to break, so that no later grant is broken in its place. Required.
-    #[serde(
-        default,
-        deserialize_with = "crate::whole_number",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = u64, required))]
     pub fencing_token: Option<u64>,
     /// The slot of the holder; all that share the fencing token where it is absent.
-    #[serde(
-        default,
-        deserialize_with = "crate::whole_number",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     pub slot: Option<u32>,
     /// A label for people that says who breaks the lease: at most 256 bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -342,11 +300,7 @@ pub struct BreakLockRequest {
     pub by: Option<String>,
     /// Lets the lease end so soon, in milliseconds from now, be that before its holder's validity ends.
     /// Absent, the lease ends when it would have ended unless renewed.
-    #[serde(
-        default,
-        deserialize_with = "crate::whole_number",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 86400000))]
     pub grace_ms: Option<u64>,
 }
@@ -363,8 +317,7 @@ pub struct LockBreak {
 
 /// The named entries by which a token still holds a lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[cfg_attr(feature = "openapi", schema(example = json!({"entries": ["step-1"]})))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"entries": ["step-1"]})))]
 pub struct LockEntries {
     /// Their names. There is none where the unnamed entry alone is left.
     pub entries: Vec<String>,
@@ -418,8 +371,7 @@ pub enum EndKind {
 
 /// A holder of a lock as everybody sees it, with the lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[cfg_attr(feature = "openapi", schema(example = json!({
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({
     "name": "deploy", "owner": "ci runner 7", "fencing_token": 1_779_900_000_000_000_u64,
     "acquired_at": "2026-05-27T16:40:00.000Z", "expires_in_ms": 29950, "waiting": 0
 })))]

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{LockMode, SecretToken};
+use crate::{LockMode, SecretToken, whole_number};
 
 /// What to create several locks with.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[cfg_attr(
     feature = "openapi",
+    derive(utoipa::ToSchema),
     schema(as = CreateLocks, example = json!({"names": ["account/7", "account/42"], "ttl_ms": 30000}))
 )]
 pub struct CreateLocksRequest {
@@ -24,11 +24,7 @@ pub struct CreateLocksRequest {
     #[cfg_attr(feature = "openapi", schema(required, min_items = 2, max_items = 16))]
     pub names: Vec<String>,
     /// How long the leases last unless renewed, in milliseconds.
-    #[serde(
-        default,
-        deserialize_with = "crate::whole_number",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(default = 30000, minimum = 100, maximum = 86400000))]
     pub ttl_ms: Option<u64>,
     /// A label for people that says who holds the locks: at most 256 bytes.
@@ -37,32 +33,24 @@ pub struct CreateLocksRequest {
     pub owner: Option<String>,
     /// How long to wait in all lines for the locks, in milliseconds. Longer than the service allows is
     /// refused; its default limit is five minutes.
-    #[serde(
-        default,
-        deserialize_with = "crate::whole_number",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(default = 0, minimum = 0, maximum = 300000))]
     pub wait_ms: Option<u64>,
     /// `exclusive`, which is the default, or `shared` with others that ask for `shared`: the same for all locks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<LockMode>,
     /// With `shared`: at most so many hold each lock at a time, each in a `slot` of its own.
-    #[serde(
-        default,
-        deserialize_with = "crate::whole_number",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000))]
     pub limit: Option<u64>,
 }
 
 /// What to renew several locks with.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[cfg_attr(
     feature = "openapi",
+    derive(utoipa::ToSchema),
     schema(as = RenewLocks, example = json!({"names": ["account/7", "account/42"], "ttl_ms": 60000}))
 )]
 pub struct RenewLocksRequest {
@@ -71,19 +59,14 @@ pub struct RenewLocksRequest {
     #[cfg_attr(feature = "openapi", schema(required, min_items = 2, max_items = 16))]
     pub names: Vec<String>,
     /// How long the leases last from now, in milliseconds.
-    #[serde(
-        default,
-        deserialize_with = "crate::whole_number",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(default = 30000, minimum = 100, maximum = 86400000))]
     pub ttl_ms: Option<u64>,
 }
 
 /// Several locks as their holder sees them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[cfg_attr(feature = "openapi", schema(example = json!({
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({
     "token": "aPbOQ2c1kG0x3nN7mYw5RzT4vL8sJdEf", "ttl_ms": 30000, "waited_ms": 1, "valid_for_ms": 29696,
     "expires_at": "2026-05-27T16:40:30.000Z", "locks": [
         {"name": "account/7", "fencing_token": 1_779_900_000_000_000_u64},

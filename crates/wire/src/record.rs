@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::SecretToken;
+use crate::{SecretToken, whole_number};
 
 /// What to begin with. Every member is optional, and so is the whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,19 +22,11 @@ pub struct BeginRecordRequest {
     #[cfg_attr(feature = "openapi", schema(max_length = 1024))]
     pub fingerprint: Option<String>,
     /// How long you may go unheard before you count as gone, in milliseconds.
-    #[serde(
-        default,
-        deserialize_with = "crate::whole_number",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(default = 30000, minimum = 100, maximum = 86400000))]
     pub lease_ms: Option<u64>,
     /// How long the answer is kept, in milliseconds.
-    #[serde(
-        default,
-        deserialize_with = "crate::whole_number",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(
         feature = "openapi",
         schema(default = 86400000_u64, minimum = 1000, maximum = 31536000000_u64)
@@ -65,11 +57,7 @@ pub enum OnCrash {
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
 pub struct CompleteRecordRequest {
     /// The HTTP status.
-    #[serde(
-        default,
-        deserialize_with = "crate::whole_number",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(default = 200, minimum = 200, maximum = 599))]
     pub status: Option<u16>,
     /// Headers by name, each with the list of its values; a text alone is taken too. What belongs to
@@ -112,11 +100,7 @@ pub struct ResolveRecordRequest {
     #[cfg_attr(feature = "openapi", schema(value_type = String, required))]
     pub outcome: Option<String>,
     /// The run that you mean, as the record shows it.
-    #[serde(
-        default,
-        deserialize_with = "crate::whole_number",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     pub fencing_token: Option<u64>,
     /// With `completed`: the answer that every repeat is given.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -203,8 +187,7 @@ pub struct RecordPage {
 
 /// A record, and what it is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[cfg_attr(feature = "openapi", schema(example = json!({
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({
     "key": "pay-17", "method": "POST", "path": "/v1/payments", "principal": "", "is_whole": true, "state": "unknown",
     "attempts": 1, "fencing_token": 1_779_900_000_000_000_u64, "begun_at": "2026-05-27T16:40:00.000Z",
     "ended_at": "2026-05-27T16:40:01.000Z", "reason": "no-answer",
