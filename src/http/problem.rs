@@ -215,139 +215,111 @@ pub(super) fn of_panic(_: Box<dyn Any + Send>) -> Response {
 /// The token with which the examples work one after the other: create, renew, release.
 pub(super) const TOKEN_EXAMPLE: &str = "swagger-example-token-0001";
 
-/// Defines the problems of an operation: a type that documents these codes.
+/// What a client sends to an operation. It says which problems the operation has beside its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sends {
+    /// A request that changes nothing.
+    Read,
+    /// A request that changes something, without a body.
+    Change,
+    /// A request that changes something, with a body.
+    Body,
+    /// Another: all of its problems are its own.
+    Other,
+}
+
+impl Sends {
+    /// All problems, in the order in which the document has those of one status.
+    fn problems(self, own: &[Code]) -> Vec<Code> {
+        use Code as C;
+        let before = [
+            C::InvalidHost,
+            C::Unauthenticated,
+            C::Forbidden,
+            C::QuotaExceeded,
+            C::StoreUnavailable,
+        ];
+        let body = [C::InvalidBody, C::RequestTimeout, C::PayloadTooLarge, C::UnsupportedMediaType];
+        let after =
+            [C::InvalidQuery, C::Internal, C::Overloaded, C::Timeout, C::MisdirectedRequest];
+        match self {
+            Self::Read => [&before, own, &after].concat(),
+            Self::Change => [&before, own, &[C::CrossOrigin], &after].concat(),
+            Self::Body => [&before, own, &[C::CrossOrigin], &body, &after].concat(),
+            Self::Other => own.to_vec(),
+        }
+    }
+}
+
+/// Defines the problems of an operation: a type that documents these codes, and those that its kind of request has.
 macro_rules! problems {
-    ($($operation:ident: [$($code:ident),+];)+) => {$(
+    ($($operation:ident: $sends:ident [$($code:ident),*];)+) => {$(
         pub(super) struct $operation;
 
         impl IntoResponses for $operation {
             fn responses() -> BTreeMap<String, RefOr<openapi::Response>> {
-                by_status(&[$(Code::$code),+])
+                by_status(&Sends::$sends.problems(&[$(Code::$code),*]))
             }
         }
     )+};
 }
 
 problems! {
-    CreateProblems: [
-        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidName, InvalidToken, InvalidBody, InvalidQuery,
-        RequestTimeout, LockHeld, PayloadTooLarge, TooManyWaiters, TooManyHolders, Internal, NotSupported,
-        StoreUnavailable, StoreTooSlow, Overloaded, Timeout, MisdirectedRequest, CrossOrigin,
-        UnsupportedMediaType
+    CreateProblems: Body [
+        InvalidName, InvalidToken, LockHeld, TooManyWaiters, TooManyHolders, NotSupported, StoreTooSlow
     ];
-    HoldProblems: [
-        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidName, InvalidToken, InvalidBody, InvalidQuery,
-        RequestTimeout, LockHeld, PayloadTooLarge, TooManyWaiters, TooManyHolders, Internal, NotSupported,
-        StoreUnavailable, StoreTooSlow, Overloaded, Timeout, MisdirectedRequest, CrossOrigin,
-        UnsupportedMediaType
+    RenewProblems: Body [
+        InvalidName, InvalidToken, LockNotHeld, LockBroken, TokenMismatch, TokenRequired, StoreTooSlow
     ];
-    CreateSetProblems: [
-        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidToken, InvalidBody, InvalidQuery, RequestTimeout,
-        LockHeld, PayloadTooLarge, TooManyWaiters, TooManyHolders, Internal, NotSupported,
-        StoreUnavailable, StoreTooSlow, Overloaded, Timeout, MisdirectedRequest, CrossOrigin,
-        UnsupportedMediaType
+    ReleaseProblems: Change [
+        InvalidName, InvalidToken, LockNotHeld, TokenMismatch, TokenRequired, NotSupported
     ];
-    RenewSetProblems: [
-        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidToken, InvalidBody, InvalidQuery, LockNotHeld,
-        RequestTimeout, LockBroken, TokenMismatch, PayloadTooLarge, TokenRequired, Internal, NotSupported,
-        StoreUnavailable, StoreTooSlow, Overloaded, Timeout, MisdirectedRequest, CrossOrigin,
-        UnsupportedMediaType
+    CreateSetProblems: Body [
+        InvalidToken, LockHeld, TooManyWaiters, TooManyHolders, NotSupported, StoreTooSlow
     ];
-    ReleaseSetProblems: [
-        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidToken, InvalidQuery, LockNotHeld, TokenMismatch,
-        TokenRequired, Internal, NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest,
-        CrossOrigin
+    RenewSetProblems: Body [
+        InvalidToken, LockNotHeld, LockBroken, TokenMismatch, TokenRequired, NotSupported, StoreTooSlow
     ];
-    RenewProblems: [
-        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidName, InvalidToken, InvalidBody, InvalidQuery,
-        LockNotHeld, RequestTimeout, LockBroken, TokenMismatch, PayloadTooLarge, TokenRequired, Internal,
-        StoreUnavailable, StoreTooSlow, Overloaded, Timeout, MisdirectedRequest, CrossOrigin,
-        UnsupportedMediaType
+    ReleaseSetProblems: Change [InvalidToken, LockNotHeld, TokenMismatch, TokenRequired, NotSupported];
+    BreakProblems: Body [InvalidName, BreakDisabled, LockNotHeld, FenceMismatch, NotSupported];
+    BackupProblems: Read [BackupDisabled, NotSupported];
+    HistoryProblems: Read [InvalidName, NotSupported];
+    GetProblems: Read [InvalidName, LockNotHeld];
+    WatchProblems: Read [InvalidName];
+    ListProblems: Read [];
+    BeginProblems: Body [
+        InvalidKey, InvalidToken, RequestInProgress, OutcomeUnknown, IdempotencyKeyReused, NotSupported
     ];
-    ReleaseProblems: [
-        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidName, InvalidToken, InvalidQuery, LockNotHeld,
-        TokenMismatch, TokenRequired, Internal, NotSupported, StoreUnavailable, Overloaded, Timeout,
-        MisdirectedRequest, CrossOrigin
+    CompleteProblems: Body [
+        InvalidKey, InvalidToken, NoRecord, OutcomeUnknown, TokenMismatch, TokenRequired, NotSupported
     ];
-    BreakProblems: [
-        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidName, InvalidBody, InvalidQuery, BreakDisabled,
-        LockNotHeld, RequestTimeout, FenceMismatch, PayloadTooLarge, Internal, NotSupported,
-        StoreUnavailable, Overloaded, Timeout, MisdirectedRequest, CrossOrigin, UnsupportedMediaType
+    ExtendProblems: Change [InvalidKey, InvalidToken, TokenMismatch, TokenRequired, NotSupported];
+    AbandonProblems: Change [
+        InvalidKey, InvalidToken, NoRecord, OutcomeUnknown, TokenMismatch, TokenRequired, NotSupported
     ];
-    BackupProblems: [
-        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidQuery, BackupDisabled, Internal, NotSupported,
-        StoreUnavailable, Overloaded, Timeout, MisdirectedRequest
-    ];
-    HistoryProblems: [
-        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidName, InvalidQuery, Internal, NotSupported,
-        StoreUnavailable, Overloaded, Timeout, MisdirectedRequest
-    ];
-    GetProblems: [
-        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidName, InvalidQuery, LockNotHeld, Internal,
-        StoreUnavailable, Overloaded, Timeout, MisdirectedRequest
-    ];
-    WatchProblems: [
-        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidName, InvalidQuery, Internal, StoreUnavailable,
-        Overloaded, Timeout, MisdirectedRequest
-    ];
-    ListProblems: [
-        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidQuery, Internal, StoreUnavailable, Overloaded,
-        Timeout, MisdirectedRequest
-    ];
-    BeginProblems: [
-        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidKey, InvalidToken, InvalidBody, InvalidQuery,
-        RequestTimeout, RequestInProgress, OutcomeUnknown, PayloadTooLarge, IdempotencyKeyReused,
-        Internal, NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest, CrossOrigin,
-        UnsupportedMediaType
-    ];
-    CompleteProblems: [
-        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidKey, InvalidToken, InvalidBody, InvalidQuery,
-        NoRecord, RequestTimeout, OutcomeUnknown, TokenMismatch, PayloadTooLarge, TokenRequired, Internal,
-        NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest, CrossOrigin,
-        UnsupportedMediaType
-    ];
-    ExtendProblems: [
-        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidKey, InvalidToken, InvalidQuery, TokenMismatch,
-        TokenRequired, Internal, NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest,
-        CrossOrigin
-    ];
-    AbandonProblems: [
-        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidKey, InvalidToken, InvalidQuery, NoRecord,
-        OutcomeUnknown, TokenMismatch, TokenRequired, Internal, NotSupported, StoreUnavailable,
-        Overloaded, Timeout, MisdirectedRequest, CrossOrigin
-    ];
-    FindProblems: [
-        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidKey, InvalidQuery, NoRecord, Internal,
-        NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest
-    ];
-    RecordListProblems: [
+    FindProblems: Read [InvalidKey, NoRecord, NotSupported];
+    EraseProblems: Change [InvalidKey, NoRecord, RequestInProgress, OutcomeUnknown, NotSupported];
+    ResolveProblems: Body [InvalidKey, NoRecord, NothingToResolve, NotSupported];
+    RecordListProblems: Other [
         InvalidHost, Unauthenticated, QuotaExceeded, InvalidQuery, Internal, NotSupported, StoreUnavailable,
         Overloaded, Timeout, MisdirectedRequest
     ];
-    EraseProblems: [
-        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidKey, InvalidQuery, NoRecord, RequestInProgress,
-        OutcomeUnknown, Internal, NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest,
-        CrossOrigin
-    ];
-    ResolveProblems: [
-        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidKey, InvalidBody, InvalidQuery, NoRecord,
-        RequestTimeout, NothingToResolve, PayloadTooLarge, Internal, NotSupported, StoreUnavailable,
-        Overloaded, Timeout, MisdirectedRequest, CrossOrigin, UnsupportedMediaType
-    ];
-    GuardedProblems: [
+    GuardedProblems: Other [
         InvalidHost, InvalidKey, KeyRequired, InvalidBody, RequestTimeout, RequestInProgress,
         OutcomeUnknown, AnswerNotKept, PayloadTooLarge, IdempotencyKeyReused, Internal, StoreUnavailable,
         Overloaded, Timeout, MisdirectedRequest, CrossOrigin, UnsupportedMediaType
     ];
-    SandboxProblems: [IdempotencyKeyReused, ValidationFailed];
-    IdentityGuardProblems: [Unauthenticated, QuotaExceeded];
-    PrincipalGuardProblems: [
+    SandboxProblems: Other [IdempotencyKeyReused, ValidationFailed];
+    IdentityGuardProblems: Other [Unauthenticated, QuotaExceeded];
+    PrincipalGuardProblems: Other [
         InvalidHost, InvalidKey, KeyRequired, InvalidBody, InvalidPrincipal, PrincipalRequired
     ];
-    GatewayProblems: [UpgradeRefused, UpstreamUnreachable, UpstreamSilent];
-    PageProblems: [InvalidHost, NotFound, Internal, Overloaded, Timeout, MisdirectedRequest];
-    OwnProblems: [InvalidHost, Unauthenticated, QuotaExceeded, Internal, Overloaded, Timeout, MisdirectedRequest];
-    HealthProblems: [InvalidHost, Internal, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest];
+    GatewayProblems: Other [UpgradeRefused, UpstreamUnreachable, UpstreamSilent];
+    PageProblems: Other [InvalidHost, NotFound, Internal, Overloaded, Timeout, MisdirectedRequest];
+    OwnProblems: Other [
+        InvalidHost, Unauthenticated, QuotaExceeded, Internal, Overloaded, Timeout, MisdirectedRequest
+    ];
+    HealthProblems: Other [InvalidHost, Internal, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest];
 }
 
 /// The responses for `codes`: one for each status, with an example for each code.

@@ -27,7 +27,7 @@ use super::body::{break_note, held_lock, hold_request, in_millis, lease_body, pu
 use super::caller::Caller;
 use super::extract::{LOCK_TOKEN, Name, OptionalJson, OptionalToken, WatchLimit, WatchedName};
 use super::problem::{
-    Code, HoldProblems, Problem, TOKEN_EXAMPLE, WatchProblems, held, not_alone, of_lock_error,
+    Code, CreateProblems, Problem, TOKEN_EXAMPLE, WatchProblems, held, not_alone, of_lock_error,
     overloaded, too_many_holders,
 };
 use crate::access::LockAct;
@@ -69,7 +69,7 @@ use keylatch_wire::{
             content_type = "text/event-stream",
             headers(("Lock-Token" = String, description = "The token of the lease, if it is acquired")),
             example = json!("event: acquired\ndata: {\"name\":\"deploy\",\"token\":\"aPbOQ2c1kG0x3nN7mYw5RzT4vL8sJdEf\",\"fencing_token\":1779900000000000,\"owner\":\"ci runner 7\",\"ttl_ms\":30000,\"waited_ms\":1,\"valid_for_ms\":29696,\"expires_at\":\"2026-05-27T16:40:30.000Z\"}\n\nevent: lost\ndata: {\"reason\":\"max-hold\",\"detail\":\"The lock was held for as long as it may be.\"}\n\n")),
-        HoldProblems,
+        CreateProblems,
     )
 )]
 pub(super) async fn hold(
