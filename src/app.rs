@@ -19,7 +19,7 @@ use crate::ends::EndReporter;
 use crate::error::Error;
 use crate::http::{
     self, Api, BodyLimits, BoundListener, Extras, HandedSockets, Listener, OriginPolicy, Parts,
-    RecordCounter, RequestLayer, Server, Streams, TlsFiles,
+    RecordCounter, RequestLayer, RequestRules, Server, Streams, TlsFiles,
 };
 use crate::instrumented::InstrumentedStore;
 use crate::metrics::Metrics;
@@ -146,9 +146,17 @@ impl App {
             streams: streams(&config, &metrics),
             closing: closing.clone(),
         };
-        let requests = request_layer(&config, &metrics)
-            .with_authenticator(authenticator.clone())
-            .with_audit_log(audit.clone());
+        let rules = RequestRules {
+            metrics: Arc::clone(&metrics),
+            max_requests: i64::try_from(config.server.max_requests).unwrap_or(i64::MAX),
+            log: config.log.access,
+            slow: Duration::from_millis(config.log.slow_ms),
+            origins: OriginPolicy::new(&config.server, &config.cors),
+            authenticator: authenticator.clone(),
+            audit: audit.clone(),
+        };
+        let deadline = Duration::from_millis(config.server.request_timeout_ms);
+        let requests = RequestLayer::new(rules, deadline);
         let extras = Extras { guards: &config.guard, sandbox: config.serves_sandbox() };
         let router = http::router(api, extras, &config.cors, &requests)?;
         Ok(Self {
@@ -333,14 +341,6 @@ fn records(
     check_guards(config, profile.kind, profile.records)?;
     let start = || IdempotencyService::start_within(store, store_timeout(config), limits);
     Ok(profile.records.then(start))
-}
-
-fn request_layer(config: &Config, metrics: &Arc<Metrics>) -> RequestLayer {
-    let deadline = Duration::from_millis(config.server.request_timeout_ms);
-    let slow = Duration::from_millis(config.log.slow_ms);
-    RequestLayer::new(Arc::clone(metrics), deadline, config.server.max_requests)
-        .with_access_log(config.log.access, slow)
-        .with_origin_policy(OriginPolicy::new(&config.server, &config.cors))
 }
 
 fn authenticator(config: &Config) -> Result<Option<Arc<Authenticator>>, Error> {

@@ -60,6 +60,7 @@ pub use origin::{Cors, OriginPolicy};
 pub use parts::{Part, Parts};
 pub use problem::{Code, Problem};
 pub use record_counts::RecordCounter;
+pub(crate) use request::RequestRules;
 pub use request::{RequestLayer, RequestService};
 pub use sandbox::SandboxMode;
 pub use server::{

@@ -51,7 +51,7 @@ const MAX_ID_LEN: usize = 128;
 /// The one layer around every route.
 #[derive(Debug, Clone)]
 pub struct RequestLayer {
-    shared: Arc<Shared>,
+    shared: Arc<RequestRules>,
     deadline: Duration,
     surface: Surface,
     /// What lets requests in at a guarded route.
@@ -60,65 +60,28 @@ pub struct RequestLayer {
     durations: RouteDurations,
 }
 
+/// What all layers have in common: what they ask of requests, and where they say what became of them.
 #[derive(Debug)]
-struct Shared {
-    metrics: Arc<Metrics>,
-    load: LoadLimit,
-    logger: AccessLogger,
-    origins: OriginPolicy,
-    authenticator: Option<Arc<Authenticator>>,
-    audit: Option<Arc<AuditLog>>,
+pub(crate) struct RequestRules {
+    pub(crate) metrics: Arc<Metrics>,
+    /// How many requests are served at once.
+    pub(crate) max_requests: i64,
+    /// Which requests are logged.
+    pub(crate) log: AccessLog,
+    /// From this time on a request is slow.
+    pub(crate) slow: Duration,
+    pub(crate) origins: OriginPolicy,
+    /// Who knows which identity a client of the API is.
+    pub(crate) authenticator: Option<Arc<Authenticator>>,
+    /// Where it is written which requests are refused.
+    pub(crate) audit: Option<Arc<AuditLog>>,
 }
 
 impl RequestLayer {
-    /// A layer with a deadline of `deadline` for each request and room for `max_requests`.
-    pub fn new(metrics: Arc<Metrics>, deadline: Duration, max_requests: usize) -> Self {
-        let shared = Shared {
-            load: LoadLimit::new(Arc::clone(&metrics), max_requests),
-            logger: AccessLogger { log: AccessLog::Errors, slow: Duration::from_secs(1) },
-            origins: OriginPolicy::default(),
-            authenticator: None,
-            audit: None,
-            metrics,
-        };
+    /// A layer with a deadline of `deadline` for each request.
+    pub(crate) fn new(shared: RequestRules, deadline: Duration) -> Self {
         let (shared, surface) = (Arc::new(shared), Surface::Api);
         Self { shared, deadline, surface, admission: None, durations: RouteDurations::default() }
-    }
-
-    /// Logs the requests that `log` names; slow is what takes longer than `slow`.
-    #[must_use]
-    pub fn with_access_log(mut self, log: AccessLog, slow: Duration) -> Self {
-        if let Some(shared) = Arc::get_mut(&mut self.shared) {
-            shared.logger = AccessLogger { log, slow };
-        }
-        self
-    }
-
-    /// Refuses the requests that `origins` does not let pass.
-    #[must_use]
-    pub fn with_origin_policy(mut self, origins: OriginPolicy) -> Self {
-        if let Some(shared) = Arc::get_mut(&mut self.shared) {
-            shared.origins = origins;
-        }
-        self
-    }
-
-    /// Asks clients of the API which identity they are.
-    #[must_use]
-    pub fn with_authenticator(mut self, authenticator: Option<Arc<Authenticator>>) -> Self {
-        if let Some(shared) = Arc::get_mut(&mut self.shared) {
-            shared.authenticator = authenticator;
-        }
-        self
-    }
-
-    /// Writes to the audit log which requests are refused.
-    #[must_use]
-    pub fn with_audit_log(mut self, audit: Option<Arc<AuditLog>>) -> Self {
-        if let Some(shared) = Arc::get_mut(&mut self.shared) {
-            shared.audit = audit;
-        }
-        self
     }
 
     /// The same, with a deadline that is later by `wait`, for routes on which a client may wait.
@@ -157,7 +120,7 @@ impl RequestLayer {
         let route = path.as_ref().map(MatchedPath::as_str);
         let urgency = Urgency::of(request, surface, route);
         let (in_flight, others) = InFlight::begin(Arc::clone(self));
-        let admitted = shared.load.admit(others, urgency, Arrival::of(request));
+        let admitted = shared.make_room(others, urgency, Arrival::of(request));
         let (method, id) = (method_label(request.method()), id_of(request));
         let scheme = || Arrival::of(request).map_or("http", Arrival::scheme);
         let span = RequestSpan::start(request, scheme, (method, route), &id);
@@ -218,7 +181,7 @@ impl RequestLayer {
             why => unauthenticated(why, name),
         })?;
         if let Err(refusal) = identity.meter.admit_request() {
-            if self.shared.load.is_half_free() {
+            if self.shared.is_half_free() {
                 request.extensions_mut().insert(identity.meter.pause(refusal));
             }
             return Err(quota_exceeded(refusal));
@@ -367,7 +330,7 @@ impl RequestTicket {
             shared.metrics.problem(code);
         }
         let (method, id, span) = (self.method, &self.id, &self.span);
-        shared.logger.log(AccessEntry { method, route, id, span, took }, &response);
+        shared.log_request(AccessEntry { method, route, id, span, took }, &response);
         span.end(response.status(), code);
         if let (Some(audit), Some(code)) = (&shared.audit, code)
             && is_refusal(self.method, code)
@@ -414,13 +377,6 @@ fn id_of(request: &Request<Body>) -> HeaderValue {
     NEXT_ID.replace(NEXT_ID.get().wrapping_add(1)).into()
 }
 
-/// A limit to the requests that are served at once.
-#[derive(Debug)]
-struct LoadLimit {
-    metrics: Arc<Metrics>,
-    max_requests: i64,
-}
-
 /// How much of the service a request may find in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Urgency {
@@ -447,17 +403,13 @@ impl Urgency {
     }
 }
 
-impl LoadLimit {
-    fn new(metrics: Arc<Metrics>, max_requests: usize) -> Self {
-        Self { metrics, max_requests: i64::try_from(max_requests).unwrap_or(i64::MAX) }
-    }
-
+impl RequestRules {
     /// Lets a request in beside so many others.
     ///
     /// # Errors
     ///
     /// The service is full.
-    fn admit(
+    fn make_room(
         &self,
         others: i64,
         urgency: Urgency,
@@ -483,6 +435,19 @@ impl LoadLimit {
     fn is_half_free(&self) -> bool {
         self.metrics.in_flight.get() < self.max_requests / 2
     }
+
+    /// Writes the line of a request, if it is to have one.
+    fn log_request(&self, entry: AccessEntry<'_>, response: &Response<Body>) {
+        let is_notable = response.status().is_server_error() || entry.took >= self.slow;
+        let is_logged = match self.log {
+            AccessLog::All => true,
+            AccessLog::Errors => is_notable,
+            AccessLog::Off => false,
+        };
+        if is_logged {
+            write_line(entry, response);
+        }
+    }
 }
 
 /// A request that is being served under a layer, counted until this is dropped.
@@ -496,7 +461,7 @@ impl InFlight {
         (Self(layer), others)
     }
 
-    fn shared(&self) -> &Shared {
+    fn shared(&self) -> &RequestRules {
         &self.0.shared
     }
 }
@@ -539,14 +504,6 @@ fn too_slow() -> Problem {
         .with_retry_after(Duration::from_secs(1))
 }
 
-/// Logs the requests that a setting names.
-#[derive(Debug)]
-struct AccessLogger {
-    log: AccessLog,
-    /// From this time on a request is slow.
-    slow: Duration,
-}
-
 /// What a log line says of a request.
 #[derive(Debug, Clone, Copy)]
 struct AccessEntry<'a> {
@@ -556,21 +513,6 @@ struct AccessEntry<'a> {
     id: &'a HeaderValue,
     span: &'a RequestSpan,
     took: Duration,
-}
-
-impl AccessLogger {
-    /// Writes the line of a request, if it is to have one.
-    fn log(&self, entry: AccessEntry<'_>, response: &Response<Body>) {
-        let is_notable = response.status().is_server_error() || entry.took >= self.slow;
-        let is_logged = match self.log {
-            AccessLog::All => true,
-            AccessLog::Errors => is_notable,
-            AccessLog::Off => false,
-        };
-        if is_logged {
-            write_line(entry, response);
-        }
-    }
 }
 
 fn write_line(entry: AccessEntry<'_>, response: &Response<Body>) {
