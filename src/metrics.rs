@@ -24,7 +24,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::{Metric, Registry, Unit};
 use strum::EnumCount as _;
 
 pub use self::labels::{StoreOperation, StoreOutcome, StreamKind};
@@ -73,34 +73,65 @@ impl Metrics {
     /// All metrics at zero.
     pub fn new() -> Self {
         let histogram: fn() -> Histogram = || Histogram::new(BUCKETS);
-        let mut metrics = Self {
-            registry: Registry::with_prefix("keylatch"),
-            requests: Family::new_with_constructor(histogram),
-            store_steps: Family::new_with_constructor(histogram),
+        let mut all = Registry::with_prefix("keylatch");
+        let version = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
+        all.register("build", "The running version", version);
+        let metrics = Self {
+            requests: timed(
+                &mut all,
+                "http_request_duration",
+                "Time from a request's head to its answer's; the count is that of the requests",
+                Family::new_with_constructor(histogram),
+            ),
+            in_flight: counted(&mut all, "http_in_flight", "Requests being answered"),
+            connections: counted(&mut all, "http_connections", "Open connections"),
+            streams: counted(&mut all, "http_streams", "Open streams of events"),
+            shed: counted(&mut all, "http_shed", "Turned away because full"),
+            store_steps: timed(
+                &mut all,
+                "store_operation_duration",
+                "Time of a step of the store; the count is that of the steps",
+                Family::new_with_constructor(histogram),
+            ),
             known_steps: [const { [const { OnceLock::new() }; StoreOutcome::COUNT] };
                 StoreOperation::COUNT],
-            grants: Family::default(),
-            streams: Family::default(),
-            waits: Histogram::new(WAIT_BUCKETS),
-            problems: Family::default(),
-            held: Histogram::new(WAIT_BUCKETS),
-            lost_holds: Family::default(),
-            store_up: Gauge::default(),
-            breaks: Counter::default(),
-            expiries: Counter::default(),
-            replays: Counter::default(),
-            mismatches: Counter::default(),
-            unknowns: Counter::default(),
-            audit: AuditCounters::default(),
+            store_up: counted(&mut all, "store_up", "Whether the last step of the store found out"),
+            grants: counted(&mut all, "lock_grants", "Grants of locks"),
+            waits: timed(
+                &mut all,
+                "lock_wait",
+                "Time in the queue of the grants that were waited for",
+                Histogram::new(WAIT_BUCKETS),
+            ),
+            held: timed(
+                &mut all,
+                "lock_held",
+                "Time from a grant to its release, its expiry or the end of its broken lease",
+                Histogram::new(WAIT_BUCKETS),
+            ),
+            breaks: counted(&mut all, "lock_breaks", "Breaks of leases"),
+            expiries: counted(&mut all, "lock_expiries", "Leases seen to expire"),
+            lost_holds: counted(&mut all, "lock_lost_holds", "Locks that streams held and lost"),
+            problems: counted(&mut all, "problems", "Problems that clients were answered"),
+            replays: counted(&mut all, "idempotency_replays", "Repeats that read a kept answer"),
+            mismatches: counted(
+                &mut all,
+                "idempotency_mismatches",
+                "Keys used for another request",
+            ),
+            unknowns: counted(
+                &mut all,
+                "idempotency_unknowns",
+                "Requests that read an unknown outcome",
+            ),
+            audit: AuditCounters {
+                lines: counted(&mut all, "audit_lines", "Lines of the audit log"),
+                lost: counted(&mut all, "audit_lost", "Lines that the audit log lost"),
+            },
             recent: Recent::default(),
-            in_flight: Gauge::default(),
-            connections: Gauge::default(),
-            shed: Counter::default(),
+            registry: Registry::default(),
         };
-        metrics.register();
-        metrics.register_locks();
-        metrics.register_keys();
-        metrics
+        Self { registry: all, ..metrics }
     }
 
     /// Counts an answered request. `route` is the matched route, never the path.
@@ -203,77 +234,19 @@ impl Metrics {
         encode_eof(&mut text)?;
         Ok(text)
     }
+}
 
-    fn register(&mut self) {
-        let registry = &mut self.registry;
-        let version = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
-        registry.register("build", "The running version", version);
-        registry.register_with_unit(
-            "http_request_duration",
-            "Time from a request's head to its answer's; the count is that of the requests",
-            Unit::Seconds,
-            self.requests.clone(),
-        );
-        registry.register("http_in_flight", "Requests being answered", self.in_flight.clone());
-        registry.register("http_connections", "Open connections", self.connections.clone());
-        registry.register("http_streams", "Open streams of events", self.streams.clone());
-        registry.register("http_shed", "Turned away because full", self.shed.clone());
-        registry.register_with_unit(
-            "store_operation_duration",
-            "Time of a step of the store; the count is that of the steps",
-            Unit::Seconds,
-            self.store_steps.clone(),
-        );
-    }
+/// A metric that begins at zero, under this name.
+fn counted<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
+    let metric = M::default();
+    registry.register(name, help, metric.clone());
+    metric
+}
 
-    fn register_locks(&mut self) {
-        let registry = &mut self.registry;
-        registry.register(
-            "store_up",
-            "Whether the last step of the store found out",
-            self.store_up.clone(),
-        );
-        registry.register("lock_grants", "Grants of locks", self.grants.clone());
-        registry.register_with_unit(
-            "lock_wait",
-            "Time in the queue of the grants that were waited for",
-            Unit::Seconds,
-            self.waits.clone(),
-        );
-        registry.register_with_unit(
-            "lock_held",
-            "Time from a grant to its release, its expiry or the end of its broken lease",
-            Unit::Seconds,
-            self.held.clone(),
-        );
-        registry.register("lock_breaks", "Breaks of leases", self.breaks.clone());
-        registry.register("lock_expiries", "Leases seen to expire", self.expiries.clone());
-        registry.register(
-            "lock_lost_holds",
-            "Locks that streams held and lost",
-            self.lost_holds.clone(),
-        );
-    }
-
-    fn register_keys(&mut self) {
-        let registry = &mut self.registry;
-        registry.register("problems", "Problems that clients were answered", self.problems.clone());
-        registry.register(
-            "idempotency_replays",
-            "Repeats that read a kept answer",
-            self.replays.clone(),
-        );
-        let mismatches = self.mismatches.clone();
-        registry.register("idempotency_mismatches", "Keys used for another request", mismatches);
-        let unknowns = self.unknowns.clone();
-        registry.register(
-            "idempotency_unknowns",
-            "Requests that read an unknown outcome",
-            unknowns,
-        );
-        registry.register("audit_lines", "Lines of the audit log", self.audit.lines.clone());
-        registry.register("audit_lost", "Lines that the audit log lost", self.audit.lost.clone());
-    }
+/// A histogram of seconds, or several with labels, under this name.
+fn timed<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register_with_unit(name, help, Unit::Seconds, metric.clone());
+    metric
 }
 
 /// The histograms of one route that its requests have used, so that the next request finds its own without the lock
