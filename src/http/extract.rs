@@ -12,7 +12,9 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::HeaderName;
 use axum::http::request::Parts;
 use keylatch_axum::read_body;
-use percent_encoding::percent_decode_str;
+use percent_encoding::{
+    AsciiSet, NON_ALPHANUMERIC, PercentEncode, percent_decode_str, utf8_percent_encode,
+};
 use serde::de::DeserializeOwned;
 
 use super::api::Api;
@@ -22,6 +24,24 @@ use keylatch_core::store::{Cursor, ListLocks};
 
 /// The header in which a token travels, named as WebDAV does (RFC 4918, section 10.5).
 pub(super) const LOCK_TOKEN: HeaderName = HeaderName::from_static("lock-token");
+
+/// What may stand in a URL as it is.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// A text as one part of a URL's query.
+pub(super) fn plain(text: &str) -> PercentEncode<'_> {
+    utf8_percent_encode(text, PLAIN)
+}
+
+/// A text as one segment of a URL's path.
+pub(super) fn segment(text: &str) -> String {
+    match text {
+        // As they are, a client would take them for steps in the path (RFC 3986, section 5.2.4).
+        "." => "%2E".to_owned(),
+        ".." => "%2E%2E".to_owned(),
+        text => plain(text).to_string(),
+    }
+}
 
 /// The lock that the path names. A query beside it is refused: a client that writes `?ttl_ms=` believes
 /// that it counts.

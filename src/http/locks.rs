@@ -10,7 +10,6 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::api::Api;
 use super::audit::Auditor;
@@ -18,7 +17,7 @@ use super::body::{Json, Terms, acquire_request, held_lock, lease_body, lock_page
 use super::caller::Caller;
 use super::extract::{
     LOCK_TOKEN, LeftEntry, ListQuery, Name, OptionalJson, OptionalToken, RequiredToken,
-    WatchedName, unknown_cursor,
+    WatchedName, segment, unknown_cursor,
 };
 use super::problem::{
     Code, CreateProblems, GetProblems, ListProblems, Problem, ReleaseProblems, RenewProblems,
@@ -28,9 +27,6 @@ use super::problem::{
 use crate::access::LockAct;
 use keylatch_core::lock::{Acquisition, Grant, LockName, ReleaseReply, Renewal, Token};
 use keylatch_wire::{CreateLockRequest, HeldLock, Lease, LockEntries, LockPage, RenewLockRequest};
-
-/// What may stand in a path segment as it is.
-const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// Create a lock
 ///
@@ -271,13 +267,7 @@ pub(super) fn with_token(mut response: Response, token: &Token) -> Response {
 }
 
 fn location(name: &LockName) -> HeaderValue {
-    let segment = match name.as_str() {
-        // As they are, a client would take them for steps in the path (RFC 3986, section 5.2.4).
-        "." => "%2E".to_owned(),
-        ".." => "%2E%2E".to_owned(),
-        name => utf8_percent_encode(name, SEGMENT).to_string(),
-    };
-    let path = format!("/v1/locks/{segment}");
+    let path = format!("/v1/locks/{}", segment(name.as_str()));
     // Percent-encoded text is ASCII, which a header always takes.
     HeaderValue::try_from(path).unwrap_or_else(|_| HeaderValue::from_static("/v1/locks"))
 }

@@ -14,7 +14,6 @@ use std::slice;
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::HeaderValue;
 use axum::response::Response;
 use axum::response::sse::Event;
 use futures_util::stream::{self, StreamExt as _};
@@ -25,7 +24,8 @@ use super::api::Api;
 use super::audit::{Auditor, loss_label};
 use super::body::{break_note, held_lock, hold_request, in_millis, lease_body, public_lock};
 use super::caller::Caller;
-use super::extract::{LOCK_TOKEN, Name, OptionalJson, OptionalToken, WatchLimit, WatchedName};
+use super::extract::{Name, OptionalJson, OptionalToken, WatchLimit, WatchedName};
+use super::locks::with_token;
 use super::problem::{
     Code, CreateProblems, Problem, TOKEN_EXAMPLE, WatchProblems, held, not_alone, of_lock_error,
     overloaded, too_many_holders,
@@ -99,18 +99,13 @@ pub(super) async fn hold(
     };
     let events = stream::iter([first]).chain(ReceiverStream::new(events));
     let metrics = Arc::clone(&api.metrics);
-    let mut response = place.respond(events.map(move |event| {
+    let response = place.respond(events.map(move |event| {
         // The stream keeps the room for as long as it holds the lock.
         let _ = &room;
         count_hold_event(&metrics, &event);
         encode_hold_event(event, &name, &metrics)
     }));
-    // A token consists of visible ASCII, which a header always takes.
-    if let Ok(mut token) = HeaderValue::from_str(token.expose()) {
-        token.set_sensitive(true);
-        response.headers_mut().insert(LOCK_TOKEN, token);
-    }
-    Ok(response)
+    Ok(with_token(response, &token))
 }
 
 fn count_hold_event(metrics: &Metrics, happened: &HoldEvent) {

@@ -26,9 +26,8 @@ use crate::http::api::Api;
 use crate::http::audit::{Act, Auditor};
 use crate::http::body::{Json, at_millis, invalid};
 use crate::http::caller::Caller;
-use crate::http::extract::{
-    LOCK_TOKEN, OptionalJson, OptionalToken, RequiredToken, invalid_query, pairs,
-};
+use crate::http::extract::{OptionalJson, OptionalToken, RequiredToken, invalid_query, pairs};
+use crate::http::locks::with_token;
 use crate::http::problem::{
     AbandonProblems, BeginProblems, Code, CompleteProblems, ExtendProblems, FindProblems, Problem,
     ResolveProblems, TOKEN_EXAMPLE,
@@ -104,13 +103,8 @@ pub(crate) async fn begin(
         BeginReply::NoRoom => return Err(IdempotencyError::NoRoom.into()),
     };
     room.keep(key, ask.lease + ask.retention);
-    let mut response = (status, Json(begun_record(run, &ask, &token))).into_response();
-    // A token consists of visible ASCII, which a header always takes.
-    if let Ok(mut value) = HeaderValue::from_str(token.expose()) {
-        value.set_sensitive(true);
-        response.headers_mut().insert(LOCK_TOKEN, value);
-    }
-    Ok(response)
+    let response = (status, Json(begun_record(run, &ask, &token))).into_response();
+    Ok(with_token(response, &token))
 }
 
 /// Complete

@@ -7,12 +7,11 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::Uri;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::http::api::Api;
 use crate::http::body::{Json, at_millis};
 use crate::http::caller::Caller;
-use crate::http::extract::{invalid_query, pairs, unknown_cursor};
+use crate::http::extract::{invalid_query, pairs, plain, segment, unknown_cursor};
 use crate::http::problem::{Problem, RecordListProblems};
 use keylatch_axum::normalize_path;
 use keylatch_core::idempotency::{
@@ -20,9 +19,6 @@ use keylatch_core::idempotency::{
 };
 use keylatch_core::store::{Cursor, ListRecords};
 use keylatch_wire::{ListedRecord, RecordPage};
-
-/// What may stand in a URL as it is.
-const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// List records
 ///
@@ -66,13 +62,7 @@ pub(crate) async fn list(
 
 /// The absolute path, with the whole scope, to which an operator posts how a request with it ended.
 pub(in crate::http) fn resolve_url(scope: &RecordScope) -> String {
-    let plain = |text| utf8_percent_encode(text, PLAIN);
-    let key = match scope.key().as_str() {
-        // As they are, a client would take them for steps in the path (RFC 3986, section 5.2.4).
-        "." => "%2E".to_owned(),
-        ".." => "%2E%2E".to_owned(),
-        key => plain(key).to_string(),
-    };
+    let key = segment(scope.key().as_str());
     let [method, path, principal] = [scope.method(), scope.path(), scope.principal()].map(plain);
     format!("/v1/idempotency/{key}/resolve?method={method}&path={path}&principal={principal}")
 }
