@@ -10,10 +10,7 @@ use std::fmt;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use self::labels::{
-    CodeLabel, GrantLabels, GrantMode, LossLabels, ProblemLabels, QuotaLabels, RequestLabels,
-    StateLabels, StatusLabel, StepLabels, StreamLabels,
-};
+use self::labels::{CodeLabel, QuotaLabels, RequestLabels, StatusLabel, Words, mode};
 use crate::access::{Authenticator, Identities, Identity, Meter, QuotaKind};
 use crate::recent::Recent;
 use keylatch_axum::Code;
@@ -39,15 +36,15 @@ const WAIT_BUCKETS: [f64; 10] = [0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 30
 pub struct Metrics {
     registry: Registry,
     requests: Family<RequestLabels, Histogram, fn() -> Histogram>,
-    store_steps: Family<StepLabels, Histogram, fn() -> Histogram>,
+    store_steps: Family<Words<2>, Histogram, fn() -> Histogram>,
     /// The histograms of `store_steps`, by operation and outcome, so that a step finds its own without a lock.
     known_steps: [[OnceLock<Histogram>; StoreOutcome::COUNT]; StoreOperation::COUNT],
-    grants: Family<GrantLabels, Counter>,
-    streams: Family<StreamLabels, Gauge>,
+    grants: Family<Words<1>, Counter>,
+    streams: Family<Words<1>, Gauge>,
     waits: Histogram,
-    problems: Family<ProblemLabels, Counter>,
+    problems: Family<[(&'static str, CodeLabel); 1], Counter>,
     held: Histogram,
-    lost_holds: Family<LossLabels, Counter>,
+    lost_holds: Family<Words<1>, Counter>,
     store_up: Gauge,
     /// Breaks of leases, repeats of a break among them.
     pub(crate) breaks: Counter,
@@ -165,14 +162,14 @@ impl Metrics {
         }
         self.recent.count_step(took);
         let known = &self.known_steps[operation as usize][outcome as usize];
-        let labels = StepLabels { operation, outcome };
+        let labels = [("operation", operation.into()), ("outcome", outcome.into())];
         let durations = known.get_or_init(|| self.store_steps.get_or_create_owned(&labels));
         durations.observe(took.as_secs_f64());
     }
 
     /// Counts a grant of a lock.
     pub fn grant(&self, limit: Limit) {
-        self.grants.get_or_create(&GrantLabels { mode: GrantMode::of(limit) }).inc();
+        self.grants.get_or_create(&[("mode", mode(limit))]).inc();
     }
 
     /// Counts a grant that its client had asked to wait for.
@@ -182,7 +179,7 @@ impl Metrics {
 
     /// Counts a problem that a client was answered.
     pub(crate) fn problem(&self, code: Code) {
-        self.problems.get_or_create(&ProblemLabels { code: CodeLabel(code.slug()) }).inc();
+        self.problems.get_or_create(&[("code", CodeLabel(code.slug()))]).inc();
     }
 
     /// Counts a grant that has ended.
@@ -197,17 +194,17 @@ impl Metrics {
 
     /// Counts a lock that a stream held and lost; `reason` is the word of the event.
     pub(crate) fn lost_hold(&self, reason: &'static str) {
-        self.lost_holds.get_or_create(&LossLabels { reason }).inc();
+        self.lost_holds.get_or_create(&[("reason", reason)]).inc();
     }
 
     /// Counts a stream of events for as long as what it gives lives.
     pub fn stream(&self, kind: StreamKind) -> GaugeGuard {
-        GaugeGuard::new(&self.streams.get_or_create(&StreamLabels { kind }))
+        GaugeGuard::new(&self.streams.get_or_create(&[("kind", kind.into())]))
     }
 
     /// How many streams of events of a kind are open.
     pub(crate) fn open_streams(&self, kind: StreamKind) -> i64 {
-        self.streams.get_or_create(&StreamLabels { kind }).get()
+        self.streams.get_or_create(&[("kind", kind.into())]).get()
     }
 
     /// All metrics in the OpenMetrics text format, with what the core counts by itself.
@@ -305,7 +302,7 @@ fn registry_of(locks: LockCounts, records: RecordCounts) -> Registry {
     registry.register("store_conflicts", help, ConstCounter::new(locks.store_conflicts));
     let withdrawn = ConstCounter::new(locks.withdrawn_grants);
     registry.register("lock_withdrawn_grants", "Grants withdrawn unread", withdrawn);
-    let by_state = Family::<StateLabels, Gauge>::default();
+    let by_state = Family::<Words<1>, Gauge>::default();
     let unfinished = |count: Option<usize>| count.and_then(|count| u64::try_from(count).ok());
     for (state, count) in [
         ("unknown", unfinished(records.unknown)),
@@ -313,7 +310,7 @@ fn registry_of(locks: LockCounts, records: RecordCounts) -> Registry {
         ("done", records.done),
     ] {
         if let Some(count) = count.and_then(|count| i64::try_from(count).ok()) {
-            by_state.get_or_create(&StateLabels { state }).set(count);
+            by_state.get_or_create(&[("state", state)]).set(count);
         }
     }
     registry.register("idempotency_records", "Records, of all instances", by_state);

@@ -24,22 +24,15 @@ pub enum StreamKind {
     Console,
 }
 
-/// How many may hold a lock, as the label `mode` names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr)]
-#[strum(serialize_all = "snake_case")]
-pub(super) enum GrantMode {
-    Exclusive,
-    Counted,
-    Shared,
-}
+/// Some labels by their names, whose values are words.
+pub(super) type Words<const N: usize> = [(&'static str, &'static str); N];
 
-impl GrantMode {
-    pub(super) fn of(limit: Limit) -> Self {
-        match limit {
-            Limit::Exclusive => Self::Exclusive,
-            Limit::Counted(_) => Self::Counted,
-            Limit::Shared => Self::Shared,
-        }
+/// How many may hold a lock, as the label `mode` names it.
+pub(super) fn mode(limit: Limit) -> &'static str {
+    match limit {
+        Limit::Exclusive => "exclusive",
+        Limit::Counted(_) => "counted",
+        Limit::Shared => "shared",
     }
 }
 
@@ -97,19 +90,6 @@ pub enum StoreOutcome {
     Error,
 }
 
-/// Writes an enum as its label.
-macro_rules! label {
-    ($($kind:ident),+) => {$(
-        impl EncodeLabelValue for $kind {
-            fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), fmt::Error> {
-                EncodeLabelValue::encode(&<&str>::from(self), encoder)
-            }
-        }
-    )+};
-}
-
-label!(StreamKind, GrantMode, StoreOperation, StoreOutcome);
-
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct RequestLabels {
     pub(super) method: &'static str,
@@ -142,27 +122,6 @@ impl EncodeLabelValue for StatusLabel {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(super) struct StepLabels {
-    pub(super) operation: StoreOperation,
-    pub(super) outcome: StoreOutcome,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(super) struct GrantLabels {
-    pub(super) mode: GrantMode,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(super) struct StreamLabels {
-    pub(super) kind: StreamKind,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(super) struct ProblemLabels {
-    pub(super) code: CodeLabel,
-}
-
 /// The slug of a problem, which two codes may share, in snake case as all labels are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct CodeLabel(pub(super) &'static str);
@@ -171,16 +130,6 @@ impl EncodeLabelValue for CodeLabel {
     fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), fmt::Error> {
         EncodeLabelValue::encode(&self.0.replace('-', "_"), encoder)
     }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(super) struct LossLabels {
-    pub(super) reason: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(super) struct StateLabels {
-    pub(super) state: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
