@@ -83,6 +83,8 @@ async fn ambiguous_or_broken_json_is_compared_by_bytes(store: &TestStore) {
     ] {
         are_told_apart(&shop, of(first), &[], &[of(other)]).await;
     }
+    let deep = |inner: &str| format!("{}{inner}{}", "[".repeat(100), "]".repeat(100));
+    are_told_apart(&shop, of(&deep("1")), &[], &[of(&deep(" 1"))]).await;
 }
 
 #[store_test(service)]
