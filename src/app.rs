@@ -28,7 +28,6 @@ use crate::past_grants::PastGrants;
 use keylatch_core::idempotency::{IdempotencyService, RecordLimits};
 use keylatch_core::lock::{LockService, WaiterLimits};
 use keylatch_core::store::Store;
-use keylatch_core::waiters::WaiterRoom;
 use keylatch_stores::{OpenError, scheme_of};
 
 /// How long the service may take at shutdown, after the drain, to withdraw grants without a reader.
@@ -129,6 +128,7 @@ impl App {
         let store: Arc<dyn Store> = Arc::new(InstrumentedStore::new(store, counted, grants));
         let (locks, records) = services(&config, &store)?;
         let (authenticator, closing) = (authenticator(&config)?, CancellationToken::new());
+        let heartbeat = Duration::from_millis(config.stream.heartbeat_ms);
         let api = Api {
             locks: Arc::clone(&locks),
             records: records.clone(),
@@ -143,22 +143,13 @@ impl App {
             backups: config.serves_backups(),
             max_wait: Duration::from_millis(config.wait.max_wait_ms),
             max_hold: Duration::from_millis(config.stream.max_hold_ms),
-            streams: streams(&config, &metrics),
+            streams: Streams::new(config.streams_max(), heartbeat, Arc::clone(&metrics)),
             closing: closing.clone(),
         };
-        let rules = RequestRules {
-            metrics: Arc::clone(&metrics),
-            max_requests: i64::try_from(config.server.max_requests).unwrap_or(i64::MAX),
-            log: config.log.access,
-            slow: Duration::from_millis(config.log.slow_ms),
-            origins: OriginPolicy::new(&config.server, &config.cors),
-            authenticator: authenticator.clone(),
-            audit: audit.clone(),
-        };
-        let deadline = Duration::from_millis(config.server.request_timeout_ms);
-        let requests = RequestLayer::new(rules, deadline);
+        let requests = request_layer(&config, &metrics, &authenticator, &audit);
         let extras = Extras { guards: &config.guard, sandbox: config.serves_sandbox() };
         let router = http::router(api, extras, &config.cors, &requests)?;
+        let ends = EndReporter::new(&*store, Arc::clone(&metrics), past_grants, audit);
         Ok(Self {
             tls: tls_files(&config)?.map(Arc::new),
             config,
@@ -166,7 +157,7 @@ impl App {
             locks,
             records,
             authenticator,
-            _ends: follow_ends(&store, &metrics, past_grants, audit),
+            _ends: AbortOnDropHandle::new(tokio::spawn(ends.follow())),
             metrics,
             closing,
             opening: None,
@@ -302,45 +293,39 @@ pub async fn bind(config: &mut Config) -> Result<Vec<BoundListener>, Error> {
     Ok(bound)
 }
 
-fn waiter_limits(config: &Config) -> WaiterLimits {
-    WaiterLimits { each: config.wait.max_waiters_per_lock, all: config.waiters_max() }
-}
-
-fn store_timeout(config: &Config) -> Duration {
-    Duration::from_millis(config.store_timeout_ms)
-}
-
-/// Reports how grants end, from now on.
-fn follow_ends(
-    store: &Arc<dyn Store>,
-    metrics: &Arc<Metrics>,
-    past_grants: Arc<PastGrants>,
-    audit: Option<Arc<AuditLog>>,
-) -> AbortOnDropHandle<()> {
-    let ends = EndReporter::new(&**store, Arc::clone(metrics), past_grants, audit);
-    AbortOnDropHandle::new(tokio::spawn(ends.follow()))
-}
-
 type Services = (Arc<LockService>, Option<Arc<IdempotencyService>>);
 
+/// The service of locks, and that of records if the store keeps any.
 fn services(config: &Config, store: &Arc<dyn Store>) -> Result<Services, Error> {
-    let (timeout, waiters) = (store_timeout(config), waiter_limits(config));
+    let timeout = Duration::from_millis(config.store_timeout_ms);
+    let waiters =
+        WaiterLimits { each: config.wait.max_waiters_per_lock, all: config.waiters_max() };
     let locks = Arc::new(LockService::start(Arc::clone(store), timeout, waiters)?);
-    let records = records(config, Arc::clone(store), locks.waiter_room())?;
+    let profile = store.profile();
+    check_guards(config, profile.kind, profile.records)?;
+    let kept_bytes = config.idempotency.max_kept_bytes;
+    let limits = RecordLimits { kept_bytes, waiters: locks.waiter_room() };
+    let start = || IdempotencyService::start_within(Arc::clone(store), timeout, limits);
+    let records = profile.records.then(start);
     Ok((locks, records))
 }
 
-/// The records of the store, if it keeps any.
-fn records(
+fn request_layer(
     config: &Config,
-    store: Arc<dyn Store>,
-    waiters: WaiterRoom,
-) -> Result<Option<Arc<IdempotencyService>>, Error> {
-    let profile = store.profile();
-    let limits = RecordLimits { kept_bytes: config.idempotency.max_kept_bytes, waiters };
-    check_guards(config, profile.kind, profile.records)?;
-    let start = || IdempotencyService::start_within(store, store_timeout(config), limits);
-    Ok(profile.records.then(start))
+    metrics: &Arc<Metrics>,
+    authenticator: &Option<Arc<Authenticator>>,
+    audit: &Option<Arc<AuditLog>>,
+) -> RequestLayer {
+    let rules = RequestRules {
+        metrics: Arc::clone(metrics),
+        max_requests: i64::try_from(config.server.max_requests).unwrap_or(i64::MAX),
+        log: config.log.access,
+        slow: Duration::from_millis(config.log.slow_ms),
+        origins: OriginPolicy::new(&config.server, &config.cors),
+        authenticator: authenticator.clone(),
+        audit: audit.clone(),
+    };
+    RequestLayer::new(rules, Duration::from_millis(config.server.request_timeout_ms))
 }
 
 fn authenticator(config: &Config) -> Result<Option<Arc<Authenticator>>, Error> {
@@ -381,20 +366,13 @@ fn body_limits(config: &Config) -> BodyLimits {
     BodyLimits { bytes: config.server.body_limit_bytes, time }
 }
 
-fn streams(config: &Config, metrics: &Arc<Metrics>) -> Streams {
-    let heartbeat = Duration::from_millis(config.stream.heartbeat_ms);
-    Streams::new(config.streams_max(), heartbeat, Arc::clone(metrics))
-}
-
-/// Refuses to be reached by clients as the configuration does not mean it.
+/// Refuses to be reached by clients as the configuration does not mean it: at an address that others reach and
+/// nothing guards, for one.
 fn check_access(config: &Config) -> Result<(), Error> {
-    check_exposure(config)?;
+    if let Some(address) = config.exposed_address() {
+        return Err(Error::Exposed { address });
+    }
     config.check_tls()?;
     config.check_jwt()?;
     Ok(())
-}
-
-/// Refuses an address that others reach, where nothing guards it.
-fn check_exposure(config: &Config) -> Result<(), Error> {
-    config.exposed_address().map_or(Ok(()), |address| Err(Error::Exposed { address }))
 }
