@@ -4,7 +4,7 @@
 //! names the part that is wrong. A header or a parameter that comes twice is refused, because two parts of
 //! a system could read it in two ways. Tested in `tests/api/invalid_input.rs` and `invalid_bodies.rs`.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::sync::Arc;
 
@@ -246,16 +246,9 @@ impl<S: Send + Sync> FromRequestParts<S> for WatchLimit {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        let mut parameters = pairs(parts.uri.query().unwrap_or_default());
-        let Some((parameter, limit)) = parameters.next() else { return Ok(Self(usize::MAX)) };
-        if parameter != "limit" {
-            return Err(invalid_query(&parameter, "is not a parameter"));
-        }
-        if let Some((another, _)) = parameters.next() {
-            let known = another == "limit";
-            let what = if known { "is there twice" } else { "is not a parameter" };
-            return Err(invalid_query(&another, what));
-        }
+        let query = parts.uri.query().unwrap_or_default();
+        let [limit] = parameters(query, ["limit"])?;
+        let Some(limit) = limit else { return Ok(Self(usize::MAX)) };
         let limit = limit.parse().ok().filter(|limit| *limit > 0);
         limit.map(Self).ok_or_else(|| invalid_query("limit", "must be 1 or more"))
     }
@@ -269,20 +262,12 @@ impl<S: Send + Sync> FromRequestParts<S> for ListQuery {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         let query = encoded_query(parts)?;
-        let mut seen = BTreeMap::new();
-        for (parameter, value) in pairs(query) {
-            let known = ["prefix", "limit", "cursor"].contains(&&*parameter);
-            if !known || seen.contains_key(&parameter) {
-                let what = if known { "is there twice" } else { "is not a parameter" };
-                return Err(invalid_query(&parameter, what));
-            }
-            seen.insert(parameter, value);
-        }
-        let prefix = seen.remove("prefix").unwrap_or_default().into_owned();
-        let limit = seen.remove("limit").map_or(Ok(100), |limit| limit.parse());
+        let [prefix, limit, cursor] = parameters(query, ["prefix", "limit", "cursor"])?;
+        let prefix = prefix.unwrap_or_default().into_owned();
+        let limit = limit.map_or(Ok(100), |limit| limit.parse());
         let limit = limit.ok().filter(|limit| (1..=1000).contains(limit));
         let limit = limit.ok_or_else(|| invalid_query("limit", "must be 1 to 1000"))?;
-        let cursor = seen.remove("cursor").map(|cursor| Cursor::parse(&cursor)).transpose();
+        let cursor = cursor.map(|cursor| Cursor::parse(&cursor)).transpose();
         let cursor = cursor.map_err(|_| unknown_cursor())?;
         Ok(Self(ListLocks { prefix, limit, cursor }))
     }
@@ -299,6 +284,23 @@ pub(super) fn invalid_query(parameter: &str, what: &str) -> Problem {
 
 fn invalid_name(why: &str) -> Problem {
     Problem::new(Code::InvalidQuery, format!("`name`: {why}.")).with_field("name")
+}
+
+/// The values of these parameters. Each is there once at most, and no other is.
+pub(super) fn parameters<'a, const N: usize>(
+    query: &'a str,
+    names: [&str; N],
+) -> Result<[Option<Cow<'a, str>>; N], Problem> {
+    let mut values = [const { None }; N];
+    for (parameter, value) in pairs(query) {
+        let Some(place) = names.iter().position(|name| *name == parameter) else {
+            return Err(invalid_query(&parameter, "is not a parameter"));
+        };
+        if values[place].replace(value).is_some() {
+            return Err(invalid_query(&parameter, "is there twice"));
+        }
+    }
+    Ok(values)
 }
 
 pub(super) fn pairs(query: &str) -> form_urlencoded::Parse<'_> {

@@ -7,6 +7,7 @@
 //! named in the problem. The answer of a run is given only to a client that begins again. Tested in
 //! `tests/api/idempotency_records.rs` and `invalid_bodies.rs`.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use crate::http::api::Api;
 use crate::http::audit::{Act, Auditor};
 use crate::http::body::{Json, at_millis, invalid};
 use crate::http::caller::Caller;
-use crate::http::extract::{OptionalJson, OptionalToken, RequiredToken, invalid_query, pairs};
+use crate::http::extract::{OptionalJson, OptionalToken, RequiredToken, parameters};
 use crate::http::locks::with_token;
 use crate::http::problem::{
     AbandonProblems, BeginProblems, Code, CompleteProblems, ExtendProblems, FindProblems, Problem,
@@ -321,21 +322,11 @@ impl FromRequestParts<Arc<Api>> for RecordKeyPath {
         let path = Path::<String>::from_request_parts(parts, api).await;
         let Path(key) = path.map_err(|_| invalid(&"it is not UTF-8"))?;
         let key = IdempotencyKey::parse(&key).map_err(|error| invalid(&error))?;
-        let (mut method, mut path, mut principal) = (None, None, None);
-        for (parameter, value) in pairs(query.as_deref().unwrap_or_default()) {
-            let slot = match &*parameter {
-                "method" => &mut method,
-                "path" => &mut path,
-                "principal" => &mut principal,
-                _ => return Err(invalid_query(&parameter, "is not a parameter")),
-            };
-            if slot.replace(value.into_owned()).is_some() {
-                return Err(invalid_query(&parameter, "is there twice"));
-            }
-        }
+        let names = ["method", "path", "principal"];
+        let [method, path, principal] = parameters(query.as_deref().unwrap_or_default(), names)?;
         let method = method.unwrap_or_default().to_ascii_uppercase();
         let path = normalize_path(&path.unwrap_or_default()).into_owned();
-        Ok(Self { key, method, path, principal })
+        Ok(Self { key, method, path, principal: principal.map(Cow::into_owned) })
     }
 }
 
