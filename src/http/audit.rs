@@ -115,7 +115,7 @@ impl Subject {
 /// How far an act is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Progress {
+pub(super) enum Progress {
     /// The store is asked.
     Asked,
     /// It is done.
@@ -258,17 +258,8 @@ pub(super) fn is_refusal(method: &str, code: Code) -> bool {
     (400..500).contains(&code.status()) && !finds_nothing
 }
 
-/// Writes that a request was refused.
-pub(super) fn write_refusal(
-    log: &AuditLog,
-    id: &HeaderValue,
-    identity: Option<&Identity>,
-    act: &Act,
-) {
-    write(log, id, identity, act, None);
-}
-
-fn write(
+/// Writes an act of a request; `result` is how far one is that the store is asked for.
+pub(super) fn write(
     log: &AuditLog,
     id: &HeaderValue,
     identity: Option<&Identity>,

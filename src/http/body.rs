@@ -28,7 +28,7 @@ use keylatch_core::time::unix_micros;
 use keylatch_wire::{
     BreakLockRequest, BreakNote, CreateLockRequest, CreateLocksRequest, EndKind, HeldLock,
     HoldLockRequest, Lease, LeaseSet, LeasedLock, LockHistory, LockMode, LockPage, PublicHolder,
-    PublicLock, RenewLockRequest, RenewLocksRequest, SecretToken, SharedLock, millis,
+    PublicLock, SecretToken, SharedLock, millis,
 };
 
 /// A value as the body of an answer.
@@ -158,11 +158,6 @@ pub(super) fn lock_set(names: &[String]) -> Result<LockSet, Problem> {
     LockSet::new(names).map_err(|error| invalid("names", error))
 }
 
-/// The TTL that a renewal of several locks asks for.
-pub(super) fn set_renewal_ttl(body: &RenewLocksRequest, max: Ttl) -> Result<Ttl, Problem> {
-    ttl(body.ttl_ms, max)
-}
-
 /// Several locks as their holder sees them.
 pub(super) fn lease_set<'a>(
     set: &'a LockSet,
@@ -187,11 +182,6 @@ pub(super) fn lease_set<'a>(
         locks: locks.collect(),
         unchanged: Vec::new(),
     }
-}
-
-/// The TTL that a renewal asks for.
-pub(super) fn renewal_ttl(body: &RenewLockRequest, max: Ttl) -> Result<Ttl, Problem> {
-    ttl(body.ttl_ms, max)
 }
 
 /// A lock as its holder sees it.
@@ -346,7 +336,7 @@ pub(super) fn lock_page(page: &Page<Holding>) -> LockPage {
 }
 
 /// The TTL that is asked for, or the default, if the store takes that long a one.
-fn ttl(millis: Option<u64>, max: Ttl) -> Result<Ttl, Problem> {
+pub(super) fn ttl(millis: Option<u64>, max: Ttl) -> Result<Ttl, Problem> {
     let Some(millis) = millis else { return Ok(Ttl::DEFAULT.min(max)) };
     let ttl = Ttl::from_millis(millis).map_err(|error| invalid("ttl_ms", error))?;
     if ttl > max {

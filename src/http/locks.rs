@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::api::Api;
 use super::audit::Auditor;
-use super::body::{Json, Terms, acquire_request, held_lock, lease_body, lock_page, renewal_ttl};
+use super::body::{Json, Terms, acquire_request, held_lock, lease_body, lock_page, ttl};
 use super::caller::Caller;
 use super::extract::{
     LOCK_TOKEN, LeftEntry, ListQuery, Name, OptionalJson, OptionalToken, RequiredToken,
@@ -133,7 +133,7 @@ pub(super) async fn renew(
     OptionalJson(body): OptionalJson<RenewLockRequest>,
 ) -> Result<Response, Problem> {
     caller.check_lock(LockAct::Acquire, &name)?;
-    let ttl = renewal_ttl(&body, api.locks.max_ttl())?;
+    let ttl = ttl(body.ttl_ms, api.locks.max_ttl())?;
     let names = slice::from_ref(&name);
     match api.locks.renew(&name, &token, ttl).await.map_err(of_lock_error)? {
         Renewal::Renewed { lease, validity } => {

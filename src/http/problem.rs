@@ -106,9 +106,7 @@ pub(super) fn set_lost(lost: &[LostLock], done: &str) -> Problem {
 pub(super) fn too_many_holders() -> Problem {
     let detail =
         "As many hold the lock as may, or you entered it as often as you may. Nothing was done.";
-    Problem::new(Code::TooManyHolders, detail)
-        .with_outcome(Effect::NotExecuted)
-        .with_retry_after(Duration::from_secs(1))
+    not_now(Code::TooManyHolders, detail)
 }
 
 /// The lease of the client was broken.
@@ -135,7 +133,12 @@ fn holder_body(holder: &keylatch_core::lock::Holder) -> keylatch_wire::Holder {
 
 /// The service cannot take the request, and did nothing.
 pub(super) fn overloaded(detail: &'static str) -> Problem {
-    Problem::new(Code::Overloaded, detail)
+    not_now(Code::Overloaded, detail)
+}
+
+/// Nothing was done, and in a second it may be.
+fn not_now(code: Code, detail: &'static str) -> Problem {
+    Problem::new(code, detail)
         .with_outcome(Effect::NotExecuted)
         .with_retry_after(Duration::from_secs(1))
 }
@@ -189,9 +192,7 @@ pub(super) fn of_lock_error(error: LockError) -> Problem {
                 .caused_by(error)
         }
         LockError::TooManyWaiters => {
-            Problem::new(Code::TooManyWaiters, "As many wait as may. Nothing was done.")
-                .with_outcome(Effect::NotExecuted)
-                .with_retry_after(Duration::from_secs(1))
+            not_now(Code::TooManyWaiters, "As many wait as may. Nothing was done.")
         }
         LockError::Leaving => overloaded("The service is shutting down. Nothing was done."),
         LockError::Random(_) => {

@@ -28,7 +28,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tower::{Layer, Service};
 
 use super::X_REQUEST_ID;
-use super::audit::{Act, RequestId, Subject, is_refusal, write_refusal};
+use super::audit::{Act, RequestId, Subject, is_refusal, write};
 use super::origin::{Arrival, OriginPolicy, Surface};
 use super::parts::{Part, Parts};
 use super::problem::{Code, Problem, overloaded, quota_exceeded, unauthenticated};
@@ -338,7 +338,7 @@ impl RequestTicket {
             let (subject, code) = (self.subject.clone(), code.slug());
             let (method, route) = (self.method, route.to_owned());
             let act = Act::Refused { method, route, status, code, subject };
-            write_refusal(audit, &self.id, self.identity.as_deref(), &act);
+            write(audit, &self.id, self.identity.as_deref(), &act, None);
         }
         response.headers_mut().insert(X_REQUEST_ID, self.id.clone());
         response

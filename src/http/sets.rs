@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::api::Api;
 use super::audit::Auditor;
-use super::body::{Json, Terms, lease_set, lock_set, set_acquire_request, set_renewal_ttl};
+use super::body::{Json, Terms, lease_set, lock_set, set_acquire_request, ttl};
 use super::caller::Caller;
 use super::extract::{NamedSet, NoQuery, OptionalJson, OptionalToken, RequiredToken};
 use super::locks::with_token;
@@ -116,7 +116,7 @@ pub(super) async fn renew(
     RequiredToken(token): RequiredToken,
     OptionalJson(body): OptionalJson<RenewLocksRequest>,
 ) -> Result<Response, Problem> {
-    let (set, ttl) = (lock_set(&body.names)?, set_renewal_ttl(&body, api.locks.max_ttl())?);
+    let (set, ttl) = (lock_set(&body.names)?, ttl(body.ttl_ms, api.locks.max_ttl())?);
     caller.check_set(LockAct::Acquire, &set)?;
     match api.locks.renew_set(&set, &token, ttl).await.map_err(of_lock_error)? {
         SetRenewal::Renewed { leases, validity } => {

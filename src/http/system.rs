@@ -5,7 +5,6 @@
 //! `tests/api/system.rs`.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::header;
@@ -16,7 +15,7 @@ use tokio::time::timeout;
 use super::api::Api;
 use super::body::Json;
 use super::caller::Caller;
-use super::problem::{Code, HealthProblems, OwnProblems, Problem};
+use super::problem::{Code, HealthProblems, OwnProblems, Problem, overloaded};
 use super::record_counts::{COUNT_LIMIT, MAX_COUNT, count_records};
 use crate::access::Identity;
 use crate::metrics::RecordCounts;
@@ -105,10 +104,7 @@ pub(super) async fn livez(State(api): State<Arc<Api>>) -> Result<&'static str, P
 )]
 pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<&'static str, Problem> {
     if api.closing.is_cancelled() {
-        let leaving = Problem::new(Code::Overloaded, "The service is shutting down.");
-        return Err(leaving
-            .with_outcome(Effect::NotExecuted)
-            .with_retry_after(Duration::from_secs(1)));
+        return Err(overloaded("The service is shutting down."));
     }
     api.locks.health().await?;
     Ok("ok")
