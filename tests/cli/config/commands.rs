@@ -71,9 +71,13 @@ async fn mistake_is_found_without_a_start() {
         ("KEYLATCH_STORE", "redis://:secret@host:port", "not a Redis URL"),
         ("KEYLATCH_STORE", "redis+sentinel://host", "master's name"),
         ("KEYLATCH_STORE", "redis+cluster://host/7", "no database"),
+        #[cfg(feature = "full")]
         ("KEYLATCH_STORE", "redlock://a,b", "3 to 31 nodes"),
+        #[cfg(feature = "full")]
         ("KEYLATCH_STORE", "postgres://host/db?sslrootcert=/no/such/file", "sslrootcert"),
+        #[cfg(feature = "full")]
         ("KEYLATCH_STORE", "etcds://host?cacert=/no/such/file", "cacert"),
+        #[cfg(feature = "full")]
         ("KEYLATCH_STORE", "zookeepers://host?cacert=/no/such/file", "cacert"),
         ("KEYLATCH_LOG_AUDIT", "/no/such/directory/audit.log", "/no/such/directory/audit.log"),
     ] {
@@ -92,12 +96,16 @@ async fn store_is_checked_and_not_opened() {
     for store in [
         &*embedded,
         "memory:",
+        #[cfg(feature = "full")]
         "postgres://127.0.0.1:1/db",
+        #[cfg(feature = "full")]
         "etcd://127.0.0.1:1",
+        #[cfg(feature = "full")]
         "zookeeper://127.0.0.1:1",
         "redis://127.0.0.1:1",
         "redis+sentinel://127.0.0.1:1/mymaster",
         "redis+cluster://127.0.0.1:1",
+        #[cfg(feature = "full")]
         "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3",
     ] {
         let environment = [("KEYLATCH_STORE", store), ("KEYLATCH_LOG_AUDIT", &audit_file)];
@@ -107,6 +115,30 @@ async fn store_is_checked_and_not_opened() {
     assert!(!data.exists() && !audit.exists(), "a check leaves nothing behind");
 }
 
+#[cfg(not(feature = "full"))]
+#[tokio::test]
+async fn store_that_was_left_out_is_refused_with_the_command_that_builds_it_in() {
+    for feature in ["redlock", "postgres", "etcd", "zookeeper"] {
+        let ended = KEYLATCH.run(&["config", "check", "--store", &format!("{feature}://a")]).await;
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        let command = format!("`cargo build --release --features {feature}`");
+        assert!(ended.stderr.contains(&command), "{ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn help_and_check_say_which_stores_are_in() {
+    let check = KEYLATCH.run(&["config", "check"]).await;
+    let help = KEYLATCH.run(&["serve", "--help"]).await;
+    assert!(check.stdout.contains("embedded, memory, redis"), "{check:?}");
+    assert!(help.stdout.contains("embedded:DIRECTORY, memory:, redis://"), "{help:?}");
+    let is_full = cfg!(feature = "full");
+    assert_eq!(check.stdout.contains("etcd"), is_full, "{check:?}");
+    assert_eq!(help.stdout.contains("etcd://"), is_full, "{help:?}");
+    assert_eq!(help.stdout.contains("leaves out redlock, postgres, etcd"), !is_full, "{help:?}");
+}
+
+#[cfg(feature = "full")]
 #[tokio::test]
 async fn guard_without_a_store_for_its_records_is_a_mistake() {
     let directory = tempfile::tempdir().expect("a directory");
