@@ -1,5 +1,7 @@
 //! The yardstick of a replay on Redis: the one script call that it makes, of a record that is done,
 //! with nothing in front of it.
+//!
+//! The script does not look into the row, so its bytes are of no account, and its length is.
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
 //! A lock and a record in which every field has a value of its own.
+//!
+//! A test changes a byte of their snapshots by the value that stands there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,17 +17,29 @@ use keylatch_core::lock::{
 
 /// A lock that two hold in different ways, with a waiter, an expiry and a break.
 pub(crate) fn lock() -> LockState {
-    let slots = Limit::Counted(Slots::new(1000).expect("a number of slots"));
-    let owner = |label: &str| Owner::parse(label).expect("a label");
+    let waiter = QueueEntry {
+        token: TokenHash::from_bytes([3; 32]),
+        sole_attempt: Some(Attempt::new(3)),
+        since: Duration::from_secs(63_244_803),
+        lasts: Duration::from_millis(4000),
+        limit: Limit::Exclusive,
+        owner: owner("waiter"),
+        joined: Duration::from_secs(63_244_802),
+    };
+    let cause = EndCause::Break { why: broken(), since: Duration::new(63_244_799, 5) };
+    let ends = [end(EndCause::Expiry), end(cause)];
+    LockState::new(holders(), [waiter].into_iter().collect(), ends.into_iter().collect())
+}
+
+fn owner(label: &str) -> Option<Owner> {
+    Owner::parse(label).expect("a label")
+}
+
+fn holders() -> [HolderState; 2] {
     let entry = |name: &str, sole_attempt: Option<u64>| Entry {
         name: EntryName::parse(name).ok(),
         sole_attempt: sole_attempt.map(Attempt::new),
     };
-    let broken = Arc::new(Break {
-        reason: Reason::parse("it stands still").expect("a reason"),
-        by: owner("breaker"),
-        at_millis: 1_795_332_773_900,
-    });
     let reader = HolderState {
         token: TokenHash::from_bytes([0xA1; 32]),
         fencing_token: FencingToken::new(1_795_332_773_831_023),
@@ -41,33 +55,29 @@ pub(crate) fn lock() -> LockState {
     let entries = vec![entry("", None), entry("step-2", Some(7))];
     let worker = HolderState {
         token: TokenHash::from_bytes([0xA2; 32]),
-        limit: slots,
+        limit: Limit::Counted(Slots::new(1000).expect("a number of slots")),
         slot: 3,
         entries: entries.try_into().expect("an entry"),
-        broken: Some(Arc::clone(&broken)),
+        broken: Some(broken()),
         ..reader.clone()
     };
-    let waiter = QueueEntry {
-        token: TokenHash::from_bytes([3; 32]),
-        sole_attempt: Some(Attempt::new(3)),
-        since: Duration::from_secs(63_244_803),
-        lasts: Duration::from_millis(4000),
-        limit: Limit::Exclusive,
-        owner: owner("waiter"),
-        joined: Duration::from_secs(63_244_802),
-    };
-    let expiry = GrantEnd {
+    [reader, worker]
+}
+
+fn broken() -> Arc<Break> {
+    let reason = Reason::parse("it stands still").expect("a reason");
+    Arc::new(Break { reason, by: owner("breaker"), at_millis: 1_795_332_773_900 })
+}
+
+fn end(cause: EndCause) -> GrantEnd {
+    GrantEnd {
         token: TokenHash::from_bytes([0xA3; 32]),
         fencing_token: FencingToken::new(1_795_332_773_831_021),
-        owner: None,
+        owner: owner("line 8"),
         acquired_at_millis: 1_795_332_773_800,
         ended_at_millis: 1_795_332_773_820,
-        cause: EndCause::Expiry,
-    };
-    let cause = EndCause::Break { why: broken, since: Duration::new(63_244_799, 5) };
-    let of_break = GrantEnd { owner: owner("line 8"), cause, ..expiry.clone() };
-    let history = [expiry, of_break].into_iter().collect();
-    LockState::new([reader, worker], [waiter].into_iter().collect(), history)
+        cause,
+    }
 }
 
 /// A record that is done.
