@@ -2,8 +2,8 @@
 //!
 //! The steps of the store and what they find are those of the port, and are in `docs/operating.md`.
 //!
-//! Invariant: a label has a bounded set of values. Each is the name of its variant in snake case, so a variant that is
-//! renamed breaks boards. Tested below, and over HTTP in `tests/api/metrics_page.rs`.
+//! Invariant: a label has a bounded set of values. That of an enum is the name of its variant in snake case, so a
+//! variant that is renamed breaks boards. Tested below, and over HTTP in `tests/api/metrics_page.rs`.
 
 use std::fmt;
 
