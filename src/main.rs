@@ -220,7 +220,7 @@ impl Serve {
 fn help_of_store() -> String {
     let (built, left_out): (Vec<&KnownEngine>, Vec<_>) =
         ENGINES.iter().partition(|engine| engine.is_built);
-    let built: Vec<_> = built.iter().map(|engine| engine.urls).collect();
+    let built: Vec<_> = built.iter().flat_map(|engine| engine.urls).copied().collect();
     let left_out: Vec<_> = left_out.iter().map(|engine| engine.feature).collect();
     let other_build = match &left_out[..] {
         [] => String::new(),

@@ -191,7 +191,7 @@ pub struct KnownEngine {
     /// Whether this build has it.
     pub is_built: bool,
     /// The forms of its URL, for people.
-    pub urls: &'static str,
+    pub urls: &'static [&'static str],
     schemes: &'static [&'static str],
 }
 
@@ -200,19 +200,23 @@ pub const ENGINES: [KnownEngine; 7] = [
     KnownEngine {
         feature: "embedded",
         is_built: cfg!(feature = "embedded"),
-        urls: "embedded:DIRECTORY",
+        urls: &["embedded:DIRECTORY"],
         schemes: &["embedded"],
     },
     KnownEngine {
         feature: "memory",
         is_built: cfg!(feature = "memory"),
-        urls: "memory:",
+        urls: &["memory:"],
         schemes: &["memory"],
     },
     KnownEngine {
         feature: "redis",
         is_built: cfg!(feature = "redis"),
-        urls: "redis://HOST:PORT/DB, redis+sentinel://HOST,HOST/MASTER, redis+cluster://HOST,HOST",
+        urls: &[
+            "redis://HOST:PORT/DB",
+            "redis+sentinel://HOST,HOST/MASTER",
+            "redis+cluster://HOST,HOST",
+        ],
         schemes: &[
             "redis",
             "rediss",
@@ -227,25 +231,25 @@ pub const ENGINES: [KnownEngine; 7] = [
     KnownEngine {
         feature: "redlock",
         is_built: cfg!(feature = "redlock"),
-        urls: "redlock://HOST,HOST,HOST",
+        urls: &["redlock://HOST,HOST,HOST"],
         schemes: &["redlock", "rediss+redlock"],
     },
     KnownEngine {
         feature: "postgres",
         is_built: cfg!(feature = "postgres"),
-        urls: "postgres://HOST,HOST/DB",
+        urls: &["postgres://HOST,HOST/DB"],
         schemes: &["postgres", "postgresql"],
     },
     KnownEngine {
         feature: "etcd",
         is_built: cfg!(feature = "etcd"),
-        urls: "etcd://HOST,HOST,HOST",
+        urls: &["etcd://HOST,HOST,HOST"],
         schemes: &["etcd", "etcds"],
     },
     KnownEngine {
         feature: "zookeeper",
         is_built: cfg!(feature = "zookeeper"),
-        urls: "zookeeper://HOST,HOST,HOST",
+        urls: &["zookeeper://HOST,HOST,HOST"],
         schemes: &["zookeeper", "zookeepers"],
     },
 ];
@@ -258,7 +262,8 @@ fn feature_of(scheme: &str) -> Option<&'static str> {
 
 /// The forms of URLs that this build or another one knows, for people.
 fn known_urls() -> String {
-    ENGINES.map(|engine| engine.urls).join(", ")
+    let urls = ENGINES.iter().flat_map(|engine| engine.urls);
+    urls.map(|url| format!("`{url}`")).collect::<Vec<_>>().join(", ")
 }
 
 /// What the stores call themselves, all features together.
