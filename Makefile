@@ -15,9 +15,9 @@ FEATURES = test-redis
 ALL_FEATURES = test-engines
 # Where the tests are. The crates that they stand on have none.
 TESTED = --locked --workspace --exclude keylatch-testkit --exclude keylatch-testkit-macros
-# The tests of the others, by words in their names: PostgreSQL, etcd, ZooKeeper, what starts a Redis of several nodes, traces.
+# The tests of the others, by words in their names: PostgreSQL, etcd, ZooKeeper, what starts a Redis of several nodes.
 # Fewer of them run at once, because a node that is late has no vote.
-OTHERS = postgres etcd zookeeper sentinel cluster redlock traces::
+OTHERS = postgres etcd zookeeper sentinel cluster redlock
 NARROW = --test-threads $$((2 * $$(nproc)))
 
 # The tests of every change: rules, memory, the embedded store, one Redis, HTTP and the command.
@@ -29,9 +29,9 @@ test: redis-server
 # All other tests of what a change can break: PostgreSQL, etcd, ZooKeeper, Sentinel, Cluster, Redlock, traces, browsers,
 # kills, power cuts, the campaigns, the API as its document has it, and the clients.
 test-all: redis-server postgresql etcd zookeeper chromium
-	cargo test $(TESTED) --features $(ALL_FEATURES) --lib $(addprefix --test ,$(QUICK)) -- \
+	cargo test $(TESTED) --features $(ALL_FEATURES) --lib $(addprefix --test ,$(filter-out cli,$(QUICK))) -- \
 		$(NARROW) $(OTHERS)
-	cargo test $(TESTED) --features $(ALL_FEATURES) $(addprefix --test ,$(SLOW))
+	cargo test $(TESTED) --features $(ALL_FEATURES) $(addprefix --test ,cli $(SLOW))
 	$(MAKE) contract clients
 
 # The binary and the examples that other commands run, with the features of all tests, so that those have built them.
