@@ -316,7 +316,7 @@ pub(crate) fn same_bucket() -> (u8, String) {
 /// The row of a floor with this fencing token.
 pub(crate) fn floor_of(last: u64) -> Vec<u8> {
     let state = LockState::default().encode().unwrap();
-    let (mut bytes, mut rest) = (vec![2], last);
+    let (mut bytes, mut rest) = (vec![4], last);
     while rest > 0x7f {
         bytes.push((rest & 0x7f) as u8 | 0x80);
         rest >>= 7;

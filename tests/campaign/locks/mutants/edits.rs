@@ -208,8 +208,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "embedded: a lease is over after a restart",
         Store::Embedded,
         "crates/stores/src/embedded/row.rs",
-        "    Ok(lock_at_rest(&LockState::decode(snapshot)?, now.saturating_sub(age)))",
-        "    let age = if mutant!() { Duration::MAX } else { age };\n    Ok(lock_at_rest(&LockState::decode(snapshot)?, now.saturating_sub(age)))",
+        "    Ok(lock_at_rest(&LockState::decode(row)?, now))",
+        "    let now = if mutant!() { Duration::ZERO } else { now };\n    Ok(lock_at_rest(&LockState::decode(row)?, now))",
     ),
     edit(
         "memory: the fencing token has no floor of time",
