@@ -158,7 +158,7 @@ async fn run_shows_the_certificate_of_its_environment() {
     }
 }
 
-/// `/dev/null` has no certificate, and that is an error for whoever reads it.
+/// `/dev/null` has no certificate, so reading the certificates from it fails.
 #[tokio::test]
 async fn certificates_of_the_system_are_read_only_for_an_upstream_over_tls() {
     let none = [("SSL_CERT_FILE", "/dev/null"), ("SSL_CERT_DIR", "/dev/null")];

@@ -87,7 +87,7 @@ impl IdempotencyLayer {
         self.with(|state| state.principal = Arc::new(principal))
     }
 
-    /// Limits how long a client waits for the whole answer of a run. Then it reads 504, the outcome is unknown, and
+    /// Limits how long a client waits for the whole answer of a run. Then it gets 504, the outcome is unknown, and
     /// an answer that comes within a lease from then on is stored nevertheless.
     #[must_use]
     pub fn with_answer_timeout(self, limit: Duration) -> Self {
