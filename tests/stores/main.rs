@@ -50,6 +50,7 @@ mod redis_queue;
 mod redis_records;
 #[cfg(feature = "test-redis")]
 mod redis_tls;
+#[cfg(feature = "test-redis")]
 mod redis_urls;
 #[cfg(feature = "test-engines")]
 mod redlock;
