@@ -36,8 +36,13 @@ def postgres():
         initdb = [programs / "initdb", "--auth=trust", "--username=postgres", "--no-sync", "--pgdata", data]
         subprocess.run([*other, *initdb], check=True, capture_output=True, cwd=folder)
         server = [programs / "postgres", "-D", data, "-p", str(port), "-k", folder, "-h", "127.0.0.1"]
-        with running([*other, *server], port, BUILT / "postgres.log"):
-            url = f"postgresql://postgres@127.0.0.1:{port}/postgres?sslmode=disable"
+        url = f"postgresql://postgres@127.0.0.1:{port}/postgres?sslmode=disable"
+
+        def accepts_queries(_):
+            # It takes connections before it takes queries.
+            return subprocess.run([programs / "pg_isready", "--quiet", "--dbname", url]).returncode == 0
+
+        with running([*other, *server], port, BUILT / "postgres.log", ready=accepts_queries):
             yield lambda sql: subprocess.run([programs / "psql", "-qX", url, "-c", sql], check=True), url
 
 

@@ -12,19 +12,23 @@ def free_port():
         return server.getsockname()[1]
 
 
+def accepts(port):
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
+
+
 @contextlib.contextmanager
-def running(arguments, port, log, limit=60):
-    """A process, from when its port takes connections until the end of the block, or for as many seconds."""
+def running(arguments, port, log, limit=60, ready=accepts, **options):
+    """A process, from when its port is ready until the end of the block, or for `limit` seconds."""
     with open(log, "w") as errors:
-        process = subprocess.Popen(arguments, stdout=errors, stderr=errors)
+        process = subprocess.Popen(arguments, stdout=errors, stderr=errors, **options)
         watchdog = threading.Timer(limit, process.kill)
         watchdog.start()
         try:
-            while True:
+            while not ready(port):
                 if process.poll() is not None:
                     sys.exit(f"{arguments[0]} ended:\n{log.read_text()}")
-                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                    break
             yield
         finally:
             watchdog.cancel()

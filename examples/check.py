@@ -13,7 +13,6 @@ import pathlib
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,33 +21,15 @@ import threading
 import yaml
 
 HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "deploy"))
+from processes import free_port, running  # noqa: E402
+
 KEYLATCH, TOOLS = (pathlib.Path(argument).resolve() for argument in sys.argv[1:3])
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
-@contextlib.contextmanager
-def running(arguments, port, folder, **environment):
-    """A process, from when its port takes connections until the end of the block; a minute at most."""
-    log = folder / f"{port}.log"
-    with open(log, "w") as output:
-        process = subprocess.Popen(arguments, stdout=output, stderr=output, cwd=folder, env={**os.environ, **environment})
-    watchdog = threading.Timer(60, process.kill)
-    watchdog.start()
-    try:
-        while True:
-            if process.poll() is not None:
-                sys.exit(f"{arguments[0]} ended:\n{log.read_text()}")
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                break
-        yield
-    finally:
-        watchdog.cancel()
-        process.terminate()
-        process.wait(20)
+def serving(arguments, port, folder, **environment):
+    """A process that runs in the folder of an example."""
+    return running(arguments, port, folder / f"{port}.log", cwd=folder, env={**os.environ, **environment})
 
 
 @contextlib.contextmanager
@@ -62,7 +43,7 @@ def example(name, ports):
             for old, new in ports.items():
                 text = text.replace(f":{old}", f":{new}")
             path.write_text(text)
-        with running([KEYLATCH, "--config", "keylatch.toml"], ports[7070], copy):
+        with serving([KEYLATCH, "--config", "keylatch.toml"], ports[7070], copy):
             yield copy
 
 
@@ -87,7 +68,7 @@ def fastapi():
     ports = {7070: free_port(), 8000: free_port()}
     with example("fastapi", ports) as folder:
         arguments = [TOOLS / "bin/python", "-m", "uvicorn", "app:app", "--port", str(ports[8000])]
-        with running(arguments, ports[8000], folder):
+        with serving(arguments, ports[8000], folder):
             runs_once(ports[7070], "/orders", {"item": "tea"}, ["tea"])
 
 
@@ -95,14 +76,14 @@ def express():
     ports = {7070: free_port(), 3000: free_port()}
     with example("express", ports) as folder:
         (folder / "node_modules").symlink_to(TOOLS / "node_modules")
-        with running(["node", "app.mjs"], ports[3000], folder, PORT=str(ports[3000])):
+        with serving(["node", "app.mjs"], ports[3000], folder, PORT=str(ports[3000])):
             runs_once(ports[7070], "/payments", {"cents": 1999}, [1999])
 
 
 def rails():
     ports = {7070: free_port(), 3001: free_port()}
     with example("rails", ports) as folder:
-        with running(["puma", "--bind", f"tcp://127.0.0.1:{ports[3001]}"], ports[3001], folder):
+        with serving(["puma", "--bind", f"tcp://127.0.0.1:{ports[3001]}"], ports[3001], folder):
             runs_once(ports[7070], "/bookings", {"seat": "12a"}, ["12a"])
 
 
@@ -111,7 +92,7 @@ def orders():
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         program = KEYLATCH.parent / "examples/orders"
-        with running([program, f"127.0.0.1:{port}"], port, pathlib.Path(folder)):
+        with serving([program, f"127.0.0.1:{port}"], port, pathlib.Path(folder)):
             first, second = (place(port) for _ in "12")
     assert first[:2] == (201, None) and second == (201, "true", first[2]), (first, second)
 
@@ -160,7 +141,7 @@ def jobs():
         def local(text):
             return text.replace("/usr/local/bin/", f"{folder}/bin/")
 
-        with running([KEYLATCH, "--store", "memory:", "--listen", f"127.0.0.1:{port}"], port, folder):
+        with serving([KEYLATCH, "--store", "memory:", "--listen", f"127.0.0.1:{port}"], port, folder):
             one_of_two(["sh", "-c", local(schedule.split(maxsplit=6)[6])], "report", folder, port)
             github = {"GITHUB_REPOSITORY": "acme/shop", "GITHUB_RUN_ID": "7"}
             one_of_two(["bash", "-e", "-c", step], "deploy.sh", folder, port, **github)
