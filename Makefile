@@ -20,11 +20,22 @@ TESTED = --locked --workspace --exclude keylatch-testkit --exclude keylatch-test
 OTHERS = postgres etcd zookeeper sentinel cluster redlock
 NARROW = --test-threads $$((2 * $$(nproc)))
 
-# The tests of every change: rules, memory, the embedded store, one Redis, HTTP and the command.
+# The tests of every change: rules, memory, the embedded store, one Redis, HTTP and the command. Once compiled, the binaries run
+# beside each other.
+TEST = cargo test $(TESTED) --features $(FEATURES)
+
 test: redis-server
-	cargo test $(TESTED) --features $(FEATURES) --lib $(addprefix --test ,$(QUICK)) -- \
-		$(WIDE) $(addprefix --skip ,$(OTHERS))
-	cargo test $(TESTED) --features $(FEATURES) --doc
+	$(TEST) --no-run --lib $(addprefix --test ,$(QUICK))
+	$(MAKE) --jobs --output-sync run-lib run-doc $(addprefix run-,$(QUICK))
+
+run-lib:
+	$(TEST) --lib -- $(WIDE) $(addprefix --skip ,$(OTHERS))
+
+run-doc:
+	$(TEST) --doc
+
+run-%:
+	$(TEST) --test $* -- $(WIDE) $(addprefix --skip ,$(OTHERS))
 
 # All other tests of what a change can break: PostgreSQL, etcd, ZooKeeper, Sentinel, Cluster, Redlock, traces, browsers,
 # kills, power cuts, the campaigns, the API as its document has it, and the clients.

@@ -103,7 +103,7 @@ async fn break_is_written_before_and_after_with_who_and_why() {
 #[tokio::test]
 async fn resolve_is_written_with_its_scope_who_and_why() {
     let fixture = Fixture::start().await;
-    let begin = json!({"lease_ms": 100});
+    let begin = json!({"lease_ms": 1500});
     let begun = fixture.send(Method::POST, "/v1/idempotency/order-1", "begin", begin).await;
     assert_eq!(begun.status, 201, "{begun:?}");
     let unknown = async || {
@@ -258,7 +258,7 @@ async fn hold_is_written_from_its_grant_to_its_release_or_loss() {
     }
     let request = fixture.service.request(Method::POST, "/v1/locks/b/hold");
     let request = request.bearer_auth(&fixture.key).header("x-request-id", "lost");
-    let mut events = EventStream::of(request.json(&json!({"ttl_ms": 300}))).await;
+    let mut events = EventStream::of(request.json(&json!({"ttl_ms": 3000}))).await;
     let acquired = events.next("acquired").await;
     let release = fixture.service.request(Method::DELETE, "/v1/locks/b").bearer_auth(&fixture.key);
     let release = release.header("Lock-Token", acquired.token()).header("x-request-id", "taken");
@@ -274,7 +274,7 @@ async fn hold_is_written_from_its_grant_to_its_release_or_loss() {
 #[tokio::test]
 async fn expiry_is_written_once_by_the_step_that_sees_it() {
     let fixture = Fixture::start().await;
-    let body = json!({"ttl_ms": 100, "owner": "runner 7"});
+    let body = json!({"ttl_ms": 1500, "owner": "runner 7"});
     let lease = fixture.send(Method::POST, "/v1/locks/a", "create", body).await;
     let next = async || {
         let next = fixture.send(Method::POST, "/v1/locks/a", "next", json!({})).await;
@@ -289,7 +289,7 @@ async fn expiry_is_written_once_by_the_step_that_sees_it() {
     let ended_at = expired["ended_at"].take();
     ended_at.as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
     let expected = json!({"act": "expiry", "lock": "a", "fencing_token": lease.fencing_token(),
-        "owner": "ops: runner 7", "ended_at": null, "held_ms": 100});
+        "owner": "ops: runner 7", "ended_at": null, "held_ms": 1500});
     assert_eq!(members(&expired), expected);
     fixture.send(Method::DELETE, "/v1/locks/none", "last", json!({})).await;
     acts(&fixture, "last", 1).await;

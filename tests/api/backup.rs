@@ -50,7 +50,8 @@ async fn start_full(directory: &Path) -> Service {
 async fn keep_answers(service: &Service, keys: Range<usize>) {
     let keep = async |key: usize| {
         let path = format!("/v1/idempotency/large-{key}");
-        let begun = Answer::of(service.request(Method::POST, &path).json(&json!({}))).await;
+        let lease = json!({"lease_ms": 60_000});
+        let begun = Answer::of(service.request(Method::POST, &path).json(&lease)).await;
         assert_eq!(begun.status, 201, "{begun:?}");
         let answer = json!({"body": "x".repeat(ANSWER)});
         let request = service.request(Method::PUT, &path).header("lock-token", begun.token());

@@ -120,7 +120,7 @@ async fn hold_reads_that_its_lease_is_broken(service: &Service) {
 #[tokio::test]
 async fn expiry_is_in_the_history_of_a_lock_that_is_held_again() {
     let service = Service::start("memory:").await;
-    let gone = service.create("short", &json!({"ttl_ms": 100, "owner": "ci 7"})).await;
+    let gone = service.create("short", &json!({"ttl_ms": 1500, "owner": "ci 7"})).await;
     let next = service.create("short", &json!({"wait_ms": 60_000, "ttl_ms": 60_000})).await;
     assert_eq!(next.status, 201);
     let ends = history(&service, "short").await;

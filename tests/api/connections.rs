@@ -13,8 +13,8 @@ use keylatch_testkit::{
 };
 use reqwest::Method;
 
-const SHORT: Duration = Duration::from_millis(200);
-const SHORT_MS: u64 = 200;
+const SHORT: Duration = Duration::from_secs(1);
+const SHORT_MS: u64 = 1000;
 /// The connection that asks is among them.
 const CONNECTIONS: &str = "keylatch_http_connections";
 const LONG_MS: u64 = 60_000;

@@ -273,7 +273,7 @@ async fn history_has_releases_beside_the_ends_that_the_store_keeps(service: &Ser
     service.release("deploy", &first.token()).await;
     let released = ("released".to_owned(), first.fencing_token());
     assert_eq!(ends(service).await, std::slice::from_ref(&released));
-    let second = service.create("deploy", &json!({"ttl_ms": 100})).await;
+    let second = service.create("deploy", &json!({"ttl_ms": 1500})).await;
     let third = service.create("deploy", &json!({"wait_ms": 60_000, "ttl_ms": 60_000})).await;
     let body = json!({"reason": "it hangs", "fencing_token": third.fencing_token(), "grace_ms": 0});
     let broken = service.request(Method::POST, "/v1/locks/deploy/break").json(&body);

@@ -59,7 +59,7 @@ async fn there_is_nothing_to_erase_before_an_outcome() {
 #[tokio::test]
 async fn unknown_outcome_is_not_erased() {
     let service = Service::start("memory:").await;
-    send(&service, Method::POST, RECORD, json!({"lease_ms": 100})).await;
+    send(&service, Method::POST, RECORD, json!({"lease_ms": 1500})).await;
     let unknown = async || (service.get(RECORD).await.json["state"] == "unknown").then_some(());
     eventually(unknown).await;
     let refused = erase(&service).await;

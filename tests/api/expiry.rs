@@ -10,6 +10,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::Request;
 use axum::http::request::Builder;
 use keylatch::app::App;
+use keylatch_testkit::stores::memory;
 use keylatch_testkit::{Answer, FromStore, TestStore, store_test};
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -17,6 +18,9 @@ use tower::ServiceExt;
 const MINE: &str = "a-token-of-the-clients-own";
 const OTHER: &str = "a-token-of-somebody-else";
 const TTL: Duration = Duration::from_secs(60);
+/// When a lease of that TTL is over. It is longer by what its service takes the clock of an engine to be ahead, which is at
+/// most the time that a request to the engine takes.
+const OVER: Duration = Duration::from_secs(80);
 
 #[store_test(locks, url)]
 async fn expired_lock_is_free(subject: &Subject) {
@@ -31,9 +35,9 @@ async fn expired_lock_is_free(subject: &Subject) {
     let page = subject.send_request(Request::get("/v1/locks"), "").await;
     for shown in [&seen.json, &page.json["locks"][0]] {
         let left = shown["expires_in_ms"].as_u64().unwrap();
-        assert!((20_000..=30_000).contains(&left), "{shown}");
+        assert!((20_000..50_000).contains(&left), "{shown}");
     }
-    subject.advance(TTL / 2).await;
+    subject.advance(OVER - TTL / 2).await;
     subject.send("GET", None, "").await.is_problem(404, "lock-not-held");
     let page = subject.send_request(Request::get("/v1/locks"), "").await;
     assert_eq!(page.json, json!({"locks": []}));
@@ -46,7 +50,7 @@ async fn expired_lock_is_free(subject: &Subject) {
 async fn expired_lease_is_neither_renewed_nor_released(subject: &Subject) {
     for method in ["PUT", "DELETE"] {
         assert_eq!(subject.create(MINE).await.status, 201);
-        subject.advance(TTL).await;
+        subject.advance(OVER).await;
         subject.send(method, Some(MINE), "").await.is_problem(404, "lock-not-held");
     }
     subject.send("GET", None, "").await.is_problem(404, "lock-not-held");
@@ -55,7 +59,7 @@ async fn expired_lease_is_neither_renewed_nor_released(subject: &Subject) {
 #[store_test(locks, url)]
 async fn expired_lease_does_not_affect_the_next_holder(subject: &Subject) {
     subject.create(MINE).await;
-    subject.advance(TTL).await;
+    subject.advance(OVER).await;
     let next = subject.create(OTHER).await;
     assert_eq!(next.status, 201, "{next:?}");
     for method in ["PUT", "DELETE"] {
@@ -70,7 +74,7 @@ async fn expired_lease_does_not_affect_the_next_holder(subject: &Subject) {
 #[store_test(locks, url)]
 async fn token_of_an_expired_lease_gets_a_new_grant(subject: &Subject) {
     let first = subject.create(MINE).await;
-    subject.advance(TTL).await;
+    subject.advance(OVER).await;
     let second = subject.create(MINE).await;
     assert_eq!(second.status, 201, "{second:?}");
     assert!(second.fencing_token() > first.fencing_token(), "{second:?} after {first:?}");
@@ -83,12 +87,19 @@ async fn repeated_grant_is_valid_for_the_rest_of_its_lease(subject: &Subject) {
     let again = subject.create(MINE).await;
     assert_eq!(again.status, 200, "{again:?}");
     assert_eq!(again.json["ttl_ms"], 60_000);
-    // Half of the TTL less the margin of the whole TTL, and less what the test took.
     let valid_for = again.json["valid_for_ms"].as_u64().unwrap();
-    assert!((20_000..=30_000 - 602).contains(&valid_for), "{valid_for}");
+    assert!((20_000..50_000).contains(&valid_for), "{valid_for}");
     let refused = subject.create(OTHER).await;
     let left = refused.json["holder"]["expires_in_ms"].as_u64().unwrap();
-    assert!((20_000..=30_000).contains(&left), "{left}");
+    assert!((20_000..50_000).contains(&left), "{left}");
+}
+
+/// A hundredth of the TTL and 2 ms, by which two clocks may differ.
+#[tokio::test]
+async fn grant_is_valid_for_its_ttl_less_a_margin() {
+    let subject = Subject::from_store(&memory().await).await;
+    let valid_for = subject.create(MINE).await.json["valid_for_ms"].as_u64().unwrap();
+    assert!((1..=60_000 - 602).contains(&valid_for), "{valid_for}");
 }
 
 #[store_test(locks, url)]
@@ -103,7 +114,7 @@ async fn renewed_lease_outlives_its_first_ttl(subject: &Subject) {
     );
     subject.advance(TTL / 2).await;
     subject.create(OTHER).await.is_problem(409, "lock-held");
-    subject.advance(TTL / 2).await;
+    subject.advance(OVER - TTL / 2).await;
     assert_eq!(subject.create(OTHER).await.status, 201);
 }
 

@@ -11,7 +11,7 @@ use keylatch_testkit::{
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-const SHORT_MS: u64 = 200;
+const SHORT_MS: u64 = 1000;
 const LONG_MS: u64 = 3_600_000;
 /// The setting of the window with which each stream begins.
 const INITIAL_WINDOW: u16 = 4;

@@ -221,7 +221,7 @@ async fn unheard(service: &Service, key: &str) {
 
 #[store_test(service)]
 async fn expired_run_is_an_unknown_outcome(service: &Service) {
-    let first = begin(service, "k", MINE, json!({"lease_ms": 100})).await;
+    let first = begin(service, "k", MINE, json!({"lease_ms": 1500})).await;
     unheard(service, "k").await;
     for token in ["", OTHER, MINE] {
         let refused = begin(service, "k", token, json!({})).await;
@@ -241,7 +241,7 @@ async fn expired_run_is_an_unknown_outcome(service: &Service) {
 
 #[store_test(service)]
 async fn expired_run_is_rerun_where_requested(service: &Service) {
-    let ask = || json!({"lease_ms": 100, "on_crash": "rerun"});
+    let ask = || json!({"lease_ms": 1500, "on_crash": "rerun"});
     let first = begin(service, "k", MINE, ask()).await;
     let long = json!({"lease_ms": 60_000, "on_crash": "rerun"});
     let second = eventually(async || {
@@ -260,7 +260,7 @@ async fn expired_run_is_rerun_where_requested(service: &Service) {
 #[store_test(service)]
 async fn unknown_outcome_is_resolved_once_by_its_fencing_token(service: &Service) {
     for key in ["a", "b"] {
-        begin(service, key, MINE, json!({"lease_ms": 100})).await;
+        begin(service, key, MINE, json!({"lease_ms": 1500})).await;
         unheard(service, key).await;
         let fencing_token = find(service, key).await.fencing_token();
         for outcome in ["completed", "not-executed"] {

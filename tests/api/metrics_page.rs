@@ -217,7 +217,7 @@ async fn locks_are_counted_from_grant_to_end() {
     assert_eq!(broken.status, 200, "{broken:?}");
     assert_eq!(sample("keylatch_lock_breaks_total ").await, Some(1.0));
     held(0.0).await;
-    service.create("three", &json!({"ttl_ms": 100})).await;
+    service.create("three", &json!({"ttl_ms": 1500})).await;
     let next = async || {
         let next = service.create("three", &json!({})).await;
         (next.status == 201).then_some(())

@@ -100,7 +100,7 @@ async fn remaining_waiters_are_served_after_others_leave() {
         fencing_token = granted.fencing_token();
         if number % 10 == 5 {
             // This one forgets that it has the lock.
-            let body = json!({"ttl_ms": 500});
+            let body = json!({"ttl_ms": 3000});
             assert_eq!(services[0].renew("a", &token(number), &body).await.status, 200);
         } else {
             assert_eq!(services[0].release("a", &token(number)).await.status, 204);

@@ -103,13 +103,13 @@ async fn refused_create_leaves_its_room() {
 #[tokio::test]
 async fn held_lock_counts_after_a_renewal_and_not_after_its_end() {
     let fixture = Fixture::start("locks = 1").await;
-    let lease = fixture.create("/v1/locks/a", json!({"ttl_ms": 100})).await;
+    let lease = fixture.create("/v1/locks/a", json!({"ttl_ms": 1500})).await;
     let renew = fixture.request(Method::PUT, "/v1/locks/a").header("lock-token", token_of(&lease));
     if Answer::of(renew.json(&json!({"ttl_ms": 60_000}))).await.status == 200 {
         is_above(&fixture.create("/v1/locks/b", json!({})).await, "locks");
     }
     let fixture = Fixture::start("locks = 1").await;
-    fixture.create("/v1/locks/a", json!({"ttl_ms": 100})).await;
+    fixture.create("/v1/locks/a", json!({"ttl_ms": 1500})).await;
     let free = async || {
         let answer = fixture.create("/v1/locks/b", json!({})).await;
         (answer.status == 201).then_some(())

@@ -13,7 +13,7 @@ use keylatch_testkit::{
 use rustls::version::{TLS12, TLS13};
 use serde_json::json;
 
-const SHORT_MS: u64 = 200;
+const SHORT_MS: u64 = 1000;
 const LONG_MS: u64 = 3_600_000;
 
 /// What a handshake begins with: the head of a record whose rest never comes.

@@ -313,7 +313,7 @@ async fn reader_has_no_button_to_settle() {
     let reader = keyring.add("reader", lines);
     let console = Console::over(Service::start_with(keyring.config()).await).await;
     let begin = console.service.request(Method::POST, "/v1/idempotency/payment-7");
-    let begun = begin.bearer_auth(&shop).json(&json!({"lease_ms": 100}));
+    let begun = begin.bearer_auth(&shop).json(&json!({"lease_ms": 1500}));
     assert_eq!(Answer::of(begun).await.status, 201);
     let page = console.visit("livez").await;
     page.expect_challenge("*/console/glance").await;

@@ -173,7 +173,8 @@ async fn store_that_gives_no_copy_leaves_no_file() {
 async fn fill(api: &Api) {
     let keep = async |key: usize| {
         let path = format!("/v1/idempotency/large-{key}");
-        let begun = Answer::of(api.request(Method::POST, &path).json(&json!({}))).await;
+        let lease = json!({"lease_ms": 60_000});
+        let begun = Answer::of(api.request(Method::POST, &path).json(&lease)).await;
         let request = api.request(Method::PUT, &path).header("lock-token", begun.token());
         let kept = Answer::of(request.json(&json!({"body": "x".repeat(60_000)}))).await;
         assert_eq!(kept.status, 200, "{kept:?}");

@@ -20,7 +20,7 @@ async fn key(service: &Service, arguments: &[&str]) -> Exit {
 /// Begins a run whose lease ends soon without an outcome.
 async fn begin_and_leave(service: &Service, name: &str) {
     let path = format!("/v1/idempotency/{name}?method=POST&path=/orders");
-    let begun = service.request(Method::POST, &path).json(&json!({"lease_ms": 100}));
+    let begun = service.request(Method::POST, &path).json(&json!({"lease_ms": 1500}));
     assert_eq!(Answer::of(begun).await.status, 201);
     let is_unknown = async || (service.get(&path).await.json["state"] == "unknown").then_some(());
     eventually(is_unknown).await;

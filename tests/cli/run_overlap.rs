@@ -9,7 +9,7 @@ use crate::KEYLATCH;
 
 /// How many rounds there are.
 fn rounds() -> usize {
-    usize::try_from(scaled(20)).expect("a number of rounds")
+    usize::try_from(scaled(8)).expect("a number of rounds")
 }
 
 /// What happens to the service while the first of two commands runs.
@@ -76,7 +76,7 @@ impl ProxiedService {
     /// Two commands at once, and trouble while the first one runs.
     async fn round(&mut self, trouble: Trouble) -> (ScriptDirectory, [Exit; 2]) {
         let stage = ScriptDirectory::new();
-        let arguments = ["--ttl", "1500ms", "--wait", "1m", "a"];
+        let arguments = ["--ttl", "4s", "--wait", "1m", "a"];
         let script = "echo $KEYLATCH_FENCING_TOKEN >>fences; begun; held";
         let start = || stage.run(&KEYLATCH, &self.proxy.http_url(), &arguments, script);
         let (one, two) = (start(), start());

@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 
 use crate::service::PATIENCE_MS;
 use crate::signal::send;
-use crate::{eventually, soon};
+use crate::{START_LIMIT, eventually, soon, within};
 
 /// A build of the `keylatch` command.
 #[derive(Debug, Clone)]
@@ -201,7 +201,8 @@ impl Exit {
 }
 
 async fn output(command: &mut Command) -> Exit {
-    Exit::of(soon("the end of the command", command.output()).await.expect("the command runs"))
+    let ended = within(START_LIMIT, "the end of the command", command.output());
+    Exit::of(ended.await.expect("the command runs"))
 }
 
 /// A program with these environment variables and no others, with the default action for every signal,
