@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::path::Path;
 
-use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt as _};
 use keylatch::config::{Config, Switch};
 use keylatch_testkit::{Answer, Keyring, Service, config, eventually};
 use reqwest::{Method, Response};
@@ -58,7 +58,7 @@ async fn keep_answers(service: &Service, keys: Range<usize>) {
         let kept = Answer::of(request.json(&answer)).await;
         assert_eq!(kept.status, 200, "{kept:?}");
     };
-    join_all(keys.map(keep)).await;
+    stream::iter(keys.map(keep)).buffer_unordered(32).collect::<Vec<()>>().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -60,7 +60,7 @@ async fn record_is_shown_to_those_who_may_read_it() {
 
 #[store_test(service)]
 async fn glance_counts_keys_by_state(service: &Service) {
-    begin(service, "lost-1", "/orders", 100).await;
+    begin(service, "lost-1", "/orders", 1500).await;
     begin(service, "open-1", "/orders", 60_000).await;
     begin(service, "open-2", "/orders", 60_000).await;
     complete(service, "done-1", "/orders").await;

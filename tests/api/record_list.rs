@@ -34,7 +34,7 @@ async fn list(service: &Service, query: &str) -> Vec<Value> {
 async fn list_has_the_records_in_one_state(service: &Service) {
     complete(service, "done-1", "/orders").await;
     begin(service, "open-1", "/orders", 60_000).await;
-    begin(service, "lost-1", "/payments", 100).await;
+    begin(service, "lost-1", "/payments", 1500).await;
     let lost = eventually(async || {
         let unknown = list(service, "state=unknown").await;
         (unknown.len() == 1).then(|| unknown[0].clone())
@@ -106,7 +106,7 @@ async fn problem_of_an_unknown_outcome_leads_to_settling_it(service: &Service) {
 
 #[store_test(service)]
 async fn record_keeps_who_settled_it_and_why(service: &Service) {
-    begin(service, "lost-1", "/payments", 100).await;
+    begin(service, "lost-1", "/payments", 1500).await;
     let url = "/v1/idempotency/lost-1?method=POST&path=/payments";
     let unknown = eventually(async || {
         let record = service.get(url).await.json;
@@ -132,7 +132,7 @@ async fn record_keeps_who_settled_it_and_why(service: &Service) {
 
 #[store_test(service)]
 async fn unknown_outcome_of_a_call_leads_to_settling_it(service: &Service) {
-    begin(service, "lost-1", "/payments", 100).await;
+    begin(service, "lost-1", "/payments", 1500).await;
     let unknown = eventually(async || {
         let url = "/v1/idempotency/lost-1?method=POST&path=/payments";
         let again = Answer::of(service.request(Method::POST, url)).await;

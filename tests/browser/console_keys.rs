@@ -135,7 +135,7 @@ async fn keys_are_found_by_their_beginnings_in_each_state() {
     let console = Console::open().await;
     let service = &console.service;
     for key in ["payment-1", "payment-2", "order-1"] {
-        begin(service, key, "/payments", 100).await;
+        begin(service, key, "/payments", 1500).await;
     }
     lost(service, 3).await;
     begin(service, "payment-3", "/payments", 60_000).await;
@@ -161,11 +161,11 @@ async fn keys_are_found_by_their_beginnings_in_each_state() {
 async fn oldest_of_many_unknown_keys_are_first() {
     let console = Console::open().await;
     let service = &console.service;
-    begin(service, "oldest", "/payments", 100).await;
+    begin(service, "oldest", "/payments", 1500).await;
     lost(service, 1).await;
     // More than fit into the table at first, and all of them younger by more than the clock's step.
     for number in 0..PAGE + 20 {
-        begin(service, &format!("payment-{number}"), "/payments", 100).await;
+        begin(service, &format!("payment-{number}"), "/payments", 1500).await;
     }
     lost(service, PAGE + 21).await;
     let page = console.visit("#/keys").await;
@@ -180,7 +180,7 @@ async fn oldest_of_many_unknown_keys_are_first() {
 async fn many_keys_are_settled_at_once() {
     let console = Console::open().await;
     for number in 0..30 {
-        begin(&console.service, &format!("payment-{number}"), "/payments", 100).await;
+        begin(&console.service, &format!("payment-{number}"), "/payments", 1500).await;
     }
     lost(&console.service, 30).await;
     let page = console.visit("#/keys").await;
@@ -223,7 +223,7 @@ async fn keys_in_flight_are_shown_page_by_page() {
 async fn refusal_is_shown_and_the_others_are_settled() {
     let console = Console::open().await;
     for key in ["payment-1", "payment-2"] {
-        begin(&console.service, key, "/payments", 100).await;
+        begin(&console.service, key, "/payments", 1500).await;
     }
     lost(&console.service, 2).await;
     let page = console.visit("#/keys").await;
@@ -234,7 +234,7 @@ async fn refusal_is_shown_and_the_others_are_settled() {
     let url = "/v1/idempotency/payment-1/resolve?method=POST&path=/payments";
     let freed = console.service.request(Method::POST, url);
     assert_eq!(Answer::of(freed.json(&json!({"outcome": "not-executed"}))).await.status, 204);
-    begin(&console.service, "payment-1", "/payments", 100).await;
+    begin(&console.service, "payment-1", "/payments", 1500).await;
     lost(&console.service, 2).await;
     choose(&page, "not-executed").await;
     say_why(&page, "the bank was down").await;
@@ -247,7 +247,7 @@ async fn refusal_is_shown_and_the_others_are_settled() {
 #[tokio::test]
 async fn key_is_settled_by_keyboard_alone() {
     let console = Console::open().await;
-    begin(&console.service, "payment-7", "/payments", 100).await;
+    begin(&console.service, "payment-7", "/payments", 1500).await;
     lost(&console.service, 1).await;
     let page = console.visit("").await;
     shows(&page, "1 unknown outcome").await;
@@ -273,12 +273,12 @@ async fn key_is_settled_by_keyboard_alone() {
 #[tokio::test]
 async fn glance_that_is_drawn_again_leaves_the_focus_where_it_is() {
     let console = Console::open().await;
-    begin(&console.service, "payment-7", "/payments", 100).await;
+    begin(&console.service, "payment-7", "/payments", 1500).await;
     lost(&console.service, 1).await;
     let page = console.visit("").await;
     shows(&page, "1 unknown outcome").await;
     tab_to(&page, "at.textContent === '1 unknown outcome'").await;
-    begin(&console.service, "payment-8", "/payments", 100).await;
+    begin(&console.service, "payment-8", "/payments", 1500).await;
     shows(&page, "2 unknown outcomes").await;
     assert_eq!(page.eval("document.activeElement.textContent").await, "2 unknown outcomes");
 }

@@ -282,7 +282,7 @@ async fn open() -> Console {
         service.create(&format!("jobs%2F{number:02}"), &json!({"ttl_ms": 600_000})).await;
     }
     for (key, path, lease_ms) in [
-        ("payment-7", "/payments", 100),
+        ("payment-7", "/payments", 1500),
         ("order-1", "/orders", 600_000),
         ("paid-1", "/payments", 60_000),
     ] {

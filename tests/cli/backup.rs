@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt as _};
 use keylatch_testkit::{Answer, Api, Exit, Service, eventually};
 use reqwest::Method;
 use serde_json::json;
@@ -179,7 +179,7 @@ async fn fill(api: &Api) {
         let kept = Answer::of(request.json(&json!({"body": "x".repeat(60_000)}))).await;
         assert_eq!(kept.status, 200, "{kept:?}");
     };
-    join_all((0..300).map(keep)).await;
+    stream::iter((0..300).map(keep)).buffer_unordered(32).collect::<Vec<()>>().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
