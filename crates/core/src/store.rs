@@ -7,6 +7,16 @@
 //! store to the rules of [`LockState`](crate::lock::LockState) and
 //! [`RecordState`](crate::idempotency::RecordState).
 
+/// What a reply of the store says, or the error of a store that replied to another command, which has a defect.
+macro_rules! reply {
+    ($step:expr, $reply:pat => $found:expr) => {
+        match $step.await? {
+            $reply => Ok($found),
+            _ => Err(StoreError::mismatched_reply()),
+        }
+    };
+}
+
 mod backup;
 mod records;
 mod sets;
@@ -400,65 +410,43 @@ impl Tier {
     }
 }
 
-/// The commands on a lock, each with the type of its reply.
+/// The commands on a lock, each with the type of its reply. Each of them fails as [`Store::execute`] or
+/// [`Store::list`] does: the store could not find out.
 impl dyn Store + '_ {
     /// Grants the lock, or says why not and keeps a queue entry if the command asks for one. The
     /// same token again is the same grant, or keeps the same entry.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn acquire(
         &self,
         name: &LockName,
         command: AcquireCommand,
     ) -> Result<AcquireReply, StoreError> {
-        match self.lock(name, LockCommand::Acquire(command)).await? {
-            LockReply::Acquire(reply) => Ok(reply),
-            _ => Err(StoreError::mismatched_reply()),
-        }
+        reply!(self.lock(name, LockCommand::Acquire(command)), LockReply::Acquire(reply) => reply)
     }
 
     /// Undoes what `attempt` got with `token`, be it the lock or a queue entry, unless another
     /// attempt got the same or the grant was renewed: then a client may rely on it.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn withdraw(
         &self,
         name: &LockName,
         token: &TokenHash,
         attempt: Attempt,
     ) -> Result<(), StoreError> {
-        match self.lock(name, LockCommand::Withdraw { token: *token, attempt }).await? {
-            LockReply::Withdraw => Ok(()),
-            _ => Err(StoreError::mismatched_reply()),
-        }
+        let command = LockCommand::Withdraw { token: *token, attempt };
+        reply!(self.lock(name, command), LockReply::Withdraw => ())
     }
 
     /// Lets the lease of `token` last `ttl` from now; its fencing token stays.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn renew(
         &self,
         name: &LockName,
         token: &TokenHash,
         ttl: Ttl,
     ) -> Result<RenewReply, StoreError> {
-        match self.lock(name, LockCommand::Renew { token: *token, ttl }).await? {
-            LockReply::Renew(reply) => Ok(reply),
-            _ => Err(StoreError::mismatched_reply()),
-        }
+        let command = LockCommand::Renew { token: *token, ttl };
+        reply!(self.lock(name, command), LockReply::Renew(reply) => reply)
     }
 
     /// Ends the lease of `token`.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn release(
         &self,
         name: &LockName,
@@ -469,79 +457,42 @@ impl dyn Store + '_ {
 
     /// Ends one entry of the lease of `token`, or the lease; the lease ends with the last entry. Gives what
     /// became of it, and which grant ended.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn leave(
         &self,
         name: &LockName,
         token: &TokenHash,
         entry: Option<EntryName>,
     ) -> Result<(ReleaseReply, Release), StoreError> {
-        match self.lock(name, LockCommand::Release { token: *token, entry }).await? {
-            LockReply::Release(reply, release) => Ok((reply, release)),
-            _ => Err(StoreError::mismatched_reply()),
-        }
+        let command = LockCommand::Release { token: *token, entry };
+        reply!(self.lock(name, command), LockReply::Release(reply, release) => (reply, release))
     }
 
     /// Ends the lease of another holder, which cannot renew it any more.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn break_lease(
         &self,
         name: &LockName,
         command: BreakCommand,
     ) -> Result<BreakReply, StoreError> {
-        match self.lock(name, LockCommand::Break(command)).await? {
-            LockReply::Break(reply) => Ok(reply),
-            _ => Err(StoreError::mismatched_reply()),
-        }
+        reply!(self.lock(name, LockCommand::Break(command)), LockReply::Break(reply) => reply)
     }
 
     /// The holders of the lock.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn look(&self, name: &LockName) -> Result<Option<Holding>, StoreError> {
-        match self.lock(name, LockCommand::Look).await? {
-            LockReply::Look(holding) => Ok(holding),
-            _ => Err(StoreError::mismatched_reply()),
-        }
+        reply!(self.lock(name, LockCommand::Look), LockReply::Look(holding) => holding)
     }
 
     /// The waiters of the lock, in the order of the queue.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn look_at_queue(&self, name: &LockName) -> Result<Vec<Waiter>, StoreError> {
-        match self.lock(name, LockCommand::LookAtQueue).await? {
-            LockReply::LookAtQueue(waiters) => Ok(waiters),
-            _ => Err(StoreError::mismatched_reply()),
-        }
+        let command = LockCommand::LookAtQueue;
+        reply!(self.lock(name, command), LockReply::LookAtQueue(waiters) => waiters)
     }
 
     /// How earlier grants of the lock ended that were not released, oldest first.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn recall(&self, name: &LockName) -> Result<Vec<GrantEnd>, StoreError> {
-        match self.lock(name, LockCommand::Recall).await? {
-            LockReply::Recall(ends) => Ok(ends),
-            _ => Err(StoreError::mismatched_reply()),
-        }
+        reply!(self.lock(name, LockCommand::Recall), LockReply::Recall(ends) => ends)
     }
 
     /// A page of the held locks; `None` when the cursor is not one that this store gave.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn list_locks(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError> {
         match self.list(&ListQuery::Locks(query.clone())).await? {
             None => Ok(None),
@@ -551,21 +502,11 @@ impl dyn Store + '_ {
     }
 
     /// A copy of all that the store keeps.
-    ///
-    /// # Errors
-    ///
-    /// The store could not, is being copied already, or has no copies to give.
     pub async fn back_up(&self) -> Result<Backup, StoreError> {
-        match self.list(&ListQuery::All).await? {
-            Some(ListReply::All(backup)) => Ok(backup),
-            _ => Err(StoreError::mismatched_reply()),
-        }
+        reply!(self.list(&ListQuery::All), Some(ListReply::All(backup)) => backup)
     }
 
     async fn lock(&self, name: &LockName, command: LockCommand) -> Result<LockReply, StoreError> {
-        match self.execute(Command::Lock(name.clone(), command)).await? {
-            Reply::Lock(reply) => Ok(reply),
-            Reply::Set(_) | Reply::Record(_) => Err(StoreError::mismatched_reply()),
-        }
+        reply!(self.execute(Command::Lock(name.clone(), command)), Reply::Lock(reply) => reply)
     }
 }

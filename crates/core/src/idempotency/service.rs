@@ -64,6 +64,7 @@ pub struct IdempotencyService {
     interrupted: CancellationToken,
 }
 
+/// Where a method says nothing of its errors, the store could not find out.
 impl IdempotencyService {
     /// A service over `store` that waits for each of its answers at most for `deadline`.
     pub fn start(store: Arc<dyn Store>, deadline: Duration) -> Arc<Self> {
@@ -167,10 +168,6 @@ impl IdempotencyService {
     ///
     /// When the caller goes away before the answer, the service abandons the run, unless the token
     /// is the caller's `own`: then the caller can ask again, and gets the same run.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn begin(&self, ask: BeginCommand, own: bool) -> Result<BeginReply, StoreError> {
         let ask = Arc::new(ask);
         let call: BoxFuture<_> = {
@@ -195,10 +192,6 @@ impl IdempotencyService {
     }
 
     /// Ends a run.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn complete(
         &self,
         key: &RecordKey,
@@ -212,10 +205,6 @@ impl IdempotencyService {
     }
 
     /// Forgets a run under which nothing was done.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn abandon(
         &self,
         key: &RecordKey,
@@ -227,10 +216,6 @@ impl IdempotencyService {
     }
 
     /// Lets the lease of a run last its full time from now.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn extend(
         &self,
         key: &RecordKey,
@@ -240,37 +225,21 @@ impl IdempotencyService {
     }
 
     /// Settles an outcome that was unknown.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn resolve(&self, ask: &ResolveCommand) -> Result<ResolveReply, StoreError> {
         with_deadline(self.deadline, self.store.resolve(ask)).await
     }
 
     /// Removes what is kept of an answer, but its status. The key stays used until its retention ends.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn erase(&self, key: &RecordKey) -> Result<EraseReply, StoreError> {
         with_deadline(self.deadline, self.store.erase(key)).await
     }
 
     /// Looks at a record.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn find(&self, key: &RecordKey) -> Result<Option<RecordView>, StoreError> {
         with_deadline(self.deadline, self.store.find(key)).await
     }
 
     /// A page of records; `None` when the cursor is not one that the store gave.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn list(
         &self,
         query: &ListRecords,

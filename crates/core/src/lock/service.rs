@@ -226,6 +226,7 @@ pub struct LockService {
     closing: CancellationToken,
 }
 
+/// Where a method says nothing of its errors, the store could not find out.
 impl LockService {
     /// A service over `store` that waits for each of its answers at most for `deadline`.
     ///
@@ -349,10 +350,6 @@ impl LockService {
     }
 
     /// Ends a lease.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn release(
         &self,
         name: &LockName,
@@ -363,10 +360,6 @@ impl LockService {
 
     /// Ends one entry of a lease, or the lease; the lease ends with the last entry. Gives what became of it, and
     /// which grant ended.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn leave(
         &self,
         name: &LockName,
@@ -377,10 +370,6 @@ impl LockService {
     }
 
     /// Ends the lease of another client, which cannot renew it any more.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn break_lease(
         &self,
         name: &LockName,
@@ -390,37 +379,21 @@ impl LockService {
     }
 
     /// The holders of a lock.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn look(&self, name: &LockName) -> Result<Option<Holding>, StoreError> {
         with_deadline(self.deadline, self.store.look(name)).await
     }
 
     /// The waiters of a lock, at whatever instance, in the order of the queue.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn look_at_queue(&self, name: &LockName) -> Result<Vec<Waiter>, StoreError> {
         with_deadline(self.deadline, self.store.look_at_queue(name)).await
     }
 
     /// How earlier grants of a lock ended that were not released, oldest first.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn recall(&self, name: &LockName) -> Result<Vec<GrantEnd>, StoreError> {
         with_deadline(self.deadline, self.store.recall(name)).await
     }
 
     /// A page of held locks; `None` when the cursor is not one that the store gave.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn list(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError> {
         with_deadline(self.deadline, self.store.list_locks(query)).await
     }
@@ -452,10 +425,6 @@ impl LockService {
     }
 
     /// Whether the store can do its work, and what it is.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn health(&self) -> Result<StoreHealth, StoreError> {
         with_deadline(self.deadline, self.store.health()).await
     }

@@ -1,7 +1,7 @@
-//! The commands on a record, each with the type of its reply: helpers on the port, as those for locks are.
+//! The commands on a record, each with the type of its reply.
 //!
-//! A store that replies to another command has a defect, which is an error and no panic. Tested in
-//! `tests/stores/record_conformance`.
+//! They are helpers on the port, which fail as
+//! those for locks do. Tested in `tests/stores/record_conformance`.
 
 use super::{Command, ListQuery, ListRecords, ListReply, Page, Reply, Store, StoreError};
 use crate::idempotency::{
@@ -12,107 +12,59 @@ use crate::lock::TokenHash;
 
 impl dyn Store + '_ {
     /// Starts a run, or says what became of an earlier one.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn begin(&self, ask: &BeginCommand) -> Result<BeginReply, StoreError> {
-        match self.record(ask.key, RecordCommand::Begin(ask.clone())).await? {
-            RecordReply::Begin(reply) => Ok(reply),
-            _ => Err(StoreError::mismatched_reply()),
-        }
+        let command = RecordCommand::Begin(ask.clone());
+        reply!(self.record(ask.key, command), RecordReply::Begin(reply) => reply)
     }
 
     /// Lets the lease of a run last its full time from now.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn extend(
         &self,
         key: &RecordKey,
         token: &TokenHash,
     ) -> Result<RunRenewal, StoreError> {
-        match self.record(*key, RecordCommand::Renew { token: *token }).await? {
-            RecordReply::Renew(reply) => Ok(reply),
-            _ => Err(StoreError::mismatched_reply()),
-        }
+        let command = RecordCommand::Renew { token: *token };
+        reply!(self.record(*key, command), RecordReply::Renew(reply) => reply)
     }
 
     /// Ends a run and stores its result.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn complete(
         &self,
         key: &RecordKey,
         token: &TokenHash,
         end: RunEnd,
     ) -> Result<CompleteReply, StoreError> {
-        match self.record(*key, RecordCommand::Complete { token: *token, end }).await? {
-            RecordReply::Complete(reply) => Ok(reply),
-            _ => Err(StoreError::mismatched_reply()),
-        }
+        let command = RecordCommand::Complete { token: *token, end };
+        reply!(self.record(*key, command), RecordReply::Complete(reply) => reply)
     }
 
     /// Forgets a run under which nothing was done, so that the key is free.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn abandon(
         &self,
         key: &RecordKey,
         token: &TokenHash,
     ) -> Result<AbandonReply, StoreError> {
-        match self.record(*key, RecordCommand::Abandon { token: *token }).await? {
-            RecordReply::Abandon(reply) => Ok(reply),
-            _ => Err(StoreError::mismatched_reply()),
-        }
+        let command = RecordCommand::Abandon { token: *token };
+        reply!(self.record(*key, command), RecordReply::Abandon(reply) => reply)
     }
 
     /// Settles an unknown outcome.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn resolve(&self, ask: &ResolveCommand) -> Result<ResolveReply, StoreError> {
-        match self.record(ask.key, RecordCommand::Resolve(ask.clone())).await? {
-            RecordReply::Resolve(reply) => Ok(reply),
-            _ => Err(StoreError::mismatched_reply()),
-        }
+        let command = RecordCommand::Resolve(ask.clone());
+        reply!(self.record(ask.key, command), RecordReply::Resolve(reply) => reply)
     }
 
     /// Removes what is kept of an answer, but its status.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn erase(&self, key: &RecordKey) -> Result<EraseReply, StoreError> {
-        match self.record(*key, RecordCommand::Erase).await? {
-            RecordReply::Erase(reply) => Ok(reply),
-            _ => Err(StoreError::mismatched_reply()),
-        }
+        reply!(self.record(*key, RecordCommand::Erase), RecordReply::Erase(reply) => reply)
     }
 
     /// Looks at a record.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub async fn find(&self, key: &RecordKey) -> Result<Option<RecordView>, StoreError> {
-        match self.record(*key, RecordCommand::Look).await? {
-            RecordReply::Look(view) => Ok(view),
-            _ => Err(StoreError::mismatched_reply()),
-        }
+        reply!(self.record(*key, RecordCommand::Look), RecordReply::Look(view) => view)
     }
 
     /// A page of records; `None` when the cursor is not one that this store gave.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out, or keeps no records.
     pub async fn list_records(
         &self,
         query: &ListRecords,
