@@ -44,46 +44,6 @@ pub fn deserialize_time<'de, D: Deserializer<'de>>(input: D) -> Result<Duration,
     if time < TIME_LIMIT { Ok(time) } else { Err(D::Error::custom("a time beyond every other")) }
 }
 
-/// What states share, as what it is: for `#[serde(with)]`.
-pub(crate) mod shared {
-    use std::sync::Arc;
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(crate) fn serialize<T: Serialize, S: Serializer>(
-        shared: &Arc<T>,
-        output: S,
-    ) -> Result<S::Ok, S::Error> {
-        shared.as_ref().serialize(output)
-    }
-
-    pub(crate) fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
-        input: D,
-    ) -> Result<Arc<T>, D::Error> {
-        T::deserialize(input).map(Arc::new)
-    }
-}
-
-/// The same of what may be absent.
-pub(crate) mod shared_option {
-    use std::sync::Arc;
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(crate) fn serialize<T: Serialize, S: Serializer>(
-        shared: &Option<Arc<T>>,
-        output: S,
-    ) -> Result<S::Ok, S::Error> {
-        shared.as_deref().serialize(output)
-    }
-
-    pub(crate) fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
-        input: D,
-    ) -> Result<Option<Arc<T>>, D::Error> {
-        Ok(Option::deserialize(input)?.map(Arc::new))
-    }
-}
-
 /// Derives the bytes of a text that is checked: those of the text.
 macro_rules! text_in_snapshots {
     ($checked:ty, $parse:expr) => {

@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 
 use super::{Fingerprint, RecordKey, RecordScope};
 use crate::lock::{FencingToken, TokenHash};
-use crate::snapshot::shared;
 
 /// One step on one record.
 #[derive(Debug, Clone)]
@@ -166,7 +165,7 @@ pub enum RunEnd {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StoredResponse {
     /// All of it.
-    Answer(#[serde(with = "shared")] Arc<Answer>),
+    Answer(Arc<Answer>),
     /// Only that it was given, with this HTTP status: it was too large, or a stream.
     Mark(u16),
     /// All of it, and a store has this in memory in its place. No store replies with it: a store reads the answer first.

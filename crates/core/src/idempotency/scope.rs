@@ -12,11 +12,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{IdempotencyKey, RecordKey, Scope};
-use crate::snapshot::shared;
 
 /// The scope and the key of a record, each as far as it is kept. Clones share it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RecordScope(#[serde(with = "shared")] Arc<ScopeParts>);
+pub struct RecordScope(Arc<ScopeParts>);
 
 #[derive(PartialEq, Eq, Serialize, Deserialize)]
 struct ScopeParts {

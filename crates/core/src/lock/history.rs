@@ -14,7 +14,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{FencingToken, Owner, TokenHash};
-use crate::snapshot::{deserialize_time, shared, text_in_snapshots};
+use crate::snapshot::{deserialize_time, text_in_snapshots};
 
 /// How long a break is kept after the lease has ended.
 pub(super) const BREAK_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
@@ -124,7 +124,6 @@ pub enum EndCause {
     /// Its lease was broken.
     Break {
         /// The reason, and the client that broke it.
-        #[serde(with = "shared")]
         why: Arc<Break>,
         /// When the grant ended, on the store's monotonic clock.
         #[serde(deserialize_with = "deserialize_time")]

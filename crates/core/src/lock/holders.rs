@@ -19,7 +19,7 @@ use super::{
     FencingToken, GrantSpan, Holder, HolderId, Lease, Limit, LockName, Moment, Owner, Release,
     TokenHash,
 };
-use crate::snapshot::{deserialize_time, shared_option};
+use crate::snapshot::deserialize_time;
 
 /// A holder as the store keeps it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,7 +45,6 @@ pub struct HolderState {
     /// Under which names its token entered the lock.
     pub entries: Entries,
     /// Why the lease ends and cannot be renewed.
-    #[serde(with = "shared_option")]
     pub broken: Option<Arc<Break>>,
 }
 
