@@ -6,64 +6,12 @@
 //!
 //! Invariant: a holder has at least one entry, and each name at most once.
 
-use std::fmt;
 use std::sync::Arc;
 
 use serde::ser::SerializeSeq as _;
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::Attempt;
-use crate::snapshot::text_in_snapshots;
-
-/// The name of an entry: 1 to 64 bytes without control characters.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct EntryName(Arc<str>);
-
-impl EntryName {
-    /// The longest name, in bytes.
-    pub const MAX_BYTES: usize = 64;
-
-    /// Checks a name.
-    ///
-    /// # Errors
-    ///
-    /// It is empty, too long or has a control character.
-    pub fn parse(name: &str) -> Result<Self, InvalidEntryName> {
-        match name.len() {
-            0 => Err(InvalidEntryName::Empty),
-            bytes if bytes > Self::MAX_BYTES => Err(InvalidEntryName::TooLong(bytes)),
-            _ if name.chars().any(char::is_control) => Err(InvalidEntryName::Control),
-            _ => Ok(Self(name.into())),
-        }
-    }
-
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-text_in_snapshots!(EntryName, EntryName::parse);
-
-impl fmt::Debug for EntryName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "EntryName({:?})", &*self.0)
-    }
-}
-
-/// Why a text is not an [`EntryName`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidEntryName {
-    /// It has no bytes.
-    #[error("must not be empty")]
-    Empty,
-    /// It has this many bytes, more than [`EntryName::MAX_BYTES`].
-    #[error("has at most 64 bytes, this one has {0}")]
-    TooLong(usize),
-    /// It has a control character.
-    #[error("must not contain control characters")]
-    Control,
-}
+use super::{Attempt, EntryName};
 
 /// One entry of a holder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

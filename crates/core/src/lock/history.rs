@@ -7,14 +7,13 @@
 //!
 //! Invariant: the newest [`ENDS_MAX`] ends are kept, in the order in which they ended.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{FencingToken, Owner, TokenHash};
-use crate::snapshot::{deserialize_time, text_in_snapshots};
+use super::{FencingToken, Owner, Reason, TokenHash};
+use crate::snapshot::deserialize_time;
 
 /// How long a break is kept after the lease has ended.
 pub(super) const BREAK_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
@@ -30,56 +29,6 @@ pub struct Break {
     pub by: Option<Owner>,
     /// When it was broken by the store's wall clock, in milliseconds since 1970.
     pub at_millis: u64,
-}
-
-/// Why a lease is broken: 1 to 256 bytes without control characters.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Reason(Arc<str>);
-
-impl Reason {
-    /// The longest reason, in bytes.
-    pub const MAX_BYTES: usize = 256;
-
-    /// Checks a reason.
-    ///
-    /// # Errors
-    ///
-    /// It is empty, too long or has a control character.
-    pub fn parse(reason: &str) -> Result<Self, InvalidReason> {
-        match reason.len() {
-            0 => Err(InvalidReason::Empty),
-            bytes if bytes > Self::MAX_BYTES => Err(InvalidReason::TooLong(bytes)),
-            _ if reason.chars().any(char::is_control) => Err(InvalidReason::Control),
-            _ => Ok(Self(reason.into())),
-        }
-    }
-
-    /// The reason.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-text_in_snapshots!(Reason, Reason::parse);
-
-impl fmt::Debug for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Reason({:?})", &*self.0)
-    }
-}
-
-/// Why a text is not a [`Reason`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidReason {
-    /// It has no bytes.
-    #[error("must not be empty")]
-    Empty,
-    /// It has this many bytes, more than [`Reason::MAX_BYTES`].
-    #[error("has at most 256 bytes, this one has {0}")]
-    TooLong(usize),
-    /// It has a control character.
-    #[error("must not contain control characters")]
-    Control,
 }
 
 /// From when until when a grant lasted by the store's wall clock, in milliseconds since 1970.

@@ -10,6 +10,7 @@ mod fencing_token;
 mod history;
 mod hold;
 mod holders;
+mod label;
 mod lease;
 mod limit;
 mod name;
@@ -28,14 +29,15 @@ pub use command::{
     AcquireCommand, AcquireReply, BreakCommand, BreakReply, Contention, LockCommand, LockReply,
     Release, ReleaseReply, RenewReply,
 };
-pub use entries::{Entries, Entry, EntryName, InvalidEntryName};
+pub use entries::{Entries, Entry};
 pub use fencing_token::{FencingToken, Moment};
-pub use history::{Break, EndCause, GrantEnd, GrantSpan, History, InvalidReason, Reason};
+pub use history::{Break, EndCause, GrantEnd, GrantSpan, History};
 pub use hold::{HoldEvent, HoldObserver, HoldRefusal, HoldRequest, LossReason};
 pub use holders::HolderState;
+pub use label::{EntryName, InvalidLabel, Owner, Reason};
 pub use lease::{Change, Holder, HolderId, Holding, InvalidTtl, Lease, Ttl, Waiter};
 pub use limit::{InvalidSlots, Limit, Slots};
-pub use name::{InvalidName, InvalidOwner, LockName, Owner};
+pub use name::{InvalidName, LockName};
 pub use queue::{QueueEntry, WaitQueue};
 pub use rules::LockState;
 pub use service::{

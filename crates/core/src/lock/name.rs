@@ -1,4 +1,4 @@
-//! The name of a lock, the bucket that its fencing counter is in, and the label of a holder.
+//! The name of a lock, and the bucket that its fencing counter is in.
 //!
 //! A name is checked where it is made, so a [`LockName`] is always valid. Names are compared byte by
 //! byte. The bucket is the same in every process and every version; stores rely on it.
@@ -8,8 +8,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-
-use crate::snapshot::text_in_snapshots;
 
 /// The name of a lock: 1 to 255 bytes of UTF-8 without control characters.
 ///
@@ -79,52 +77,5 @@ pub enum InvalidName {
     TooLong(usize),
     /// It has a control character.
     #[error("it has a control character")]
-    Control,
-}
-
-/// A label for people that says who holds a lock: 1 to 256 bytes without control characters.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Owner(Arc<str>);
-
-impl Owner {
-    /// The longest label, in bytes.
-    pub const MAX_BYTES: usize = 256;
-
-    /// Checks a label; an empty one is none.
-    ///
-    /// # Errors
-    ///
-    /// It is too long or has a control character.
-    pub fn parse(owner: &str) -> Result<Option<Self>, InvalidOwner> {
-        match owner.len() {
-            0 => Ok(None),
-            bytes if bytes > Self::MAX_BYTES => Err(InvalidOwner::TooLong(bytes)),
-            _ if owner.chars().any(char::is_control) => Err(InvalidOwner::Control),
-            _ => Ok(Some(Self(owner.into()))),
-        }
-    }
-
-    /// The label.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-text_in_snapshots!(Owner, |text| Owner::parse(text).ok().flatten().ok_or("no label"));
-
-impl fmt::Debug for Owner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Owner({:?})", &*self.0)
-    }
-}
-
-/// Why a text is not an [`Owner`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidOwner {
-    /// It has this many bytes, more than [`Owner::MAX_BYTES`].
-    #[error("has at most 256 bytes, this one has {0}")]
-    TooLong(usize),
-    /// It has a control character.
-    #[error("must not contain control characters")]
     Control,
 }
