@@ -157,6 +157,22 @@ pub struct StoreProfile {
     pub entries: Option<EntryCounts>,
 }
 
+impl StoreProfile {
+    /// A store that keeps records, takes every TTL and counts nothing in this process, as an engine is.
+    pub fn new(kind: &'static str, limits: EntryLimits) -> Self {
+        Self {
+            kind,
+            max_ttl: Ttl::MAX,
+            records: true,
+            limits,
+            is_alive: true,
+            kept_bytes: None,
+            conflicts: 0,
+            entries: None,
+        }
+    }
+}
+
 /// How many entries a store has, those that expired since its last sweep included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EntryCounts {

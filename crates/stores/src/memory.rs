@@ -10,7 +10,7 @@ use tokio::task::yield_now;
 use super::ruled::{Executor, Ruled};
 use super::table::{Sweep, Table};
 use keylatch_core::idempotency::{RecordState, RecordSummary};
-use keylatch_core::lock::{FencingToken, Holding, LockState, Ttl};
+use keylatch_core::lock::{FencingToken, Holding, LockState};
 use keylatch_core::store::{
     Command, EntryLimits, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError,
     StoreHealth, StoreProfile, Tier, Topic,
@@ -61,14 +61,9 @@ impl Executor for Table {
 
     fn profile(&self) -> StoreProfile {
         StoreProfile {
-            kind: "memory",
-            max_ttl: Ttl::MAX,
-            records: true,
-            limits: EntryLimits::NONE,
-            is_alive: true,
             kept_bytes: Some(self.kept_bytes()),
-            conflicts: 0,
             entries: Some(self.counts()),
+            ..StoreProfile::new("memory", EntryLimits::NONE)
         }
     }
 }
@@ -81,7 +76,9 @@ mod tests {
     use futures_util::FutureExt as _;
 
     use super::*;
-    use keylatch_core::lock::{AcquireCommand, Attempt, LockCommand, LockName, Token, TokenHash};
+    use keylatch_core::lock::{
+        AcquireCommand, Attempt, LockCommand, LockName, Token, TokenHash, Ttl,
+    };
 
     #[tokio::test(start_paused = true)]
     async fn sweep_removes_expired_locks_and_keeps_the_rest() {

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt as _};
-use keylatch_core::lock::{FencingToken, Ttl};
+use keylatch_core::lock::FencingToken;
 use keylatch_core::store::{EntryLimits, StoreError, StoreHealth, StoreProfile, Tier};
 use keylatch_stores::conditional::{
     Change, ConditionalStore, EngineTime, Key, Listing, Mark, Notice, ReadReply, Removal, Row,
@@ -656,16 +656,7 @@ impl ConditionalStore for FakeEngine {
     }
 
     fn profile(&self) -> StoreProfile {
-        StoreProfile {
-            kind: "fake",
-            max_ttl: Ttl::MAX,
-            records: true,
-            limits: self.limits,
-            is_alive: true,
-            kept_bytes: None,
-            conflicts: 0,
-            entries: None,
-        }
+        StoreProfile::new("fake", self.limits)
     }
 
     fn timeline(&self) -> Option<&Timeline> {

@@ -37,7 +37,7 @@ use batch::SweptKeys;
 use directory::{Directory, Medium};
 use engine::Engine;
 use keylatch_core::idempotency::{RecordState, RecordSummary};
-use keylatch_core::lock::{Holding, LockState, Ttl};
+use keylatch_core::lock::{Holding, LockState};
 use keylatch_core::store::{
     Backup, Command, EntryLimits, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError,
     StoreHealth, StoreProfile, Tier, Topic,
@@ -197,14 +197,10 @@ impl Executor for Embedded {
 
     fn profile(&self) -> StoreProfile {
         StoreProfile {
-            kind: "embedded",
-            max_ttl: Ttl::MAX,
-            records: true,
-            limits: EntryLimits::NONE,
             is_alive: self.writer.is_alive(),
             kept_bytes: Some(self.table.kept_bytes()),
-            conflicts: 0,
             entries: Some(self.table.counts()),
+            ..StoreProfile::new("embedded", EntryLimits::NONE)
         }
     }
 }

@@ -26,7 +26,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::{join_all, try_join_all};
 use futures_util::stream::{self, BoxStream, StreamExt as _};
-use keylatch_core::lock::Ttl;
 use keylatch_core::store::{Effect, Store, StoreError, StoreHealth, StoreProfile};
 use tokio::time::Instant;
 
@@ -255,16 +254,7 @@ impl ConditionalStore for Etcd {
     }
 
     fn profile(&self) -> StoreProfile {
-        StoreProfile {
-            kind: "etcd",
-            max_ttl: Ttl::MAX,
-            records: true,
-            limits: txn::LIMITS,
-            is_alive: true,
-            kept_bytes: None,
-            conflicts: 0,
-            entries: None,
-        }
+        StoreProfile::new("etcd", txn::LIMITS)
     }
 
     fn timeline(&self) -> Option<&Timeline> {

@@ -20,7 +20,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt as _};
-use keylatch_core::lock::Ttl;
 use keylatch_core::store::{EntryLimits, Store, StoreError, StoreHealth, StoreProfile};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
@@ -293,16 +292,7 @@ impl ConditionalStore for Postgres {
     }
 
     fn profile(&self) -> StoreProfile {
-        StoreProfile {
-            kind: "postgres",
-            max_ttl: Ttl::MAX,
-            records: true,
-            limits: EntryLimits::NONE,
-            is_alive: true,
-            kept_bytes: None,
-            conflicts: 0,
-            entries: None,
-        }
+        StoreProfile::new("postgres", EntryLimits::NONE)
     }
 }
 

@@ -18,7 +18,6 @@ use bb8_redis::redis::{
     FromRedisValue, ParsingError, Script, ScriptInvocation, Value, from_redis_value,
 };
 use futures_util::stream::{self, BoxStream, StreamExt as _};
-use keylatch_core::lock::Ttl;
 use keylatch_core::store::{EntryLimits, StoreError, StoreHealth, StoreProfile};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -227,16 +226,7 @@ impl ConditionalStore for RedisEngine {
     }
 
     fn profile(&self) -> StoreProfile {
-        StoreProfile {
-            kind: self.kind,
-            max_ttl: Ttl::MAX,
-            records: true,
-            limits: EntryLimits::NONE,
-            is_alive: true,
-            kept_bytes: None,
-            conflicts: 0,
-            entries: None,
-        }
+        StoreProfile::new(self.kind, EntryLimits::NONE)
     }
 
     fn forgets(&self) -> bool {

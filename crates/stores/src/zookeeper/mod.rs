@@ -26,7 +26,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::{join_all, try_join_all};
 use futures_util::stream::BoxStream;
-use keylatch_core::lock::Ttl;
 use keylatch_core::store::{Effect, EntryLimits, Store, StoreError, StoreHealth, StoreProfile};
 use tokio::time::Instant;
 use zookeeper_client::{Client, Error};
@@ -351,16 +350,7 @@ impl ConditionalStore for ZooKeeper {
     }
 
     fn profile(&self) -> StoreProfile {
-        StoreProfile {
-            kind: "zookeeper",
-            max_ttl: Ttl::MAX,
-            records: true,
-            limits: LIMITS,
-            is_alive: true,
-            kept_bytes: None,
-            conflicts: 0,
-            entries: None,
-        }
+        StoreProfile::new("zookeeper", LIMITS)
     }
 
     fn timeline(&self) -> Option<&Timeline> {

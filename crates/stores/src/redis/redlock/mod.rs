@@ -149,14 +149,9 @@ impl Store for RedlockStore {
 
     fn profile(&self) -> StoreProfile {
         StoreProfile {
-            kind: "redlock",
             max_ttl: self.nodes.max_ttl,
             records: false,
-            limits: EntryLimits::NONE,
-            is_alive: true,
-            kept_bytes: None,
-            conflicts: 0,
-            entries: None,
+            ..StoreProfile::new("redlock", EntryLimits::NONE)
         }
     }
 }
