@@ -49,10 +49,37 @@ pub(crate) trait Entry:
     fn report_ends(&self, key: &Self::Key, after: &Self, ends: &EndListeners);
 }
 
+/// The rules that both kinds have under the same names in the core.
+macro_rules! same_rules {
+    () => {
+        fn live(&self, moment: &Moment) -> Self {
+            self.live(moment)
+        }
+
+        fn is_stale(&self, moment: &Moment) -> bool {
+            self.is_stale(moment)
+        }
+
+        fn ends(&self) -> impl Iterator<Item = Duration> {
+            self.ends()
+        }
+
+        fn fencing_token(&self) -> Option<FencingToken> {
+            self.fencing_token()
+        }
+
+        fn is_empty(&self) -> bool {
+            self.is_empty()
+        }
+    };
+}
+
 impl Entry for LockState {
     type Key = LockName;
     type Command = LockCommand;
     type Reply = LockReply;
+
+    same_rules!();
 
     fn apply(&self, name: &LockName, command: &LockCommand, moment: &Moment) -> (Self, LockReply) {
         self.apply(name, command, moment)
@@ -60,26 +87,6 @@ impl Entry for LockState {
 
     fn bucket(name: &LockName) -> u8 {
         name.bucket()
-    }
-
-    fn live(&self, moment: &Moment) -> Self {
-        self.live(moment)
-    }
-
-    fn is_stale(&self, moment: &Moment) -> bool {
-        self.is_stale(moment)
-    }
-
-    fn ends(&self) -> impl Iterator<Item = Duration> {
-        self.ends()
-    }
-
-    fn fencing_token(&self) -> Option<FencingToken> {
-        self.fencing_token()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.is_empty()
     }
 
     fn new_wakeups(name: &LockName, before: &Self, state: &Self) -> Vec<(LockName, TokenHash)> {
@@ -105,6 +112,8 @@ impl Entry for RecordState {
     type Command = RecordCommand;
     type Reply = RecordReply;
 
+    same_rules!();
+
     fn apply(
         &self,
         _: &RecordKey,
@@ -116,26 +125,6 @@ impl Entry for RecordState {
 
     fn bucket(key: &RecordKey) -> u8 {
         key.bucket()
-    }
-
-    fn live(&self, moment: &Moment) -> Self {
-        self.live(moment)
-    }
-
-    fn is_stale(&self, moment: &Moment) -> bool {
-        self.is_stale(moment)
-    }
-
-    fn ends(&self) -> impl Iterator<Item = Duration> {
-        self.ends()
-    }
-
-    fn fencing_token(&self) -> Option<FencingToken> {
-        self.fencing_token()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.is_empty()
     }
 
     fn new_wakeups(_: &RecordKey, _: &Self, _: &Self) -> Vec<(LockName, TokenHash)> {
