@@ -6,7 +6,7 @@
 //! they are taken out of a URL here. An error says nothing of the URL's text. Tested below, and with real
 //! servers in `tests/stores/redis_certificates.rs`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use bb8_redis::redis::{ClientTlsConfig, TlsCertificates};
 use rustls::pki_types::pem::PemObject as _;
@@ -21,14 +21,7 @@ pub(super) const PARAMETERS: [&str; 4] = ["cacert", "cert", "key", "servername"]
 
 /// What an encrypted connection needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Security {
-    /// The authorities that vouch for the servers; `None` for those of the system.
-    roots: Option<PathBuf>,
-    /// The certificate and the key of keylatch, if the servers ask for them.
-    identity: Option<(PathBuf, PathBuf)>,
-    /// The name that the servers' certificates are for; `None` for the host that is connected to.
-    server_name: Option<String>,
-}
+pub(super) struct Security(Certificates);
 
 impl Security {
     /// What the parameters of a URL say.
@@ -42,11 +35,14 @@ impl Security {
         if !is_secure && !certificates.is_empty() {
             return Err(InvalidUrl("certificates are for a scheme that begins with `rediss`"));
         }
-        let Certificates { roots, identity, server_name } = certificates;
-        if server_name.as_deref().is_some_and(|name| ServerName::try_from(name).is_err()) {
+        if certificates
+            .server_name
+            .as_deref()
+            .is_some_and(|name| ServerName::try_from(name).is_err())
+        {
             return Err(InvalidUrl("its `servername` is no name of a server"));
         }
-        Ok(Self { roots, identity, server_name })
+        Ok(Self(certificates))
     }
 
     /// Takes the parameters out of the URL of one server.
@@ -70,7 +66,7 @@ impl Security {
 
     /// The name that the servers' certificates are for; `None` for the host that is connected to.
     pub(super) fn server_name(&self) -> Option<String> {
-        self.server_name.clone()
+        self.0.server_name.clone()
     }
 
     /// What the files hold; `None` where there are none to read.
@@ -79,10 +75,10 @@ impl Security {
     ///
     /// One cannot be read, or has not what it is to have.
     pub(super) fn certificates(&self) -> Result<Option<TlsCertificates>, String> {
-        if self.roots.is_none() && self.identity.is_none() {
+        if self.0.roots.is_none() && self.0.identity.is_none() {
             return Ok(None);
         }
-        let root_cert = match &self.roots {
+        let root_cert = match &self.0.roots {
             Some(path) => {
                 let pem = contents("cacert", path)?;
                 check_authorities(&pem).ok_or("the file `cacert` has no certificate")?;
@@ -90,7 +86,7 @@ impl Security {
             }
             None => None,
         };
-        let client_tls = match &self.identity {
+        let client_tls = match &self.0.identity {
             Some((cert, key)) => {
                 let (client_cert, client_key) = (contents("cert", cert)?, contents("key", key)?);
                 check_pair(&client_cert, &client_key)
@@ -134,8 +130,8 @@ mod tests {
             Security::split("rediss://u:p@a/3?cacert=/a%20b.pem&protocol=3&key=k&cert=c#insecure")
                 .unwrap();
         assert_eq!(url, "rediss://u:p@a/3?protocol=3#insecure");
-        assert_eq!(security.roots, Some("/a b.pem".into()));
-        assert_eq!(security.identity, Some(("c".into(), "k".into())));
+        assert_eq!(security.0.roots, Some("/a b.pem".into()));
+        assert_eq!(security.0.identity, Some(("c".into(), "k".into())));
         for plain in ["redis://a/3", "redis+unix:///s?db=3&user=a&pass=b"] {
             let split = Security::split(plain).unwrap();
             assert_eq!(split, (plain.to_owned(), Security::default()));
@@ -151,7 +147,7 @@ mod tests {
 
     #[test]
     fn server_name_is_a_name_or_an_address_and_needs_tls() {
-        let named = |url: &str| Security::split(url).map(|(_, security)| security.server_name);
+        let named = |url: &str| Security::split(url).map(|(_, security)| security.0.server_name);
         for name in ["redis.example", "10.0.0.8"] {
             let url = format!("rediss://10.0.0.7?servername={name}");
             assert_eq!(named(&url).unwrap().as_deref(), Some(name));
