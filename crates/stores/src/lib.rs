@@ -195,64 +195,33 @@ pub struct KnownEngine {
     schemes: &'static [&'static str],
 }
 
+/// Defines each engine by its feature, the forms of its URL and its schemes.
+macro_rules! engines {
+    ($($feature:literal: $urls:expr, $schemes:expr;)+) => {
+        [$(KnownEngine {
+            feature: $feature,
+            is_built: cfg!(feature = $feature),
+            urls: &$urls,
+            schemes: &$schemes,
+        }),+]
+    };
+}
+
 /// Every engine, with what URLs name it.
-pub const ENGINES: [KnownEngine; 7] = [
-    KnownEngine {
-        feature: "embedded",
-        is_built: cfg!(feature = "embedded"),
-        urls: &["embedded:DIRECTORY"],
-        schemes: &["embedded"],
-    },
-    KnownEngine {
-        feature: "memory",
-        is_built: cfg!(feature = "memory"),
-        urls: &["memory:"],
-        schemes: &["memory"],
-    },
-    KnownEngine {
-        feature: "redis",
-        is_built: cfg!(feature = "redis"),
-        urls: &[
-            "redis://HOST:PORT/DB",
-            "redis+sentinel://HOST,HOST/MASTER",
-            "redis+cluster://HOST,HOST",
-        ],
-        schemes: &[
-            "redis",
-            "rediss",
-            "redis+unix",
-            "unix",
-            "redis+sentinel",
-            "rediss+sentinel",
-            "redis+cluster",
-            "rediss+cluster",
-        ],
-    },
-    KnownEngine {
-        feature: "redlock",
-        is_built: cfg!(feature = "redlock"),
-        urls: &["redlock://HOST,HOST,HOST"],
-        schemes: &["redlock", "rediss+redlock"],
-    },
-    KnownEngine {
-        feature: "postgres",
-        is_built: cfg!(feature = "postgres"),
-        urls: &["postgres://HOST,HOST/DB"],
-        schemes: &["postgres", "postgresql"],
-    },
-    KnownEngine {
-        feature: "etcd",
-        is_built: cfg!(feature = "etcd"),
-        urls: &["etcd://HOST,HOST,HOST"],
-        schemes: &["etcd", "etcds"],
-    },
-    KnownEngine {
-        feature: "zookeeper",
-        is_built: cfg!(feature = "zookeeper"),
-        urls: &["zookeeper://HOST,HOST,HOST"],
-        schemes: &["zookeeper", "zookeepers"],
-    },
-];
+pub const ENGINES: [KnownEngine; 7] = engines! {
+    "embedded": ["embedded:DIRECTORY"], ["embedded"];
+    "memory": ["memory:"], ["memory"];
+    "redis":
+        ["redis://HOST:PORT/DB", "redis+sentinel://HOST,HOST/MASTER", "redis+cluster://HOST,HOST"],
+        [
+            "redis", "rediss", "redis+unix", "unix", "redis+sentinel", "rediss+sentinel",
+            "redis+cluster", "rediss+cluster"
+        ];
+    "redlock": ["redlock://HOST,HOST,HOST"], ["redlock", "rediss+redlock"];
+    "postgres": ["postgres://HOST,HOST/DB"], ["postgres", "postgresql"];
+    "etcd": ["etcd://HOST,HOST,HOST"], ["etcd", "etcds"];
+    "zookeeper": ["zookeeper://HOST,HOST,HOST"], ["zookeeper", "zookeepers"];
+};
 
 /// The feature by which the store of a scheme is built in.
 fn feature_of(scheme: &str) -> Option<&'static str> {
@@ -348,30 +317,15 @@ pub enum OpenError {
     #[error("the store must be a URL: {urls}", urls = known_urls())]
     NoUrl,
     /// The URL's scheme is known, and the rest is not understood.
-    #[error("the store's URL is not a Redis URL: {0}")]
-    BadRedisUrl(String),
-    /// The same of PostgreSQL.
-    #[error("the store's URL is not a PostgreSQL URL: {0}")]
-    BadPostgresUrl(String),
-    /// The PostgreSQL answered, and must not be used for locks as it is.
-    #[error("this PostgreSQL cannot keep locks: {0}")]
-    UnfitPostgres(String),
-    /// The same of etcd.
-    #[error("the store's URL is not an etcd URL: {0}")]
-    BadEtcdUrl(String),
-    /// The etcd answered, and must not be used for locks as it is.
-    #[error("this etcd cannot keep locks: {0}")]
-    UnfitEtcd(String),
-    /// The same of ZooKeeper.
-    #[error("the store's URL is not a ZooKeeper URL: {0}")]
-    BadZookeeperUrl(String),
-    /// The ZooKeeper answered, and must not be used for locks as it is.
-    #[error("this ZooKeeper cannot keep locks: {0}")]
-    UnfitZookeeper(String),
+    #[error("the store's URL is not {0} URL: {1}")]
+    BadUrl(&'static str, String),
+    /// The engine answered, and must not be used for locks as it is.
+    #[error("this {0} cannot keep locks: {1}")]
+    Unfit(&'static str, String),
     /// The URL names nodes that make no store, or the settings do not fit them.
     #[error("the nodes of `redlock://` make no store: {0}")]
     BadRedlock(String),
-    /// The store answered, and must not be used for locks as it is.
+    /// The Redis answered, and must not be used for locks as it is.
     #[error("this Redis is not fit to keep locks: {0}")]
-    Unfit(String),
+    UnfitRedis(String),
 }

@@ -76,7 +76,9 @@ pub async fn etcd(url: &str, settings: &EtcdSettings) -> Result<Arc<dyn Store>, 
     };
     match starting.await {
         Ok(subscription) => *etcd.subscription() = Some(subscription),
-        Err(error @ StoreError::Refused(_)) => return Err(OpenError::UnfitEtcd(causes(&error))),
+        Err(error @ StoreError::Refused(_)) => {
+            return Err(OpenError::Unfit("etcd", causes(&error)));
+        }
         Err(error) => tracing::warn!(error = causes(&error), "etcd cannot be reached yet"),
     }
     Ok(optimistic(etcd))
@@ -137,13 +139,7 @@ impl Etcd {
             let is_done = allowed && carried_out.next().unwrap_or_default();
             is_done.then(|| version(header.revision))
         });
-        Ok(WriteReply {
-            versions: versions.collect(),
-            failed: Vec::new(),
-            found: Vec::new(),
-            asked,
-            now,
-        })
+        Ok(WriteReply::new(versions.collect(), asked, now))
     }
 
     async fn read_at_once(&self, keys: &[Key]) -> Result<ReadReply, StoreError> {
@@ -170,13 +166,7 @@ impl ConditionalStore for Etcd {
     async fn write(&self, changes: &[Change]) -> Result<WriteReply, StoreError> {
         let parts = requests(changes);
         let writings = join_all(parts.iter().map(|part| self.write_at_once(part))).await;
-        let nothing = || WriteReply {
-            versions: vec![],
-            failed: vec![],
-            found: vec![],
-            asked: Instant::now(),
-            now: self.timeline.now(),
-        };
+        let nothing = || WriteReply::new(Vec::new(), Instant::now(), self.timeline.now());
         Ok(together(writings)?.unwrap_or_else(nothing))
     }
 
@@ -192,13 +182,7 @@ impl ConditionalStore for Etcd {
         let now = self.note(header, asked);
         let is_done = is_allowed && answer.succeeded;
         let versions = changes.iter().map(|_| is_done.then(|| version(header.revision)));
-        Ok(WriteReply {
-            versions: versions.collect(),
-            failed: Vec::new(),
-            found: Vec::new(),
-            asked,
-            now,
-        })
+        Ok(WriteReply::new(versions.collect(), asked, now))
     }
 
     async fn list(

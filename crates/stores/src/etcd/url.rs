@@ -142,7 +142,7 @@ fn prefix_of(path: &str) -> Result<Vec<u8>, OpenError> {
 }
 
 fn bad(why: &str) -> OpenError {
-    OpenError::BadEtcdUrl(why.to_owned())
+    OpenError::BadUrl("an etcd", why.to_owned())
 }
 
 #[cfg(test)]

@@ -329,6 +329,13 @@ pub struct WriteReply {
     pub now: EngineTime,
 }
 
+impl WriteReply {
+    /// That of an engine that says nothing of a single change but its version.
+    pub fn new(versions: Vec<Option<Version>>, asked: Instant, now: EngineTime) -> Self {
+        Self { versions, failed: Vec::new(), found: Vec::new(), asked, now }
+    }
+}
+
 /// What an engine says of its rows unasked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

@@ -73,7 +73,9 @@ pub async fn postgres(url: &str, settings: &PostgresSettings) -> Result<Arc<dyn 
     };
     match listening.await {
         Ok(session) => subscription = Some(Subscription { session, announcements }),
-        Err(error) if is_refusal(&error) => return Err(OpenError::UnfitPostgres(causes(&error))),
+        Err(error) if is_refusal(&error) => {
+            return Err(OpenError::Unfit("PostgreSQL", causes(&error)));
+        }
         Err(error) => tracing::warn!(error = causes(&error), "PostgreSQL cannot be reached yet"),
     }
     Ok(optimistic(Postgres::new(&target, subscription)))
@@ -206,7 +208,7 @@ impl Postgres {
             .zip(versions)
             .map(|(key, version)| written.contains(key).then(|| version_of(*version)));
         let (versions, now) = (versions.collect(), time_of(get(row, 0)?));
-        Ok(Some(WriteReply { versions, failed: Vec::new(), found: Vec::new(), asked, now }))
+        Ok(Some(WriteReply::new(versions, asked, now)))
     }
 }
 
@@ -235,14 +237,8 @@ impl ConditionalStore for Postgres {
     async fn write_all(&self, changes: &[Change]) -> Result<WriteReply, StoreError> {
         let asked = Instant::now();
         let writing = self.write_on(&self.set_writer, &self.target.sql.write_all, changes).await?;
-        let nothing = || WriteReply {
-            versions: vec![None; changes.len()],
-            failed: Vec::new(),
-            found: Vec::new(),
-            asked,
-            now: Duration::ZERO,
-        };
-        Ok(writing.unwrap_or_else(nothing))
+        let nothing = || vec![None; changes.len()];
+        Ok(writing.unwrap_or_else(|| WriteReply::new(nothing(), asked, Duration::ZERO)))
     }
 
     async fn list(

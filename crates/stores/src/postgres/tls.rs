@@ -24,6 +24,7 @@ pub(super) const WORDS: Words = Words {
 ///
 /// A file cannot be read, or has not what it is to have.
 pub(super) fn connector(certificates: &Certificates) -> Result<MakeRustlsConnect, OpenError> {
-    let config = certificates.client_config(&WORDS).map_err(OpenError::UnfitPostgres)?;
+    let config =
+        certificates.client_config(&WORDS).map_err(|why| OpenError::Unfit("PostgreSQL", why))?;
     Ok(MakeRustlsConnect::new(config))
 }

@@ -156,7 +156,7 @@ fn without_value(text: &str) -> String {
 }
 
 fn bad(why: &str) -> OpenError {
-    OpenError::BadPostgresUrl(why.to_owned())
+    OpenError::BadUrl("a PostgreSQL", why.to_owned())
 }
 
 #[cfg(test)]

@@ -181,13 +181,7 @@ impl ConditionalStore for RedisEngine {
             return Err(StoreError::Lost(StoreError::from(failure).into()));
         }
         let versions = versions.into_iter().map(|version| is_done.then_some(version)).collect();
-        Ok(WriteReply {
-            versions,
-            failed: vec![],
-            found: vec![],
-            asked: reply.asked,
-            now: reply.now,
-        })
+        Ok(WriteReply::new(versions, reply.asked, reply.now))
     }
 
     async fn list(
@@ -253,13 +247,7 @@ impl ConditionalStore for RedisEngine {
 
 /// What becomes of no change at all.
 fn nothing() -> WriteReply {
-    WriteReply {
-        versions: vec![],
-        failed: vec![],
-        found: vec![],
-        asked: Instant::now(),
-        now: Duration::ZERO,
-    }
+    WriteReply::new(Vec::new(), Instant::now(), Duration::ZERO)
 }
 
 /// The places of the changes in the order of a batch. New rows come first: a Redis whose memory is

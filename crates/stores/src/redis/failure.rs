@@ -20,7 +20,7 @@ pub(super) struct InvalidUrl(pub(super) &'static str);
 
 impl From<InvalidUrl> for OpenError {
     fn from(InvalidUrl(why): InvalidUrl) -> Self {
-        Self::BadRedisUrl(why.to_owned())
+        Self::BadUrl("a Redis", why.to_owned())
     }
 }
 

@@ -41,7 +41,7 @@ pub(super) fn client(
     security: &Security,
     settings: &RedisSettings,
 ) -> Result<RedisClient, OpenError> {
-    let bad_url = |error: RedisError| OpenError::BadRedisUrl(error.to_string());
+    let bad_url = |error: RedisError| OpenError::BadUrl("a Redis", error.to_string());
     let info = url.into_connection_info().map_err(bad_url)?;
     let timeout = settings.connect_timeout();
     // The kernel notices a peer that vanished. It counts in seconds, 1 to 32767 of them.
@@ -54,7 +54,7 @@ pub(super) fn client(
         .set_user_timeout(timeout * 5);
     let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
     let info = info.set_tcp_settings(tcp).set_redis_settings(redis);
-    let client = match security.certificates().map_err(OpenError::BadRedisUrl)? {
+    let client = match security.certificates().map_err(|why| OpenError::BadUrl("a Redis", why))? {
         Some(certificates) => Client::build_with_tls(info, certificates).map_err(bad_url)?,
         None => Client::open(info).map_err(bad_url)?,
     };
@@ -203,9 +203,11 @@ impl Manager {
     async fn check(&self) -> Result<(), OpenError> {
         match self.connect().await {
             Ok(_) => {}
-            Err(error @ ConnectError::Unfit(_)) => return Err(OpenError::Unfit(error.to_string())),
+            Err(error @ ConnectError::Unfit(_)) => {
+                return Err(OpenError::UnfitRedis(error.to_string()));
+            }
             Err(ConnectError::Redis(error)) if !error.is_io_error() => {
-                return Err(OpenError::Unfit(error.to_string()));
+                return Err(OpenError::UnfitRedis(error.to_string()));
             }
             Err(error) => tracing::warn!(%error, "Redis cannot be reached yet"),
         }

@@ -73,7 +73,7 @@ pub async fn zookeeper(
     let at_start = match link.session_for_long().await {
         Ok(session) => Some(session),
         Err(error @ StoreError::Refused(_)) => {
-            return Err(OpenError::UnfitZookeeper(why_unfit(&error, &link.members.tree)));
+            return Err(OpenError::Unfit("ZooKeeper", why_unfit(&error, &link.members.tree)));
         }
         Err(error) => {
             tracing::warn!(error = causes(&error), "ZooKeeper cannot be reached yet");
@@ -284,13 +284,7 @@ impl ConditionalStore for ZooKeeper {
         let writing = changes.iter().map(|change| self.carry_out(&session, change));
         let writing = async { whole(join_all(writing).await) };
         let versions = self.link.answer(&session, writing).await?;
-        Ok(WriteReply {
-            versions,
-            failed: Vec::new(),
-            found: Vec::new(),
-            asked,
-            now: self.link.timeline.now(),
-        })
+        Ok(WriteReply::new(versions, asked, self.link.timeline.now()))
     }
 
     async fn write_all(&self, changes: &[Change]) -> Result<WriteReply, StoreError> {
@@ -306,13 +300,7 @@ impl ConditionalStore for ZooKeeper {
             Some(versions) => versions.into_iter().map(Some).collect(),
             None => vec![None; changes.len()],
         };
-        Ok(WriteReply {
-            versions,
-            failed: Vec::new(),
-            found: Vec::new(),
-            asked,
-            now: self.link.timeline.now(),
-        })
+        Ok(WriteReply::new(versions, asked, self.link.timeline.now()))
     }
 
     /// The order is that of the buckets, and within a bucket that of the keys. So a page costs the names

@@ -129,5 +129,5 @@ pub(super) fn connector(certificates: &Certificates) -> Result<TlsConnector, Ope
 }
 
 fn unfit(why: &str) -> OpenError {
-    OpenError::UnfitZookeeper(why.to_owned())
+    OpenError::Unfit("ZooKeeper", why.to_owned())
 }

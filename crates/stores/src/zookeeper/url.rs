@@ -116,7 +116,7 @@ fn root_of(path: &str) -> Result<String, OpenError> {
 }
 
 fn bad(why: &str) -> OpenError {
-    OpenError::BadZookeeperUrl(why.to_owned())
+    OpenError::BadUrl("a ZooKeeper", why.to_owned())
 }
 
 #[cfg(test)]

@@ -106,7 +106,7 @@ impl DynamicTopology {
         let view = match discovery.look_up().await {
             Ok(view) => Some(view),
             Err(error) if error.is_misconfiguration() => {
-                return Err(OpenError::Unfit(error.to_string()));
+                return Err(OpenError::UnfitRedis(error.to_string()));
             }
             Err(error) => {
                 tracing::warn!(%error, "Redis cannot be reached yet");
