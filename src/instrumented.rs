@@ -202,14 +202,12 @@ fn lock_outcome(reply: &LockReply) -> StoreOutcome {
         LockReply::Acquire(
             AcquireReply::Busy(_) | AcquireReply::NotAlone(_) | AcquireReply::Full,
         ) => StoreOutcome::Held,
-        LockReply::Renew(RenewReply::NotHeld)
-        | LockReply::Release(ReleaseReply::NotHeld, _)
+        LockReply::Renew(RenewReply::Lost(loss)) => loss_outcome(loss),
+        LockReply::Release(ReleaseReply::NotHeld, _)
         | LockReply::Break(BreakReply::NotHeld)
         | LockReply::Look(None) => StoreOutcome::NotHeld,
-        LockReply::Renew(RenewReply::Mismatch)
-        | LockReply::Release(ReleaseReply::Mismatch, _)
+        LockReply::Release(ReleaseReply::Mismatch, _)
         | LockReply::Break(BreakReply::Mismatch(_)) => StoreOutcome::Mismatch,
-        LockReply::Renew(RenewReply::Broken(_)) => StoreOutcome::Broken,
         LockReply::Acquire(AcquireReply::Granted(_))
         | LockReply::Withdraw
         | LockReply::Renew(RenewReply::Renewed(_))
@@ -221,6 +219,14 @@ fn lock_outcome(reply: &LockReply) -> StoreOutcome {
     }
 }
 
+fn loss_outcome(loss: &LockLoss) -> StoreOutcome {
+    match loss {
+        LockLoss::Broken(_) => StoreOutcome::Broken,
+        LockLoss::NotHeld => StoreOutcome::NotHeld,
+        LockLoss::Mismatch => StoreOutcome::Mismatch,
+    }
+}
+
 /// Where locks of the set are lost, that of the first counts.
 fn set_outcome(reply: &SetReply) -> StoreOutcome {
     match reply {
@@ -229,12 +235,7 @@ fn set_outcome(reply: &SetReply) -> StoreOutcome {
             AcquireReply::Busy(_) | AcquireReply::NotAlone(_) | AcquireReply::Full,
         ) => StoreOutcome::Held,
         SetReply::Renew(SetRenewReply::Lost(lost)) | SetReply::Release(SetRelease { lost, .. }) => {
-            match lost.first().map(|lost| &lost.loss) {
-                Some(LockLoss::Mismatch) => StoreOutcome::Mismatch,
-                Some(LockLoss::Broken(_)) => StoreOutcome::Broken,
-                Some(_) => StoreOutcome::NotHeld,
-                None => StoreOutcome::Done,
-            }
+            lost.first().map_or(StoreOutcome::Done, |lost| loss_outcome(&lost.loss))
         }
         SetReply::Acquire(AcquireReply::Granted(_))
         | SetReply::Withdraw

@@ -48,20 +48,20 @@ impl<T: Serialize> IntoResponse for Json<T> {
 }
 
 /// What the core is to acquire.
-pub(super) fn acquire_request(
+pub(super) fn acquire_request<T>(
     body: CreateLockRequest,
-    name: LockName,
+    target: T,
     token: Option<Token>,
     max_ttl: Ttl,
     max_wait: Duration,
-) -> Result<lock::AcquireRequest, Problem> {
+) -> Result<lock::AcquireRequest<T>, Problem> {
     let wait = Duration::from_millis(body.wait_ms.unwrap_or_default());
     if wait > max_wait {
         return Err(invalid("wait_ms", format!("must be at most {}", millis(max_wait))));
     }
     let owner = Owner::parse(&body.owner.unwrap_or_default());
     Ok(lock::AcquireRequest {
-        name,
+        target,
         token,
         wait,
         ttl: ttl(body.ttl_ms, max_ttl)?,
@@ -123,10 +123,8 @@ pub(super) fn hold_request(
         return Err(invalid("max_hold_ms", format!("must be 1 to {}", millis(longest))));
     }
     let create = CreateLockRequest { ttl_ms, owner, wait_ms, mode, limit, entry };
-    let lock::AcquireRequest { name, ttl, owner, wait, limit, entry, .. } =
-        acquire_request(create, name, None, max_ttl, max_wait)?;
-    let observer = None;
-    Ok(lock::HoldRequest { name, token, ttl, owner, wait, max_hold, limit, entry, observer })
+    let acquire = acquire_request(create, name, None, max_ttl, max_wait)?;
+    Ok(lock::HoldRequest { acquire, token, max_hold, observer: None })
 }
 
 /// The several locks that the core is to acquire.
@@ -135,15 +133,12 @@ pub(super) fn set_acquire_request(
     token: Option<Token>,
     max_ttl: Ttl,
     max_wait: Duration,
-) -> Result<lock::SetAcquireRequest, Problem> {
+) -> Result<lock::AcquireRequest<LockSet>, Problem> {
     let CreateLocksRequest { names, ttl_ms, owner, wait_ms, mode, limit } = body;
     let set = lock_set(&names)?;
     let create = CreateLockRequest { ttl_ms, owner, wait_ms, mode, limit, entry: None };
     // What holds for one lock holds for each.
-    let first = set.names()[0].clone();
-    let lock::AcquireRequest { token, ttl, owner, wait, limit, .. } =
-        acquire_request(create, first, token, max_ttl, max_wait)?;
-    Ok(lock::SetAcquireRequest { set, token, ttl, owner, wait, limit })
+    acquire_request(create, set, token, max_ttl, max_wait)
 }
 
 /// Several locks by their names.

@@ -25,7 +25,7 @@ use super::problem::{
     too_many_holders,
 };
 use crate::access::LockAct;
-use keylatch_core::lock::{Acquisition, Grant, LockName, ReleaseReply, Renewal, Token};
+use keylatch_core::lock::{Acquisition, Grant, LockLoss, LockName, ReleaseReply, Renewal, Token};
 use keylatch_wire::{CreateLockRequest, HeldLock, Lease, LockEntries, LockPage, RenewLockRequest};
 
 /// Create a lock
@@ -140,9 +140,9 @@ pub(super) async fn renew(
             caller.note_locks(names, &token, lease.ttl);
             Ok(granted(StatusCode::OK, &name, &Grant { token, lease, validity }))
         }
-        Renewal::Broken(why) => Err(lock_broken(&why)),
-        Renewal::NotHeld => Err(lock_not_held()),
-        Renewal::Mismatch => Err(token_mismatch()),
+        Renewal::Lost(LockLoss::Broken(why)) => Err(lock_broken(&why)),
+        Renewal::Lost(LockLoss::NotHeld) => Err(lock_not_held()),
+        Renewal::Lost(LockLoss::Mismatch) => Err(token_mismatch()),
     }
 }
 

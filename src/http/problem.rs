@@ -85,7 +85,7 @@ pub(super) fn set_lost(lost: &[LostLock], done: &str) -> Problem {
     let code_of = |loss: &LockLoss| match loss {
         LockLoss::Broken(_) => Code::LockBroken,
         LockLoss::Mismatch => Code::TokenMismatch,
-        _ => Code::LockNotHeld,
+        LockLoss::NotHeld => Code::LockNotHeld,
     };
     let first = lost.first().map_or(&LockLoss::NotHeld, |lost| &lost.loss);
     let detail =

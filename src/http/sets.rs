@@ -61,7 +61,7 @@ pub(super) async fn create(
     OptionalJson(body): OptionalJson<CreateLocksRequest>,
 ) -> Result<Response, Problem> {
     let mut request = set_acquire_request(body, token, api.locks.max_ttl(), api.max_wait)?;
-    let (set, wait) = (request.set.clone(), request.wait);
+    let (set, wait) = (request.target.clone(), request.wait);
     caller.check_set(LockAct::Acquire, &set)?;
     request.owner = caller.label("owner", request.owner)?;
     let terms = Terms::new(request.ttl, request.owner.as_ref());
@@ -119,9 +119,9 @@ pub(super) async fn renew(
     let (set, ttl) = (lock_set(&body.names)?, ttl(body.ttl_ms, api.locks.max_ttl())?);
     caller.check_set(LockAct::Acquire, &set)?;
     match api.locks.renew_set(&set, &token, ttl).await.map_err(of_lock_error)? {
-        SetRenewal::Renewed { leases, validity } => {
+        SetRenewal::Renewed { lease, validity } => {
             caller.note_locks(set.names(), &token, ttl.get());
-            Ok(granted(StatusCode::OK, &set, &Grant { token, lease: leases, validity }, Vec::new()))
+            Ok(granted(StatusCode::OK, &set, &Grant { token, lease, validity }, Vec::new()))
         }
         SetRenewal::Lost(lost) => Err(set_lost(&lost, "None was renewed.")),
     }

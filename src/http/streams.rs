@@ -86,11 +86,11 @@ pub(super) async fn hold(
     let max_ttl = api.locks.max_ttl();
     let mut hold =
         hold_request(body, name.clone(), token.clone(), max_ttl, api.max_wait, api.max_hold)?;
-    hold.owner = caller.label("owner", hold.owner)?;
+    hold.acquire.owner = caller.label("owner", hold.acquire.owner)?;
     hold.observer = auditor.hold_observer(&name);
     let names = slice::from_ref(&name);
     let place = api.streams.open(StreamKind::Hold, caller.enter_stream(names)?)?;
-    let room = caller.claim_locks(names, Some(&token), !hold.wait.is_zero())?;
+    let room = caller.claim_locks(names, Some(&token), !hold.acquire.wait.is_zero())?;
     let mut events = api.locks.hold(hold, api.closing.clone());
     let first = match events.recv().await {
         Some(HoldEvent::Refused(refused)) => return Err(problem(refused)),

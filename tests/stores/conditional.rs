@@ -14,8 +14,8 @@ use futures_util::future::join_all;
 use keylatch_core::idempotency::{BeginCommand, BeginReply, RunEnd, StoredResponse};
 use keylatch_core::lock::{
     AcquireCommand, AcquireReply, AcquireRequest, Attempt, BreakCommand, FencingToken, Lease,
-    LockName, LockService, LockSet, Reason, ReleaseReply, RenewReply, Token, TokenHash, Ttl,
-    WaiterLimits,
+    LockLoss, LockName, LockService, LockSet, Reason, ReleaseReply, RenewReply, Token, TokenHash,
+    Ttl, WaiterLimits,
 };
 use keylatch_core::store::{Effect, Store, StoreError};
 use keylatch_stores::conditional::ConditionalStore as _;
@@ -433,7 +433,7 @@ fn forgetful_store_keeps_a_break_longer_than_the_lease() {
         store.break_lease(&name, command).await.unwrap();
         engine.advance(Ttl::DEFAULT.get() + Duration::from_secs(3600));
         let renewed = store.renew(&name, &token, Ttl::DEFAULT).await.unwrap();
-        assert!(matches!(renewed, RenewReply::Broken(_)), "{renewed:?}");
+        assert!(matches!(renewed, RenewReply::Lost(LockLoss::Broken(_))), "{renewed:?}");
         engine.advance(Duration::from_secs(24 * 3600));
         assert_eq!(store.recall(&name).await.unwrap(), []);
         assert_eq!(engine.rows(), 0);

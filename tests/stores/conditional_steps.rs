@@ -10,8 +10,8 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use keylatch_core::lock::{
-    AcquireCommand, AcquireReply, Attempt, LockName, LockSet, ReleaseReply, RenewReply, Token,
-    TokenHash, Ttl,
+    AcquireCommand, AcquireReply, Attempt, LockLoss, LockName, LockSet, ReleaseReply, RenewReply,
+    Token, TokenHash, Ttl,
 };
 use keylatch_core::store::{Effect, Topic};
 use keylatch_stores::optimistic;
@@ -168,7 +168,7 @@ fn write_that_comes_after_the_end_of_a_lease_is_not_carried_out() {
             engine.release_batch();
         };
         let (renewed, ()) = tokio::join!(renewal, later);
-        assert_eq!(renewed.unwrap(), RenewReply::NotHeld);
+        assert_eq!(renewed.unwrap(), RenewReply::Lost(LockLoss::NotHeld));
         grant(&*other, &name, Ttl::DEFAULT).await;
     });
 }
@@ -273,7 +273,7 @@ fn row_is_forgotten_before_a_sweep_removes_it() {
         pass(Duration::from_secs(120)).await;
         assert_eq!(engine.rows(), 1, "the floor of the bucket alone is left");
         let renewed = one.renew(&name("a"), &token, Ttl::MAX).await.unwrap();
-        assert_eq!(renewed, RenewReply::NotHeld, "a released lease came back");
+        assert_eq!(renewed, RenewReply::Lost(LockLoss::NotHeld), "a released lease came back");
     });
 }
 

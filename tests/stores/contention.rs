@@ -14,7 +14,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use keylatch_core::lock::{
     AcquireCommand, AcquireReply, AcquireRequest, Acquisition, Attempt, Limit, LockName,
-    LockService, LockSet, ReleaseReply, SetAcquireRequest, Token, Ttl, WaiterLimits,
+    LockService, LockSet, ReleaseReply, Token, Ttl, WaiterLimits,
 };
 use keylatch_core::store::Store;
 use keylatch_stores::optimistic;
@@ -180,13 +180,10 @@ fn sets_that_wait_keep_their_entries_and_do_not_wake_each_other() {
             let waits = (0..4).map(async |number: u64| {
                 pass(number).await;
                 let set = LockSet::new(vec![free.clone(), held.clone()]).unwrap();
-                let request = SetAcquireRequest {
-                    set,
-                    token: None,
-                    ttl: Ttl::DEFAULT,
-                    owner: None,
+                let request = AcquireRequest {
                     wait: Duration::from_secs(3),
                     limit: Limit::Shared,
+                    ..AcquireRequest::new(set, Ttl::DEFAULT)
                 };
                 let reply = service.acquire_set(request).await.unwrap();
                 assert!(matches!(reply, Acquisition::Held { .. }), "{reply:?}");

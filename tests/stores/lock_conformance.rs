@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use keylatch_core::lock::{
-    AcquireReply, Attempt, Holder, Lease, LockName, Owner, ReleaseReply, RenewReply, Token,
-    TokenHash, Ttl,
+    AcquireReply, Attempt, Holder, Lease, LockLoss, LockName, Owner, ReleaseReply, RenewReply,
+    Token, TokenHash, Ttl,
 };
 use keylatch_core::store::{Cursor, ListLocks, Page};
 use keylatch_testkit::{Acquire, Locks, OpenStore, store_test};
@@ -83,7 +83,7 @@ async fn holder_shows_the_rest_of_its_lease(store: &Locks) {
 async fn only_the_token_renews(store: &Locks) {
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     let renewal = store.renew(&name("a"), &token("two"), ttl(TTL * 10)).await.unwrap();
-    assert_eq!(renewal, RenewReply::Mismatch);
+    assert_eq!(renewal, RenewReply::Lost(LockLoss::Mismatch));
     let holder = store.look(&name("a")).await.unwrap().expect("it is held").first;
     assert_near(holder.expires_in, TTL);
 }
@@ -115,7 +115,7 @@ async fn expired_lease_is_not_renewed(store: &Locks) {
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     store.advance(TTL).await;
     let renewal = store.renew(&name("a"), &token("one"), ttl(TTL)).await.unwrap();
-    assert_eq!(renewal, RenewReply::NotHeld);
+    assert_eq!(renewal, RenewReply::Lost(LockLoss::NotHeld));
     assert_eq!(store.look(&name("a")).await.unwrap(), None);
 }
 

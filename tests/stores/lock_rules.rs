@@ -11,8 +11,8 @@ use std::time::Duration;
 use keylatch_core::lock::{
     AcquireCommand, AcquireReply, Attempt, Break, BreakCommand, BreakReply, Contention, EndCause,
     EntryName, FencingToken, GrantEnd, GrantSpan, Holder, Holding, Lease, Limit, LockCommand,
-    LockName, LockReply, LockState, Moment, Owner, Reason, Release, RenewReply, Slots, Token,
-    TokenHash, Ttl, Waiter,
+    LockLoss, LockName, LockReply, LockState, Moment, Owner, Reason, Release, RenewReply, Slots,
+    Token, TokenHash, Ttl, Waiter,
 };
 use keylatch_core::store::{Command, Reply};
 use keylatch_testkit::{FromStore as _, Locks, TestStore, scaled, store_test};
@@ -278,8 +278,8 @@ fn timeless(reply: LockReply) -> LockReply {
         LockReply::Renew(RenewReply::Renewed(renewed)) => {
             LockReply::Renew(RenewReply::Renewed(timeless_lease(renewed)))
         }
-        LockReply::Renew(RenewReply::Broken(why)) => {
-            LockReply::Renew(RenewReply::Broken(timeless_break(&why)))
+        LockReply::Renew(RenewReply::Lost(LockLoss::Broken(why))) => {
+            LockReply::Renew(RenewReply::Lost(LockLoss::Broken(timeless_break(&why))))
         }
         LockReply::Look(Some(holding)) => LockReply::Look(Some(timeless_holding(holding))),
         LockReply::Release(reply, Release { fencing_token, owner, span }) => {

@@ -9,7 +9,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use keylatch_core::lock::{
     AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, EndCause, EntryName,
-    FencingToken, Lease, Limit, Reason, ReleaseReply, RenewReply, Slots, Token, TokenHash,
+    FencingToken, Lease, Limit, LockLoss, Reason, ReleaseReply, RenewReply, Slots, Token,
+    TokenHash,
 };
 use keylatch_testkit::{Locks, store_test};
 
@@ -246,10 +247,13 @@ async fn broken_lease_ends_when_it_would_and_is_not_renewed(store: &Locks) {
         let BreakReply::Broken { ends_in } = reply else { panic!("{reply:?}") };
         assert!(ends_in <= TTL && ends_in > TTL / 2, "{ends_in:?}");
     }
-    assert!(matches!(lock.renew("one").await, RenewReply::Broken(_)));
+    assert!(matches!(lock.renew("one").await, RenewReply::Lost(LockLoss::Broken(_))));
     lock.refused("two", Limit::Exclusive).await;
     store.advance(TTL).await;
-    assert!(matches!(lock.renew("one").await, RenewReply::Broken(_)), "its holder reads why");
+    assert!(
+        matches!(lock.renew("one").await, RenewReply::Lost(LockLoss::Broken(_))),
+        "its holder reads why"
+    );
     assert!(lock.granted("two", Limit::Exclusive).await.fencing_token > broken.fencing_token);
 }
 

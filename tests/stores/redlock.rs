@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use keylatch_core::lock::{AcquireReply, Contention, ReleaseReply, RenewReply};
+use keylatch_core::lock::{AcquireReply, Contention, LockLoss, ReleaseReply, RenewReply};
 use keylatch_core::store::Effect;
 use keylatch_testkit::{RedlockNodes, Service, eventually, open_redlock};
 use serde_json::json;
@@ -173,7 +173,7 @@ async fn renewal_does_not_revive_a_lost_grant() {
         node.age(TTL).await;
     }
     let renewal = store.renew(&name("a"), &token("one"), ttl(TTL)).await.unwrap();
-    assert_eq!(renewal, RenewReply::NotHeld);
+    assert_eq!(renewal, RenewReply::Lost(LockLoss::NotHeld));
     assert_eq!(store.look(&name("a")).await.unwrap(), None);
     for node in &nodes[..3] {
         assert!(node.run::<Vec<String>>(&["KEYS", "*:lock:*"]).await.is_empty());

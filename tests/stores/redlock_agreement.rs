@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use keylatch_core::lock::{AcquireReply, Lease, RenewReply};
+use keylatch_core::lock::{AcquireReply, Lease, LockLoss, RenewReply};
 use keylatch_core::store::{Effect, ListLocks};
 use keylatch_testkit::{
     Dice, OpenStore, Proxy, RedlockNodes, config, eventually, open_redlock, redlock_url,
@@ -71,7 +71,7 @@ async fn unreported_grant_is_neither_shown_nor_renewed() {
     }
     assert_no_holder_is_shown(&store).await;
     let renewal = store.renew(&name("a"), &token("one"), ttl(TTL)).await.unwrap();
-    assert_eq!(renewal, RenewReply::NotHeld);
+    assert_eq!(renewal, RenewReply::Lost(LockLoss::NotHeld));
     // A minority has the fencing token, and will have no more of it.
     for node in &nodes[..2] {
         put_lock(node, "one", 7, 0).await;

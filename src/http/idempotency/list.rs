@@ -109,7 +109,7 @@ fn listed(record: &RecordSummary) -> ListedRecord {
         RecordPhase::Unknown { since_millis, reason } => {
             (Some(since_millis), Some(reason.as_str().into()), None)
         }
-        RecordPhase::Done { at_millis, status } => (Some(at_millis), None, Some(status)),
+        RecordPhase::Done { at_millis, kept: status } => (Some(at_millis), None, Some(status)),
     };
     let is_unknown = matches!(record.phase, RecordPhase::Unknown { .. });
     let is_whole = scope.leads_to(&record.key);

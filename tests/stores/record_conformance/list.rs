@@ -119,7 +119,7 @@ async fn each_record_is_in_the_list_of_its_state(store: &Records) {
                 assert_eq!(reason, UnknownReason::Failed);
                 assert_wall(since_millis, Duration::ZERO);
             }
-            RecordPhase::Done { at_millis, status } => {
+            RecordPhase::Done { at_millis, kept: status } => {
                 assert_eq!(status, 201);
                 assert_wall(at_millis, Duration::ZERO);
             }

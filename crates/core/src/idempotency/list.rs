@@ -10,9 +10,7 @@
 use std::time::Duration;
 
 use super::scope::beginning;
-use super::{
-    RecordKey, RecordScope, RecordStage, RecordState, RecordStatus, RecordView, UnknownReason,
-};
+use super::{RecordKey, RecordScope, RecordStage, RecordState, RecordStatus, RecordView};
 use crate::lock::{FencingToken, Moment};
 
 /// How far a record is, by name.
@@ -42,32 +40,10 @@ impl PhaseName {
     }
 }
 
-/// How far a listed record is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RecordPhase {
-    /// A caller does the work. A lease of zero means that this caller is gone and the next caller
-    /// may do the work again.
-    InFlight {
-        /// What is left of its lease, by the store's clock.
-        lease: Duration,
-    },
-    /// It is unknown whether it was done.
-    Unknown {
-        /// Since when, by the store's wall clock, in milliseconds since 1970.
-        since_millis: u64,
-        /// How the run ended without a known outcome.
-        reason: UnknownReason,
-    },
-    /// The work was done and its response is stored.
-    Done {
-        /// When, by the store's wall clock, in milliseconds since 1970.
-        at_millis: u64,
-        /// The HTTP status of the answer.
-        status: u16,
-    },
-}
+/// How far a listed record is: of an answer, a list shows the HTTP status.
+pub type RecordPhase = RecordStatus<u16>;
 
-impl RecordPhase {
+impl<K> RecordStatus<K> {
     /// Its name.
     pub fn name(&self) -> PhaseName {
         match self {
@@ -80,13 +56,13 @@ impl RecordPhase {
 
 impl From<&RecordStatus> for RecordPhase {
     fn from(status: &RecordStatus) -> Self {
-        match status {
-            RecordStatus::InFlight { lease } => Self::InFlight { lease: *lease },
+        match *status {
+            RecordStatus::InFlight { lease } => Self::InFlight { lease },
             RecordStatus::Unknown { since_millis, reason } => {
-                Self::Unknown { since_millis: *since_millis, reason: *reason }
+                Self::Unknown { since_millis, reason }
             }
-            RecordStatus::Done { at_millis, kept } => {
-                Self::Done { at_millis: *at_millis, status: kept.status() }
+            RecordStatus::Done { at_millis, ref kept } => {
+                Self::Done { at_millis, kept: kept.status() }
             }
         }
     }

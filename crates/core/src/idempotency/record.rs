@@ -350,9 +350,9 @@ pub struct RecordView {
     pub phase: RecordStatus,
 }
 
-/// How far a record is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RecordStatus {
+/// How far a record is, with what is kept of its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecordStatus<K = StoredResponse> {
     /// A caller does the work. A lease of zero means that this caller is gone and the next caller
     /// may do the work again.
     InFlight {
@@ -364,7 +364,7 @@ pub enum RecordStatus {
         /// When, by the store's wall clock, in milliseconds since 1970.
         at_millis: u64,
         /// The answer.
-        kept: StoredResponse,
+        kept: K,
     },
     /// It is unknown whether it was done.
     Unknown {

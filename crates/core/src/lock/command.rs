@@ -157,11 +157,18 @@ pub struct Contention {
     pub ahead: u64,
 }
 
-/// What became of a renewal.
+/// What became of a renewal: of one lock, or of a set with all its leases and the locks of it that are lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RenewReply {
+pub enum RenewReply<L = Lease, W = LockLoss> {
     /// The lease lasts a full TTL from now; its fencing token is what it was.
-    Renewed(Lease),
+    Renewed(L),
+    /// The token does not hold the lock, or cannot renew it.
+    Lost(W),
+}
+
+/// How a token lost a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LockLoss {
     /// The lease is broken, or was.
     Broken(Arc<Break>),
     /// No token holds the lock.

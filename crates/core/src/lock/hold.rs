@@ -14,8 +14,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    AcquireRequest, Acquisition, Break, Contention, EntryName, FencingToken, Grant, Lease, Limit,
-    LockError, LockName, LockService, Owner, Release, ReleaseReply, Renewal, Token, Ttl, Validity,
+    AcquireRequest, Acquisition, Break, Contention, EntryName, FencingToken, Grant, Lease,
+    LockError, LockLoss, LockName, LockService, Release, ReleaseReply, Renewal, Token, Ttl,
+    Validity,
 };
 use crate::retry::Retry;
 use crate::watchdog::{LeaseSchedule, notice, retry_pause};
@@ -28,22 +29,13 @@ const GRACE_MAX: Duration = Duration::from_secs(1);
 /// A lock to hold for as long as a client reads its events.
 #[derive(Debug)]
 pub struct HoldRequest {
-    /// The lock to hold; other clients may hold it too, as `limit` allows.
-    pub name: LockName,
+    /// The lock to hold, and how; other clients may hold it too, as its `limit` allows. Each renewal lets the
+    /// lease last its TTL.
+    pub acquire: AcquireRequest,
     /// The proof, with which it can be renewed and released by others too.
     pub token: Token,
-    /// For how long each renewal lets the lease last.
-    pub ttl: Ttl,
-    /// A label for people.
-    pub owner: Option<Owner>,
-    /// How long to wait for it.
-    pub wait: Duration,
     /// For how long it is held at most, from when it is acquired.
     pub max_hold: Duration,
-    /// How many may hold the lock together with the client.
-    pub limit: Limit,
-    /// The name of the entry; `None` for the unnamed one.
-    pub entry: Option<EntryName>,
     /// What hears how the hold goes.
     pub observer: Option<Arc<dyn HoldObserver>>,
 }
@@ -134,23 +126,14 @@ impl LockService {
     ) -> mpsc::Receiver<HoldEvent> {
         let arrived = Instant::now();
         let (events, receiver) = mpsc::channel(EVENTS);
-        let HoldRequest { name, token, ttl, owner, wait, max_hold, limit, entry, observer } = hold;
-        let request = AcquireRequest {
-            name: name.clone(),
-            token: Some(token.clone()),
-            ttl,
-            owner,
-            wait,
-            limit,
-            entry: entry.clone(),
-        };
-        let service = Arc::clone(self);
+        let HoldRequest { acquire, token, max_hold, observer } = hold;
+        let request = AcquireRequest { token: Some(token.clone()), ..acquire };
         let task = HoldTask {
-            service,
-            name,
+            service: Arc::clone(self),
+            name: request.target.clone(),
             token,
-            ttl,
-            entry,
+            ttl: request.ttl,
+            entry: request.entry.clone(),
             max_hold,
             arrived,
             events,
@@ -266,9 +249,13 @@ impl HoldTask {
                     self.send(HoldEvent::Renewed { lease, validity });
                     continue;
                 }
-                Ok(Ok(Renewal::NotHeld)) => return LossReason::NotHeld,
-                Ok(Ok(Renewal::Mismatch)) => return LossReason::TakenOver,
-                Ok(Ok(Renewal::Broken(why))) => return LossReason::Broken(why),
+                Ok(Ok(Renewal::Lost(loss))) => {
+                    return match loss {
+                        LockLoss::NotHeld => LossReason::NotHeld,
+                        LockLoss::Mismatch => LossReason::TakenOver,
+                        LockLoss::Broken(why) => LossReason::Broken(why),
+                    };
+                }
                 Ok(Err(error)) => tracing::debug!(%error, "a held lock is not yet renewed"),
                 Err(_) => tracing::debug!("the renewal of a held lock got no answer"),
             }

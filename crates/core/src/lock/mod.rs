@@ -26,8 +26,8 @@ mod watch;
 mod withdrawal;
 
 pub use command::{
-    AcquireCommand, AcquireReply, BreakCommand, BreakReply, Contention, LockCommand, LockReply,
-    Release, ReleaseReply, RenewReply,
+    AcquireCommand, AcquireReply, BreakCommand, BreakReply, Contention, LockCommand, LockLoss,
+    LockReply, Release, ReleaseReply, RenewReply,
 };
 pub use entries::{Entries, Entry};
 pub use fencing_token::{FencingToken, Moment};
@@ -45,9 +45,9 @@ pub use service::{
     WaiterLimits,
 };
 pub use set::{
-    InvalidLockSet, LockLoss, LockSet, LostLock, SetAcquireReply, SetCommand, SetContention,
-    SetMember, SetRelease, SetRenewReply, SetReply,
+    InvalidLockSet, LockSet, LostLock, SetAcquireReply, SetCommand, SetContention, SetMember,
+    SetRelease, SetRenewReply, SetReply,
 };
-pub use set_service::{SetAcquireRequest, SetAcquisition, SetRenewal};
+pub use set_service::{SetAcquisition, SetRenewal};
 pub use token::{Attempt, InvalidToken, Token, TokenHash};
 pub use watch::WatchEvent;

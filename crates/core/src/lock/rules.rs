@@ -19,8 +19,8 @@ use super::holders::{HolderState, Holders};
 use super::queue::{QueueEntry, WaitQueue};
 use super::{
     AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, Change, Contention, Entries,
-    Entry, EntryName, FencingToken, Holding, Limit, LockCommand, LockName, LockReply, Moment,
-    Release, ReleaseReply, RenewReply, TokenHash, Ttl,
+    Entry, EntryName, FencingToken, Holding, Limit, LockCommand, LockLoss, LockName, LockReply,
+    Moment, Release, ReleaseReply, RenewReply, TokenHash, Ttl,
 };
 use crate::snapshot::{self, SnapshotError};
 
@@ -371,17 +371,19 @@ impl LockState {
     fn renew(&mut self, token: &TokenHash, ttl: Ttl, now: Duration) -> RenewReply {
         let renewed = self.holders.change(token, |holder| {
             if let Some(why) = &holder.broken {
-                return RenewReply::Broken(Arc::clone(why));
+                return RenewReply::Lost(LockLoss::Broken(Arc::clone(why)));
             }
             (holder.since, holder.ttl) = (now, ttl.get());
             // A client that renews has read the grant, so no attempt may withdraw it any more.
             holder.entries.settle();
             RenewReply::Renewed(holder.lease(now))
         });
-        renewed.unwrap_or_else(|| match self.history.find_break(token) {
-            Some(why) => RenewReply::Broken(Arc::clone(why)),
-            None if self.holders.is_empty() => RenewReply::NotHeld,
-            None => RenewReply::Mismatch,
+        renewed.unwrap_or_else(|| {
+            RenewReply::Lost(match self.history.find_break(token) {
+                Some(why) => LockLoss::Broken(Arc::clone(why)),
+                None if self.holders.is_empty() => LockLoss::NotHeld,
+                None => LockLoss::Mismatch,
+            })
         })
     }
 

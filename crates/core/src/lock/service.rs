@@ -21,9 +21,9 @@ use tokio_util::task::TaskTracker;
 use super::target::{Reply, Target};
 use super::withdrawal::{self, PendingAttempt};
 use super::{
-    AcquireCommand, AcquireReply, Attempt, Break, BreakCommand, BreakReply, Contention, EntryName,
-    GrantEnd, Holding, Lease, Limit, LockName, Owner, Release, ReleaseReply, RenewReply, Token,
-    Ttl, Waiter,
+    AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, Contention, EntryName,
+    GrantEnd, Holding, Lease, Limit, LockLoss, LockName, Owner, Release, ReleaseReply, RenewReply,
+    Token, Ttl, Waiter,
 };
 use crate::store::{Backup, ListLocks, Page, Store, StoreError, StoreHealth};
 use crate::task::{BoxFuture, DetachOnDrop, with_deadline};
@@ -32,12 +32,12 @@ use crate::waiters::WaiterRoom;
 /// How many grants that no client reads may be on their way back before new ones are refused.
 const PENDING_MAX: usize = 10_000;
 
-/// What a client sends to acquire a lock.
+/// What a client sends to acquire a lock, or a set of locks.
 #[derive(Debug)]
-pub struct AcquireRequest {
-    /// The lock to acquire. It exists once a client holds it or waits for it.
-    pub name: LockName,
-    /// The client's own token, or none for the service to make one.
+pub struct AcquireRequest<T = LockName> {
+    /// The lock to acquire, or the locks. A lock exists once a client holds it or waits for it.
+    pub target: T,
+    /// The client's own token, or none for the service to make one. It is that of all locks.
     pub token: Option<Token>,
     /// How long the lease is to last.
     pub ttl: Ttl,
@@ -47,15 +47,15 @@ pub struct AcquireRequest {
     pub wait: Duration,
     /// How many may hold the lock together with the client.
     pub limit: Limit,
-    /// The name of the entry; `None` for the unnamed one.
+    /// The name of the entry; `None` for the unnamed one. A set has no other.
     pub entry: Option<EntryName>,
 }
 
-impl AcquireRequest {
+impl<T> AcquireRequest<T> {
     /// A request for the lock alone, under a new token, without a label and without waiting.
-    pub fn new(name: LockName, ttl: Ttl) -> Self {
+    pub fn new(target: T, ttl: Ttl) -> Self {
         let (limit, entry) = (Limit::Exclusive, None);
-        Self { name, token: None, ttl, owner: None, wait: Duration::ZERO, limit, entry }
+        Self { target, token: None, ttl, owner: None, wait: Duration::ZERO, limit, entry }
     }
 }
 
@@ -122,22 +122,35 @@ impl Validity {
     }
 }
 
-/// What became of a renewal.
+/// What became of a renewal: of one lock, or of a set with all its leases and the locks of it that are lost.
 #[derive(Debug)]
-pub enum Renewal {
+pub enum Renewal<L = Lease, W = LockLoss> {
     /// The lease lasts a full TTL from now.
     Renewed {
-        /// The lease.
-        lease: Lease,
-        /// Until when it is exclusive.
+        /// The lease, or the leases of a set in the order of the names.
+        lease: L,
+        /// Until when it is exclusive, or all of them.
         validity: Validity,
     },
-    /// The lease is broken, or was.
-    Broken(Arc<Break>),
-    /// No client holds the lock.
-    NotHeld,
-    /// Other tokens hold it.
-    Mismatch,
+    /// The token does not hold the lock, or cannot renew it.
+    Lost(W),
+}
+
+impl<L, W> Renewal<L, W> {
+    /// What the store replied to a renewal that was sent at `sent`.
+    pub(super) fn of(
+        reply: RenewReply<L, W>,
+        leases: impl FnOnce(&L) -> &[Lease],
+        sent: Instant,
+    ) -> Result<Self, LockError> {
+        Ok(match reply {
+            RenewReply::Renewed(lease) => {
+                let validity = validity(leases(&lease), sent, sent).ok_or(LockError::TooLate)?;
+                Self::Renewed { lease, validity }
+            }
+            RenewReply::Lost(loss) => Self::Lost(loss),
+        })
+    }
 }
 
 /// Why the service has no answer.
@@ -271,11 +284,11 @@ impl LockService {
     }
 
     /// Like [`LockService::acquire`], and calls `on_busy` each time the lock is not to be had yet.
-    pub(super) async fn acquire_and_report(
+    pub(super) async fn acquire_and_report<T: Target>(
         &self,
-        request: AcquireRequest,
+        request: AcquireRequest<T>,
         on_busy: impl FnMut(&Contention),
-    ) -> Result<Acquisition, LockError> {
+    ) -> Result<Acquisition<T::Lease, T::Contention>, LockError> {
         let may_return = request.token.is_some();
         let token = request.token.map_or_else(Token::generate, Ok)?;
         let command = AcquireCommand {
@@ -284,12 +297,12 @@ impl LockService {
             entry: request.entry,
             ..AcquireCommand::new(token.hash(), request.ttl, self.next_attempt())
         };
-        let attempt = PendingAttempt { target: request.name, command };
+        let attempt = PendingAttempt { target: request.target, command };
         self.obtain(attempt, token, (request.wait, may_return), on_busy).await
     }
 
     /// Acquires one lock, or a set of them, and waits as long as `wait`, by a client that may return or not.
-    pub(super) async fn obtain<T: Target>(
+    async fn obtain<T: Target>(
         &self,
         attempt: PendingAttempt<T>,
         token: Token,
@@ -335,18 +348,9 @@ impl LockService {
         token: &Token,
         ttl: Ttl,
     ) -> Result<Renewal, LockError> {
-        let sent = Instant::now();
-        let token = token.hash();
-        Ok(match with_deadline(self.deadline, self.store.renew(name, &token, ttl)).await? {
-            RenewReply::Renewed(lease) => {
-                let validity =
-                    validity(slice::from_ref(&lease), sent, sent).ok_or(LockError::TooLate)?;
-                Renewal::Renewed { lease, validity }
-            }
-            RenewReply::Broken(why) => Renewal::Broken(why),
-            RenewReply::NotHeld => Renewal::NotHeld,
-            RenewReply::Mismatch => Renewal::Mismatch,
-        })
+        let (sent, token) = (Instant::now(), token.hash());
+        let reply = with_deadline(self.deadline, self.store.renew(name, &token, ttl)).await?;
+        Renewal::of(reply, slice::from_ref, sent)
     }
 
     /// Ends a lease.
@@ -453,7 +457,7 @@ impl LockService {
         self.tasks.wait().await;
     }
 
-    pub(super) fn next_attempt(&self) -> Attempt {
+    fn next_attempt(&self) -> Attempt {
         Attempt::first_of(self.requests.fetch_add(1, Ordering::Relaxed))
     }
 
@@ -519,7 +523,7 @@ impl Drop for LockService {
 
 /// Until when leases are exclusive, all of them, whose step was sent to the store at `sent`: the drift
 /// margin of 1 % + 2 ms goes off. `None` when nothing is left.
-pub(super) fn validity(leases: &[Lease], arrived: Instant, sent: Instant) -> Option<Validity> {
+fn validity(leases: &[Lease], arrived: Instant, sent: Instant) -> Option<Validity> {
     let valid_for = leases.iter().map(|lease| {
         let drift = lease.ttl / 100 + Duration::from_millis(2);
         lease.expires_in.saturating_sub(drift)

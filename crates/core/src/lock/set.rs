@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{
-    AcquireCommand, AcquireReply, Attempt, Break, Contention, Lease, LockCommand, LockName,
+    AcquireCommand, AcquireReply, Attempt, Contention, Lease, LockCommand, LockLoss, LockName,
     LockReply, LockState, Moment, Release, ReleaseReply, RenewReply, TokenHash, Ttl,
 };
 
@@ -139,14 +139,9 @@ pub struct SetContention {
     pub most_ahead: u64,
 }
 
-/// What became of a renewal of several locks.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SetRenewReply {
-    /// All leases last a full TTL from now, in the order of the names.
-    Renewed(Vec<Lease>),
-    /// None was renewed, because these are lost: one at least.
-    Lost(Vec<LostLock>),
-}
+/// What became of a renewal of several locks: all leases, in the order of the names, or none, because some
+/// locks are lost.
+pub type SetRenewReply = RenewReply<Vec<Lease>, Vec<LostLock>>;
 
 /// A lock of a set that the token does not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -155,18 +150,6 @@ pub struct LostLock {
     pub name: LockName,
     /// How it was lost.
     pub loss: LockLoss,
-}
-
-/// How a token lost a lock.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LockLoss {
-    /// The lease is broken, or was.
-    Broken(Arc<Break>),
-    /// No token holds the lock.
-    NotHeld,
-    /// Other tokens hold it.
-    Mismatch,
 }
 
 /// The state of one lock of a set, and the moment at which a step finds it. The clock shows the same in
@@ -292,16 +275,13 @@ fn live(members: &[SetMember]) -> Vec<LockState> {
 fn renewals(set: &LockSet, replies: Vec<LockReply>) -> SetRenewReply {
     let (mut leases, mut lost) = (Vec::new(), Vec::new());
     for (name, reply) in set.names().iter().zip(replies) {
-        let loss = match reply {
-            LockReply::Renew(RenewReply::Renewed(lease)) => {
-                leases.push(lease);
-                continue;
+        match reply {
+            LockReply::Renew(RenewReply::Renewed(lease)) => leases.push(lease),
+            LockReply::Renew(RenewReply::Lost(loss)) => {
+                lost.push(LostLock { name: name.clone(), loss });
             }
-            LockReply::Renew(RenewReply::Broken(why)) => LockLoss::Broken(why),
-            LockReply::Renew(RenewReply::Mismatch) => LockLoss::Mismatch,
-            _ => LockLoss::NotHeld,
-        };
-        lost.push(LostLock { name: name.clone(), loss });
+            _ => {}
+        }
     }
     if lost.is_empty() { SetRenewReply::Renewed(leases) } else { SetRenewReply::Lost(lost) }
 }

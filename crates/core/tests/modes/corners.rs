@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use keylatch_core::lock::{
     AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, Change, EntryName,
-    FencingToken, Lease, Limit, LockCommand, LockName, LockReply, LockState, Moment, Owner, Reason,
-    ReleaseReply, RenewReply, Slots, TokenHash, Ttl, Waiter,
+    FencingToken, Lease, Limit, LockCommand, LockLoss, LockName, LockReply, LockState, Moment,
+    Owner, Reason, ReleaseReply, RenewReply, Slots, TokenHash, Ttl, Waiter,
 };
 
 /// One lock, and a clock that a test moves.
@@ -306,13 +306,16 @@ fn broken_lease_ends_when_it_would_and_is_not_renewed() {
         let broken = lock.break_lease(lease.fencing_token, None);
         assert_eq!(broken, BreakReply::Broken { ends_in });
     }
-    assert!(matches!(lock.renew(1), RenewReply::Broken(_)));
+    assert!(matches!(lock.renew(1), RenewReply::Lost(LockLoss::Broken(_))));
     lock.is_refused(2, EXCLUSIVE);
     lock.now += ends_in;
-    assert!(matches!(lock.renew(1), RenewReply::Broken(_)), "after the end its holder reads why");
+    assert!(
+        matches!(lock.renew(1), RenewReply::Lost(LockLoss::Broken(_))),
+        "after the end its holder reads why"
+    );
     let next = lock.granted(2, EXCLUSIVE);
     assert!(next.fencing_token > lease.fencing_token);
-    assert_eq!(lock.renew(3), RenewReply::Mismatch);
+    assert_eq!(lock.renew(3), RenewReply::Lost(LockLoss::Mismatch));
 }
 
 #[test]

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use keylatch_core::lock::{
     AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, EntryName, FencingToken,
-    Limit, LockCommand, LockName, LockReply, LockState, Moment, Reason, ReleaseReply, RenewReply,
-    Slots, TokenHash, Ttl,
+    Limit, LockCommand, LockLoss, LockName, LockReply, LockState, Moment, Reason, ReleaseReply,
+    RenewReply, Slots, TokenHash, Ttl,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -198,9 +198,9 @@ impl Pair {
         };
         let found = match reply {
             RenewReply::Renewed(_) => "renewed",
-            RenewReply::Broken(_) => "broken",
-            RenewReply::NotHeld => "not held",
-            RenewReply::Mismatch => "mismatch",
+            RenewReply::Lost(LockLoss::Broken(_)) => "broken",
+            RenewReply::Lost(LockLoss::NotHeld) => "not held",
+            RenewReply::Lost(LockLoss::Mismatch) => "mismatch",
         };
         (expected, found)
     }

@@ -12,7 +12,7 @@ use futures_util::{FutureExt as _, poll};
 use keylatch_core::idempotency::{
     AbandonReply, BeginCommand, BeginReply, RecordStatus, RunEnd, StoredResponse,
 };
-use keylatch_core::lock::{AcquireCommand, AcquireReply, ReleaseReply, RenewReply, Ttl};
+use keylatch_core::lock::{AcquireCommand, AcquireReply, LockLoss, ReleaseReply, RenewReply, Ttl};
 use keylatch_core::store::{Effect, ListLocks, StoreError};
 use keylatch_stores::test_medium::TestStore;
 use tokio::task::JoinHandle;
@@ -54,7 +54,10 @@ async fn reads_and_refusals_do_not_wait_for_a_disk_that_hangs() {
     assert!(at_once(store.look(name)).is_some());
     let other = AcquireCommand { token: two, ..held.command.clone() };
     assert!(matches!(at_once(store.acquire(name, other)), AcquireReply::Busy(_)));
-    assert_eq!(at_once(store.renew(name, &two, Ttl::DEFAULT)), RenewReply::Mismatch);
+    assert_eq!(
+        at_once(store.renew(name, &two, Ttl::DEFAULT)),
+        RenewReply::Lost(LockLoss::Mismatch)
+    );
     assert_eq!(at_once(store.release(name, &two)), ReleaseReply::Mismatch);
     let found = at_once(store.find(&done.key)).expect("a record");
     assert!(matches!(found.phase, RecordStatus::Done { .. }), "{found:?}");

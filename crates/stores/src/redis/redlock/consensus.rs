@@ -24,7 +24,8 @@ use super::round::{Nodes, Round};
 use super::tally::{AcquireDecision, Tally, no_quorum, time_at_quorum, with_same_accept};
 use crate::redis::script;
 use keylatch_core::lock::{
-    AcquireReply, Contention, FencingToken, Holding, Lease, LockName, RenewReply, TokenHash, Ttl,
+    AcquireReply, Contention, FencingToken, Holding, Lease, LockLoss, LockName, RenewReply,
+    TokenHash, Ttl,
 };
 use keylatch_core::retry::random_part_of;
 use keylatch_core::store::StoreError;
@@ -264,7 +265,7 @@ pub(super) async fn renew(
         let phase = AcceptPhase { nodes, name, token, ballot, node_time };
         match phase.carry_on(Promises(tally.promises())).await {
             Ok(accepted) => return Ok(RenewReply::Renewed(accepted.lease(nodes)?)),
-            Err(ProposalFailure::NeverProposed) => return Ok(RenewReply::NotHeld),
+            Err(ProposalFailure::NeverProposed) => return Ok(RenewReply::Lost(LockLoss::NotHeld)),
             Err(ProposalFailure::HigherBallot) => sleep(random_pause(node_time)).await,
         }
     }
@@ -278,10 +279,10 @@ fn not_renewed(
     maybe_renewed: bool,
 ) -> Result<RenewReply, StoreError> {
     if tally.strongest_competitor().len() >= nodes.quorum {
-        return Ok(RenewReply::Mismatch);
+        return Ok(RenewReply::Lost(LockLoss::Mismatch));
     }
     if tally.own_count() + tally.missing() < nodes.quorum {
-        return Ok(RenewReply::NotHeld);
+        return Ok(RenewReply::Lost(LockLoss::NotHeld));
     }
     Err(no_quorum(tally.reports.len(), nodes.all.len(), maybe_renewed, None))
 }
