@@ -19,7 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
-use super::socket_io::SocketIo;
+use super::socket_io::{self, SocketIo};
 
 /// How long accepting pauses when no connection can be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -116,7 +116,7 @@ impl Listener for TcpListener {
     async fn accept(&self, write_timeout: Duration) -> io::Result<AcceptedConnection<Self::Io>> {
         let (stream, peer) = Self::accept(self).await?;
         prepare(&stream, write_timeout);
-        let (io, closed) = SocketIo::new(stream);
+        let (io, closed) = socket_io::split(stream);
         Ok(AcceptedConnection { io, peer: Some(peer.ip().to_canonical()), closed })
     }
 

@@ -19,7 +19,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, Interest, Join, ReadBuf, Ready, join};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, Join, Ready, join};
 use tokio::net::{TcpStream, UnixStream, tcp, unix};
 use tokio::time::sleep;
 
@@ -99,62 +99,19 @@ fn join_buffers<'a>(buffers: &[IoSlice<'_>], joined: &'a mut [u8]) -> Option<&'a
 }
 
 /// The bytes of a socket.
-#[derive(Debug)]
-pub struct SocketIo<S: StreamSocket>(Join<S::Reader, WriteHalf<S>>);
+pub type SocketIo<S> = Join<<S as StreamSocket>::Reader, WriteHalf<S>>;
 
-impl<S: StreamSocket> SocketIo<S> {
-    /// The bytes of a socket, and what resolves when the client has ended its side.
-    pub(super) fn new(stream: S) -> (Self, BoxFuture<'static, ()>) {
-        let (reader, writer) = stream.halves();
-        let writer = WriteHalf(Arc::new(writer));
-        let closed = writer.clone().read_closed().boxed();
-        (Self(join(reader, writer)), closed)
-    }
-}
-
-impl<S: StreamSocket> AsyncRead for SocketIo<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buffer)
-    }
-}
-
-impl<S: StreamSocket> AsyncWrite for SocketIo<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buffer)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffers: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(cx, buffers)
-    }
+/// The bytes of a socket, and what resolves when the client has ended its side.
+pub(super) fn split<S: StreamSocket>(stream: S) -> (SocketIo<S>, BoxFuture<'static, ()>) {
+    let (reader, writer) = stream.halves();
+    let writer = WriteHalf(Arc::new(writer));
+    let closed = writer.clone().read_closed().boxed();
+    (join(reader, writer), closed)
 }
 
 /// The half of a socket that is written, which can be shared.
 #[derive(Debug)]
-pub(super) struct WriteHalf<S: StreamSocket>(Arc<S::Writer>);
+pub struct WriteHalf<S: StreamSocket>(Arc<S::Writer>);
 
 impl<S: StreamSocket> Clone for WriteHalf<S> {
     fn clone(&self) -> Self {

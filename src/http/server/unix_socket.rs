@@ -17,7 +17,7 @@ use nix::unistd::{Gid, Group, Uid, User, chown};
 use tokio::net::{UnixListener, UnixStream};
 
 use super::listener::{AcceptedConnection, Listener};
-use super::socket_io::SocketIo;
+use super::socket_io::{self, SocketIo};
 
 /// A Unix socket that is listened on.
 #[derive(Debug)]
@@ -138,7 +138,7 @@ impl Listener for UnixSocket {
 
     async fn accept(&self, _: Duration) -> io::Result<AcceptedConnection<Self::Io>> {
         let (stream, _) = self.listener.accept().await?;
-        let (io, closed) = SocketIo::new(stream);
+        let (io, closed) = socket_io::split(stream);
         // A program of this machine, as one that comes over loopback.
         let peer = Some(IpAddr::V4(Ipv4Addr::LOCALHOST));
         Ok(AcceptedConnection { io, peer, closed })
