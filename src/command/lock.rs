@@ -288,12 +288,7 @@ fn print_grant(
 impl Renew {
     async fn run(self) -> Result<u8, Failure> {
         let ttl_ms = self.ttl.map(|ttl| millis(ttl.get()));
-        let ask = Ask {
-            method: Method::PUT,
-            path: path_of(&self.name),
-            token: Some(&self.token),
-            body: Vec::new(),
-        };
+        let ask = Ask { token: Some(&self.token), ..Ask::new(Method::PUT, path_of(&self.name)) };
         let ask = ask.with_json(&RenewLockRequest { ttl_ms })?;
         let reply = Service::new(&self.service)?.ask(ask).await?;
         let members = ["name", "fencing_token", "slot", "ttl_ms", "valid_for_ms", "expires_at"];
@@ -306,7 +301,7 @@ impl Release {
     async fn run(self) -> Result<u8, Failure> {
         let entry = self.entry.map(|entry| format!("?entry={}", escape(entry.as_str())));
         let path = path_of(&self.name) + &entry.unwrap_or_default();
-        let ask = Ask { method: Method::DELETE, path, token: Some(&self.token), body: Vec::new() };
+        let ask = Ask { token: Some(&self.token), ..Ask::new(Method::DELETE, path) };
         Service::new(&self.service)?.ask(ask).await?;
         Ok(0)
     }
@@ -448,8 +443,7 @@ impl Break {
             grace_ms: self.grace.map(millis),
         };
         let path = path_of(&self.name) + "/break";
-        let ask = Ask { method: Method::POST, path, token: None, body: Vec::new() };
-        let reply = service.ask(ask.with_json(&request)?).await?;
+        let reply = service.ask(Ask::new(Method::POST, path).with_json(&request)?).await?;
         if self.json {
             print_json(&reply.text())?;
         } else {

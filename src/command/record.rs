@@ -214,8 +214,7 @@ impl Show {
 
 impl Erase {
     async fn run(self) -> Result<u8, Failure> {
-        let path = self.scope.path("/answer");
-        let ask = Ask { method: Method::DELETE, path, token: None, body: Vec::new() };
+        let ask = Ask::new(Method::DELETE, self.scope.path("/answer"));
         Service::new(&self.service)?.ask(ask).await?;
         Ok(0)
     }
@@ -230,8 +229,7 @@ impl Resolve {
             by: self.by.as_ref().map(|by| by.as_str().to_owned()),
             ..ResolveRecordRequest::default()
         };
-        let path = self.scope.path("/resolve");
-        let ask = Ask { method: Method::POST, path, token: None, body: Vec::new() };
+        let ask = Ask::new(Method::POST, self.scope.path("/resolve"));
         let reply = Service::new(&self.service)?.ask(ask.with_json(&request)?).await?;
         if !reply.is_empty() {
             print_record(&reply, self.json)?;

@@ -39,9 +39,14 @@ pub(super) struct Ask<'a> {
 }
 
 impl Ask<'_> {
+    /// A request without a token and without a body.
+    pub(super) fn new(method: Method, path: String) -> Self {
+        Self { method, path, token: None, body: Vec::new() }
+    }
+
     /// A request that reads something.
     pub(super) fn get(path: String) -> Self {
-        Self { method: Method::GET, path, token: None, body: Vec::new() }
+        Self::new(Method::GET, path)
     }
 
     /// The same with JSON that says what to do.
