@@ -6,12 +6,14 @@
 //! of a listing is the same as that of a name. Tested here, and over HTTP in `tests/api/permissions.rs`.
 
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 use super::quota::Quota;
 
-/// What is done with a lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+/// What is done with a lock. As a text it is the verb of a refusal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum LockAct {
     /// Create, hold, renew and release it.
     Acquire,
@@ -21,9 +23,10 @@ pub enum LockAct {
     Break,
 }
 
-/// What is done with an idempotency key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+/// What is done with an idempotency key, likewise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum KeyAct {
     /// Begin, renew, complete and abandon a run.
     Use,
@@ -32,6 +35,7 @@ pub enum KeyAct {
     /// Settle an unknown outcome.
     Resolve,
     /// Remove what is kept of an answer.
+    #[strum(serialize = "erase the answer of")]
     Erase,
 }
 

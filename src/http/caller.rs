@@ -84,11 +84,7 @@ impl Caller {
         if self.may(|permissions| permissions.cover_lock(act, name.as_str())) {
             return Ok(());
         }
-        let verb = match act {
-            LockAct::Acquire => "acquire",
-            LockAct::Read => "read",
-            LockAct::Break => "break",
-        };
+        let verb = <&str>::from(act);
         Err(forbidden(format!("You may not {verb} this lock."))
             .with(|problem| problem.name = Some(name.as_str().to_owned())))
     }
@@ -113,12 +109,7 @@ impl Caller {
         if self.may(|permissions| permissions.cover_key(act, key.as_str())) {
             return Ok(());
         }
-        let verb = match act {
-            KeyAct::Use => "use",
-            KeyAct::Read => "read",
-            KeyAct::Resolve => "resolve",
-            KeyAct::Erase => "erase the answer of",
-        };
+        let verb = <&str>::from(act);
         Err(forbidden(format!("You may not {verb} this key.")).with_field("key"))
     }
 
