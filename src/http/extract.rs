@@ -84,17 +84,11 @@ impl<S: Send + Sync> FromRequestParts<S> for LeftEntry {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        let Some(query) = parts.uri.query() else { return Ok(Self(None)) };
-        if !is_percent_encoded(query) || percent_decode_str(query).decode_utf8().is_err() {
-            let detail = "The query is not percent-encoded UTF-8.";
-            return Err(Problem::new(Code::InvalidQuery, detail));
-        }
+        let query = encoded_query(parts)?;
         let mut entry = None;
         for (parameter, value) in pairs(query) {
             if parameter != "entry" {
-                let detail =
-                    format!("There is no parameter `{parameter}`; members go in the body.");
-                return Err(Problem::new(Code::InvalidQuery, detail).with_field(parameter));
+                return Err(no_parameter(&parameter));
             }
             if entry.is_some() {
                 return Err(invalid_query("entry", "is there twice"));
@@ -137,9 +131,13 @@ impl<S: Send + Sync> FromRequestParts<S> for NoQuery {
         let Some((parameter, _)) = parts.uri.query().and_then(|query| pairs(query).next()) else {
             return Ok(Self);
         };
-        let detail = format!("There is no parameter `{parameter}`; members go in the body.");
-        Err(Problem::new(Code::InvalidQuery, detail).with_field(parameter))
+        Err(no_parameter(&parameter))
     }
+}
+
+fn no_parameter(parameter: &str) -> Problem {
+    let detail = format!("There is no parameter `{parameter}`; members go in the body.");
+    Problem::new(Code::InvalidQuery, detail).with_field(parameter)
 }
 
 /// The query, checked to be percent-encoded UTF-8.
