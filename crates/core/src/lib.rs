@@ -60,6 +60,7 @@
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+mod digest;
 pub mod idempotency;
 pub mod lock;
 pub mod retry;

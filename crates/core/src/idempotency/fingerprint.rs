@@ -5,14 +5,14 @@
 //! that none flows into the next. `keylatch-axum` takes the fingerprint of an HTTP request; golden
 //! values in the tests there and here hold it.
 
-use std::fmt;
-
-use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// The SHA-256 of what a request asks for: another one under the same key is another request.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fingerprint([u8; 32]);
+use crate::digest::digest;
+
+digest! {
+    /// The SHA-256 of what a request asks for: another one under the same key is another request.
+    Fingerprint
+}
 
 impl Fingerprint {
     /// The fingerprint of what a caller says that its request is.
@@ -20,17 +20,6 @@ impl Fingerprint {
         let mut hasher = FingerprintHasher::new("text");
         hasher.add(text);
         hasher.finish()
-    }
-
-    /// The digest's bytes.
-    pub fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Fingerprint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Fingerprint(..)")
     }
 }
 

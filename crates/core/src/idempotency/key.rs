@@ -7,6 +7,7 @@ use std::fmt;
 
 use sha2::{Digest, Sha256};
 
+use crate::digest::digest;
 use crate::snapshot::text_in_snapshots;
 
 /// A client's name for one intent: 1 to 255 visible ASCII characters or spaces. Case counts.
@@ -192,30 +193,15 @@ impl Scope<'_> {
     }
 }
 
-/// The SHA-256 of a key and its scope: the name of a record.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RecordKey([u8; 32]);
+digest! {
+    /// The SHA-256 of a key and its scope: the name of a record.
+    RecordKey
+}
 
 impl RecordKey {
-    /// A digest that a store kept.
-    pub fn from_bytes(bytes: [u8; 32]) -> Self {
-        Self(bytes)
-    }
-
-    /// The digest's bytes.
-    pub fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
-
     /// The bucket whose counter gives this record its fencing tokens.
     pub fn bucket(&self) -> u8 {
         self.0[0]
-    }
-}
-
-impl fmt::Debug for RecordKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RecordKey(..)")
     }
 }
 

@@ -11,6 +11,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::digest::digest;
+
 /// The secret that proves who holds a lock: 20 to 128 of `A-Z a-z 0-9 _ -`.
 ///
 /// It prints as `Token(..)`; only [`Token::expose`] shows it, for the answer to its owner.
@@ -92,26 +94,9 @@ impl Random {
     }
 }
 
-/// The SHA-256 of a [`Token`]: enough to recognise it, not enough to use it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct TokenHash([u8; 32]);
-
-impl TokenHash {
-    /// A digest that a store kept.
-    pub fn from_bytes(bytes: [u8; 32]) -> Self {
-        Self(bytes)
-    }
-
-    /// The digest's bytes.
-    pub fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
-}
-
-impl fmt::Debug for TokenHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TokenHash(..)")
-    }
+digest! {
+    /// The SHA-256 of a [`Token`]: enough to recognise it, not enough to use it.
+    TokenHash
 }
 
 /// One try to acquire a lock, unlike every other in any process.
