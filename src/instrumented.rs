@@ -263,9 +263,9 @@ fn record_outcome(reply: &RecordReply) -> StoreOutcome {
         | RecordReply::Look(None) => StoreOutcome::NotHeld,
         RecordReply::Begin(BeginReply::Started(_))
         | RecordReply::Renew(RunRenewal::Extended)
-        | RecordReply::Complete(CompleteReply::Kept(_))
-        | RecordReply::Abandon(AbandonReply::Abandoned)
+        | RecordReply::Complete(CompleteReply::Done(_))
+        | RecordReply::Abandon(AbandonReply::Done(()))
         | RecordReply::Resolve(ResolveReply::Completed(_) | ResolveReply::Freed(_))
-        | RecordReply::Erase(EraseReply::Erased(_)) => StoreOutcome::Done,
+        | RecordReply::Erase(EraseReply::Done(_)) => StoreOutcome::Done,
     }
 }

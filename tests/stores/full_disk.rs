@@ -92,7 +92,7 @@ async fn fill(store: &OpenStore) -> (u8, StoreError) {
             store.complete(&key, &token, records::done(body)).await
         };
         match completed.await {
-            Ok(completed) => assert!(matches!(completed, CompleteReply::Kept(_)), "{completed:?}"),
+            Ok(completed) => assert!(matches!(completed, CompleteReply::Done(_)), "{completed:?}"),
             Err(refused) => return (record, refused),
         }
     }

@@ -345,10 +345,10 @@ fn run_of(found: &mut RecordReply) -> Option<&mut Run> {
 fn view_of(found: &mut RecordReply) -> Option<&mut RecordView> {
     match found {
         RecordReply::Begin(BeginReply::Found(view) | BeginReply::Reused(view))
-        | RecordReply::Complete(CompleteReply::Kept(view) | CompleteReply::Refused(view))
+        | RecordReply::Complete(CompleteReply::Done(view) | CompleteReply::Refused(view))
         | RecordReply::Abandon(AbandonReply::Refused(view))
         | RecordReply::Resolve(ResolveReply::Completed(view) | ResolveReply::Refused(view))
-        | RecordReply::Erase(EraseReply::Erased(view) | EraseReply::Refused(view))
+        | RecordReply::Erase(EraseReply::Done(view) | EraseReply::Refused(view))
         | RecordReply::Look(Some(view)) => Some(view),
         _ => None,
     }

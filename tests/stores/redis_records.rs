@@ -56,7 +56,7 @@ async fn records_survive_script_flush() {
     for _ in 0..5 {
         started(store.begin(&ask(1, "one")).await.unwrap());
         let () = redis.run(&["SCRIPT", "FLUSH"]).await;
-        assert_eq!(store.abandon(&key(1), &token("one")).await.unwrap(), AbandonReply::Abandoned);
+        assert_eq!(store.abandon(&key(1), &token("one")).await.unwrap(), AbandonReply::Done(()));
         let () = redis.run(&["SCRIPT", "FLUSH"]).await;
     }
 }
@@ -110,7 +110,7 @@ async fn full_redis_keeps_completed_runs() {
     kept(complete(&store, 1).await.unwrap());
     found(store.begin(&ask(1, "two")).await.unwrap());
     let abandoned = store.abandon(&key(2), &token("one")).await.unwrap();
-    assert_eq!(abandoned, AbandonReply::Abandoned);
+    assert_eq!(abandoned, AbandonReply::Done(()));
     let () = redis.run(&["CONFIG", "SET", "maxmemory", "0"]).await;
     started(store.begin(&ask(3, "one")).await.unwrap());
 }

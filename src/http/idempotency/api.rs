@@ -135,7 +135,7 @@ pub(crate) async fn complete(
     let answer = StoredResponse::Answer(Arc::new(answer(body)?));
     let bytes = answer.kept_bytes();
     match api.records()?.complete(&key, &token.hash(), RunEnd::Done(answer)).await? {
-        CompleteReply::Kept(view) => {
+        CompleteReply::Done(view) => {
             for meter in caller.meters_of_key(scope.key()) {
                 meter.note_answer(key, view.expires_in, bytes);
             }
@@ -198,7 +198,7 @@ pub(crate) async fn abandon(
 ) -> Result<StatusCode, Problem> {
     let (key, scope) = path.permitted(&caller, KeyAct::Use)?;
     match api.records()?.abandon(&key, &token.hash()).await? {
-        AbandonReply::Abandoned => {
+        AbandonReply::Done(()) => {
             for meter in caller.meters_of_key(scope.key()) {
                 meter.remove_record(&key);
             }

@@ -47,7 +47,7 @@ pub(crate) async fn erase_answer(
     };
     let done = async {
         match api.records()?.erase(&key).await? {
-            EraseReply::Erased(_) => Ok(StatusCode::NO_CONTENT),
+            EraseReply::Done(_) => Ok(StatusCode::NO_CONTENT),
             EraseReply::Refused(view) => Err(match view.phase {
                 RecordStatus::Unknown { .. } => {
                     let detail = "There is no answer: the outcome is unknown.";

@@ -131,7 +131,7 @@ impl OrderBook {
             let end = RunEnd::Done(StoredResponse::Answer(Arc::new(answer)));
             let completed = self.records.complete(&claim.key, &claim.token, end).await;
             return match completed.map_err(OrderError::InDoubt)? {
-                CompleteReply::Kept(_) => Ok(order),
+                CompleteReply::Done(_) => Ok(order),
                 CompleteReply::Refused(_) | CompleteReply::Absent => {
                     Err(refused("writing the order down took longer than its lease").into())
                 }

@@ -126,7 +126,7 @@ async fn long_answers_are_compared_and_replayed_byte_for_byte(store: &Records) {
         assert!(matches!(&other, ResolveReply::Refused(told) if told.phase == view.phase));
         assert_same(&found(begin(store, &ask(key, "two")).await), &view);
         assert_same(&found_now(store, key).await, &view);
-        assert!(matches!(store.erase(&super::key(key)).await, Ok(EraseReply::Erased(_))));
+        assert!(matches!(store.erase(&super::key(key)).await, Ok(EraseReply::Done(_))));
         let erased = RunEnd::Done(StoredResponse::Mark(201));
         assert_ended(&found(begin(store, &ask(key, "two")).await), &erased);
     }
@@ -234,7 +234,7 @@ async fn answer_is_erased_and_its_key_stays_used(store: &Records) {
     store.advance(LEASE).await;
     for _ in 0..2 {
         let erased = store.erase(&key(1)).await.unwrap();
-        let EraseReply::Erased(view) = erased else { panic!("erased, not {erased:?}") };
+        let EraseReply::Done(view) = erased else { panic!("erased, not {erased:?}") };
         assert_ended(&view, &RunEnd::Done(StoredResponse::Mark(200)));
         assert_near(view.expires_in, RETENTION - LEASE);
         assert_eq!((view.fencing_token, view.attempts), (before.fencing_token, before.attempts));

@@ -136,7 +136,7 @@ async fn record_that_ends_leaves_the_list_of_the_unfinished(store: &Records) {
     let asks: Vec<_> = (0..=5).map(|number| ask_at(ORDERS, number)).collect();
     kept(store.complete(&asks[1].key, &token("one"), done("a")).await.unwrap());
     let abandoned = store.abandon(&asks[2].key, &token("one")).await.unwrap();
-    assert_eq!(abandoned, AbandonReply::Abandoned);
+    assert_eq!(abandoned, AbandonReply::Done(()));
     for (number, end) in [(4, Some(StoredResponse::Mark(200))), (5, None)] {
         let resolve = ResolveCommand { key: asks[number].key, fencing_token: None, end };
         store.resolve(&resolve).await.unwrap();

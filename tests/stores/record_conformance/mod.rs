@@ -128,7 +128,7 @@ pub(crate) fn found(begun: BeginReply) -> RecordView {
 
 #[track_caller]
 pub(crate) fn kept(completion: CompleteReply) -> RecordView {
-    let CompleteReply::Kept(view) = completion else { panic!("kept, not {completion:?}") };
+    let CompleteReply::Done(view) = completion else { panic!("kept, not {completion:?}") };
     view
 }
 

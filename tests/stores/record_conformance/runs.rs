@@ -136,7 +136,7 @@ async fn unused_key_has_nothing_to_change(store: &Records) {
 #[store_test(records)]
 async fn abandoned_key_is_unused(store: &Records) {
     let first = started(begin(store, &ask(1, "one")).await);
-    assert_eq!(abandon(store, 1, "one").await, AbandonReply::Abandoned);
+    assert_eq!(abandon(store, 1, "one").await, AbandonReply::Done(()));
     assert_eq!(find(store, 1).await, None);
     assert_eq!(abandon(store, 1, "one").await, AbandonReply::Absent);
     let other = BeginCommand { fingerprint: Fingerprint::of_text("other"), ..ask(1, "two") };
@@ -178,7 +178,7 @@ async fn fencing_tokens_of_runs_rise_and_fit_in_53_bits(store: &Records) {
         );
         last = run.fencing_token;
         match round % 3 {
-            0 => assert_eq!(abandon(store, 1, "one").await, AbandonReply::Abandoned),
+            0 => assert_eq!(abandon(store, 1, "one").await, AbandonReply::Done(())),
             1 => store.advance(LEASE).await,
             _ => {
                 kept(complete(store, 1, "one", done("a")).await);

@@ -19,9 +19,9 @@ pub use fingerprint::{Fingerprint, FingerprintHasher};
 pub use key::{IdempotencyKey, InvalidKey, RecordKey, Scope};
 pub use list::{PhaseName, RecordFilter, RecordPhase, RecordSummary};
 pub use record::{
-    AbandonReply, Answer, AnswerStub, BeginCommand, BeginReply, CompleteReply, EraseReply, OnCrash,
-    RecordCommand, RecordReply, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run,
-    RunEnd, RunRenewal, StoredResponse, UnknownReason,
+    AbandonReply, Answer, AnswerStub, BeginCommand, BeginReply, CompleteReply, EndReply,
+    EraseReply, OnCrash, RecordCommand, RecordReply, RecordStatus, RecordView, ResolveCommand,
+    ResolveReply, Run, RunEnd, RunRenewal, StoredResponse, UnknownReason,
 };
 pub use rules::{Record, RecordStage, RecordState, UNKNOWN_RETENTION};
 pub use run::{IdempotencyError, LateWork, OnceRun, RunRequest, RunResult};

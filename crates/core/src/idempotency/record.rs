@@ -79,17 +79,17 @@ impl RecordReply {
     fn view(&self) -> Option<&RecordView> {
         match self {
             Self::Begin(BeginReply::Found(view) | BeginReply::Reused(view))
-            | Self::Complete(CompleteReply::Kept(view) | CompleteReply::Refused(view))
-            | Self::Abandon(AbandonReply::Refused(view))
+            | Self::Complete(EndReply::Done(view) | EndReply::Refused(view))
+            | Self::Abandon(EndReply::Refused(view))
             | Self::Resolve(ResolveReply::Completed(view) | ResolveReply::Refused(view))
-            | Self::Erase(EraseReply::Erased(view) | EraseReply::Refused(view))
+            | Self::Erase(EndReply::Done(view) | EndReply::Refused(view))
             | Self::Look(Some(view)) => Some(view),
             Self::Begin(BeginReply::Started(_) | BeginReply::Again(_) | BeginReply::NoRoom)
             | Self::Renew(_)
-            | Self::Complete(CompleteReply::Absent)
-            | Self::Abandon(AbandonReply::Abandoned | AbandonReply::Absent)
+            | Self::Complete(EndReply::Absent)
+            | Self::Abandon(EndReply::Done(()) | EndReply::Absent)
             | Self::Resolve(ResolveReply::Freed(_) | ResolveReply::Absent)
-            | Self::Erase(EraseReply::Absent)
+            | Self::Erase(EndReply::Absent)
             | Self::Look(None) => None,
         }
     }
@@ -268,16 +268,28 @@ impl UnknownReason {
     }
 }
 
-/// What became of a [`RecordCommand::Complete`].
+/// What became of a command that ends a run, or removes what one left.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CompleteReply {
-    /// The end is kept; the same again is the same end.
-    Kept(RecordView),
-    /// The run is no longer the token's: its lease ended, or it never was.
+pub enum EndReply<T = RecordView> {
+    /// It is done; the same again is the same.
+    Done(T),
+    /// The record is not such that it could be: the run is no longer the token's, or there is no answer.
     Refused(RecordView),
     /// There is no such record.
     Absent,
 }
+
+/// What became of a [`RecordCommand::Complete`]: the end is kept, or the run is no longer the token's, because its
+/// lease ended or it never was.
+pub type CompleteReply = EndReply;
+
+/// What became of an attempt to abandon a run: the key is as if it had never been used, or the run is no longer the
+/// token's.
+pub type AbandonReply = EndReply<()>;
+
+/// What became of an erasure: nothing but the status is kept of the answer, or there is none, because it is in
+/// flight or its outcome is unknown.
+pub type EraseReply = EndReply;
 
 /// What became of a renewal of a run's lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -286,17 +298,6 @@ pub enum RunRenewal {
     Extended,
     /// The run is no longer the token's.
     Lost,
-}
-
-/// What became of an attempt to abandon a run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AbandonReply {
-    /// The key is as if it had never been used.
-    Abandoned,
-    /// The run is no longer the token's.
-    Refused(RecordView),
-    /// There is no such record.
-    Absent,
 }
 
 /// Settles a record whose outcome is unknown.
@@ -318,17 +319,6 @@ pub enum ResolveReply {
     /// Settled: the key is free. This was the fencing token of its run.
     Freed(FencingToken),
     /// There is nothing to settle: it is in flight, or done, or a later run.
-    Refused(RecordView),
-    /// There is no such record.
-    Absent,
-}
-
-/// What became of an erasure.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum EraseReply {
-    /// Nothing but the status is kept of the answer.
-    Erased(RecordView),
-    /// There is no answer: it is in flight, or its outcome is unknown.
     Refused(RecordView),
     /// There is no such record.
     Absent,

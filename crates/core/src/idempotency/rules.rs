@@ -359,7 +359,7 @@ fn complete(
         };
         let ended = record.ended(stage, now);
         let view = ended.view(now);
-        return (Some(ended), CompleteReply::Kept(view));
+        return (Some(ended), CompleteReply::Done(view));
     }
     let same_end = match (&record.stage, end) {
         (RecordStage::Done(_, kept), RunEnd::Done(end)) => kept == end,
@@ -368,7 +368,7 @@ fn complete(
     };
     let view = record.view(now);
     let repeated = same_end && record.token == *token;
-    let reply = if repeated { CompleteReply::Kept(view) } else { CompleteReply::Refused(view) };
+    let reply = if repeated { CompleteReply::Done(view) } else { CompleteReply::Refused(view) };
     (Some(record.clone()), reply)
 }
 
@@ -380,7 +380,7 @@ fn abandon(
 ) -> (Option<Record>, AbandonReply) {
     match record {
         None => (None, AbandonReply::Absent),
-        Some(record) if record.is_run_by(token, now) => (None, AbandonReply::Abandoned),
+        Some(record) if record.is_run_by(token, now) => (None, AbandonReply::Done(())),
         Some(record) => (Some(record.clone()), AbandonReply::Refused(record.view(now))),
     }
 }
@@ -394,7 +394,7 @@ fn erase(record: Option<&Record>, now: Duration) -> (Option<Record>, EraseReply)
     let stage = RecordStage::Done(*at_millis, StoredResponse::Mark(kept.status()));
     let erased = Record { stage, ..record.clone() };
     let view = erased.view(now);
-    (Some(erased), EraseReply::Erased(view))
+    (Some(erased), EraseReply::Done(view))
 }
 
 impl ResolveCommand {

@@ -393,7 +393,7 @@ impl IdempotencyService {
             {
                 OnceRun::Found(view)
             }
-            Some(CompleteReply::Kept(view)) => OnceRun::Ran { answer, kept: Some(view.expires_in) },
+            Some(CompleteReply::Done(view)) => OnceRun::Ran { answer, kept: Some(view.expires_in) },
             _ => OnceRun::Ran { answer, kept: None },
         }
     }
@@ -443,7 +443,7 @@ impl IdempotencyService {
         };
         match self.complete(&key, &token, end.clone()).await {
             Ok(completion) => {
-                if !matches!(completion, CompleteReply::Kept(_)) {
+                if !matches!(completion, CompleteReply::Done(_)) {
                     tracing::warn!("an answer came after its lease and is not kept");
                 }
                 Some(completion)

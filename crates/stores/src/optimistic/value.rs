@@ -172,9 +172,9 @@ impl Kind for RecordState {
             reply,
             RecordReply::Begin(Started(_) | Again(_))
                 | RecordReply::Renew(RunRenewal::Extended)
-                | RecordReply::Complete(CompleteReply::Kept(_))
+                | RecordReply::Complete(CompleteReply::Done(_))
                 | RecordReply::Resolve(Completed(_) | Freed(_))
-                | RecordReply::Erase(EraseReply::Erased(_))
+                | RecordReply::Erase(EraseReply::Done(_))
         )
     }
 

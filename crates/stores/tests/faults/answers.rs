@@ -146,7 +146,7 @@ async fn an_answer_that_has_changed_on_disk_gives_an_error_and_no_other_answer()
     assert_replayed(replay(store.port(), "short").await, &answer(2, 100));
     // It can still be erased, and its key stays used.
     let erased = store.port().erase(&key("long")).await.unwrap();
-    assert!(matches!(erased, EraseReply::Erased(_)), "{erased:?}");
+    assert!(matches!(erased, EraseReply::Done(_)), "{erased:?}");
     assert_replayed(replay(store.port(), "long").await, &StoredResponse::Mark(201));
 }
 
@@ -255,7 +255,7 @@ async fn an_answer_that_goes_before_it_is_read_gives_what_is_true_then() {
     disk.resume();
     assert_replayed(first.await, &long);
     assert_replayed(erased.await, &StoredResponse::Mark(201));
-    assert!(matches!(erase.await, Ok(EraseReply::Erased(_))));
+    assert!(matches!(erase.await, Ok(EraseReply::Done(_))));
     acquire.await.unwrap().unwrap();
 
     disk.hang();
@@ -324,7 +324,7 @@ async fn a_completion_is_compared_with_the_answer_on_disk() {
     let complete = async |kept: &StoredResponse| {
         store.port().complete(&key("long"), &token("one"), RunEnd::Done(kept.clone())).await
     };
-    assert!(matches!(complete(&long).await, Ok(CompleteReply::Kept(view)) if *kept(&view) == long));
+    assert!(matches!(complete(&long).await, Ok(CompleteReply::Done(view)) if *kept(&view) == long));
     for other in [answer(2, LONG), answer(1, LONG - 1), StoredResponse::Mark(201)] {
         let reply = complete(&other).await;
         assert!(matches!(&reply, Ok(CompleteReply::Refused(view)) if *kept(view) == long));

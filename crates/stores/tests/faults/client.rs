@@ -366,7 +366,7 @@ impl Step<'_> {
             }
             1 => {
                 let abandoned = store.abandon(key, &token).await;
-                let right = |it: &_| *it == AbandonReply::Abandoned;
+                let right = |it: &_| *it == AbandonReply::Done(());
                 (Outcome::Free, expect(abandoned, right, Outcome::Free))
             }
             how => {
@@ -377,7 +377,7 @@ impl Step<'_> {
                 };
                 let completed = store.complete(key, &token, end.clone()).await;
                 let after = Outcome::Ended(fencing_token, end);
-                let right = |it: &_| matches!(it, CompleteReply::Kept(_));
+                let right = |it: &_| matches!(it, CompleteReply::Done(_));
                 (after.clone(), expect(completed, right, after))
             }
         }

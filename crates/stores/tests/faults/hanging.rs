@@ -97,7 +97,7 @@ async fn what_is_still_on_its_way_is_withdrawn_all_the_same() {
     };
     assert!(matches!(acquired.await.unwrap(), Ok(AcquireReply::Granted(_))));
     assert!(matches!(begun, BeginReply::Started(_)), "{begun:?}");
-    assert_eq!(abandoned, AbandonReply::Abandoned);
+    assert_eq!(abandoned, AbandonReply::Done(()));
     assert_eq!(store.look(&acquire.name).await.unwrap(), None);
     assert_eq!(store.find(&run.key).await.unwrap(), None);
 }
