@@ -121,26 +121,7 @@ impl Sql {
 }
 
 fn write(table: &str, channel: &str) -> String {
-    format!(
-        "WITH c AS MATERIALIZED (
-            SELECT * FROM unnest($1::bytea[], $2::int8[], $3::int8[], $4::bytea[],
-                $5::timestamptz[], $6::timestamptz[], $7::text[], $8::bool[])
-                AS c(key, version, was, value, since, until, say, finished) ORDER BY key),
-        w AS (
-            INSERT INTO {table} AS k (key, version, was, value, finished)
-            SELECT key, version, was, value, finished FROM c
-            WHERE clock_timestamp() >= since AND clock_timestamp() < until
-            ON CONFLICT (key) DO UPDATE
-            SET version = excluded.version, was = excluded.was, value = excluded.value,
-                finished = excluded.finished
-            WHERE k.version = excluded.was
-            RETURNING key),
-        s AS (
-            SELECT pg_notify('{channel}', string_agg(say, ',')) FROM (
-                SELECT c.say, row_number() OVER () / {TOGETHER} AS part
-                FROM w JOIN c USING (key) WHERE c.say IS NOT NULL) AS said GROUP BY part)
-        SELECT {CLOCK}, ARRAY(SELECT key FROM w), (SELECT count(*) FROM s)"
-    )
+    upsert(table, channel, ["", OPEN, ""])
 }
 
 /// An upsert like [`write()`], and an error if it left a row out, so that the server undoes the others. The rows
@@ -148,20 +129,31 @@ fn write(table: &str, channel: &str) -> String {
 /// another process changed a row after that. None is locked ahead of its turn: with two orders of waiting in
 /// one statement, two processes could wait for each other.
 fn write_all(table: &str, channel: &str) -> String {
-    let is_open = "clock_timestamp() >= since AND clock_timestamp() < until";
-    let columns = "key, version, was, value, finished";
+    let found = format!(
+        "found AS MATERIALIZED (
+            SELECT bool_and({OPEN} AND coalesce(
+                (SELECT k.version = c.was FROM {table} AS k WHERE k.key = c.key), true)) AS is_as_named
+            FROM c),"
+    );
+    let is_written = format!("(SELECT is_as_named FROM found) AND {OPEN}");
+    let or_error = ", 1 / (SELECT (count(*) IN (0, cardinality($1)))::int FROM w)";
+    upsert(table, channel, [&found, &is_written, or_error])
+}
+
+/// What the clock says of a change: its guard holds.
+const OPEN: &str = "clock_timestamp() >= since AND clock_timestamp() < until";
+
+/// An upsert of the changes that `is_written` admits, which may ask for what `found` is; `or_error` is one more column.
+fn upsert(table: &str, channel: &str, [found, is_written, or_error]: [&str; 3]) -> String {
     format!(
         "WITH c AS MATERIALIZED (
             SELECT * FROM unnest($1::bytea[], $2::int8[], $3::int8[], $4::bytea[],
                 $5::timestamptz[], $6::timestamptz[], $7::text[], $8::bool[])
                 AS c(key, version, was, value, since, until, say, finished) ORDER BY key),
-        found AS MATERIALIZED (
-            SELECT bool_and({is_open} AND coalesce(
-                (SELECT k.version = c.was FROM {table} AS k WHERE k.key = c.key), true)) AS is_as_named
-            FROM c),
+        {found}
         w AS (
-            INSERT INTO {table} AS k ({columns})
-            SELECT {columns} FROM c WHERE (SELECT is_as_named FROM found) AND {is_open}
+            INSERT INTO {table} AS k (key, version, was, value, finished)
+            SELECT key, version, was, value, finished FROM c WHERE {is_written}
             ON CONFLICT (key) DO UPDATE
             SET version = excluded.version, was = excluded.was, value = excluded.value,
                 finished = excluded.finished
@@ -171,8 +163,7 @@ fn write_all(table: &str, channel: &str) -> String {
             SELECT pg_notify('{channel}', string_agg(say, ',')) FROM (
                 SELECT c.say, row_number() OVER () / {TOGETHER} AS part
                 FROM w JOIN c USING (key) WHERE c.say IS NOT NULL) AS said GROUP BY part)
-        SELECT {CLOCK}, ARRAY(SELECT key FROM w), (SELECT count(*) FROM s),
-            1 / (SELECT (count(*) IN (0, cardinality($1)))::int FROM w)"
+        SELECT {CLOCK}, ARRAY(SELECT key FROM w), (SELECT count(*) FROM s){or_error}"
     )
 }
 
