@@ -217,7 +217,6 @@ pub(super) fn loss_label(lost: &LossReason) -> &'static str {
         LossReason::TakenOver => "taken_over",
         LossReason::Broken(_) => "broken",
         LossReason::Unrenewed => "unrenewed",
-        _ => "other",
     }
 }
 

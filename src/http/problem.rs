@@ -200,9 +200,6 @@ pub(super) fn of_lock_error(error: LockError) -> Problem {
                 .with_outcome(Effect::NotExecuted)
                 .caused_by(error)
         }
-        _ => Problem::new(Code::Internal, "The service has no answer.")
-            .with_outcome(Effect::Unknown)
-            .caused_by(error),
     }
 }
 

@@ -142,8 +142,6 @@ fn encode_hold_event(
             metrics.problem(problem.code());
             event("refused", problem.document())
         }
-        // An event of a later core, which no client knows.
-        _ => Ok(Event::default()),
     }
 }
 
@@ -168,7 +166,6 @@ fn why(lost: &LossReason) -> LossEvent {
         LossReason::Unrenewed => {
             (Code::StoreUnavailable.slug(), "The lease could not be renewed, and is about to end.")
         }
-        _ => (Code::Internal.slug(), "The lock is lost."),
     };
     LossEvent { reason: reason.into(), detail: detail.into(), broken }
 }
@@ -180,7 +177,6 @@ fn problem(refused: HoldRefusal) -> Problem {
         HoldRefusal::Full => too_many_holders(),
         HoldRefusal::Failed(error) => of_lock_error(error),
         HoldRefusal::Shutdown => overloaded("The service is shutting down."),
-        _ => Problem::new(Code::Internal, "The lock is not held."),
     }
 }
 
@@ -255,7 +251,7 @@ fn holder(happened: &WatchEvent) -> Option<&Holder> {
         | WatchEvent::Broken(holder)
         | WatchEvent::Released(holder)
         | WatchEvent::Expired(holder) => Some(holder),
-        _ => None,
+        WatchEvent::Lagged | WatchEvent::Closing => None,
     }
 }
 
@@ -272,8 +268,6 @@ fn encode_watch_event(happened: &WatchEvent) -> Result<Event, axum::Error> {
         WatchEvent::Expired(holder) => event("expired", &ended(holder)),
         WatchEvent::Lagged => event("lagged", &EmptyEvent {}),
         WatchEvent::Closing => event("closing", &EmptyEvent {}),
-        // An event of a later core, which no client knows.
-        _ => Ok(Event::default()),
     }
 }
 

@@ -52,7 +52,6 @@ pub trait HoldObserver: fmt::Debug + Send + Sync {
 
 /// What happens to a lock that the service holds for as long as a client reads these events.
 #[derive(Debug)]
-#[non_exhaustive]
 pub enum HoldEvent {
     /// The lock is not to be had yet.
     Waiting {
@@ -76,7 +75,6 @@ pub enum HoldEvent {
 
 /// Why a lock that was held is lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum LossReason {
     /// It was held for as long as it may be.
     MaxHold,
@@ -94,7 +92,6 @@ pub enum LossReason {
 
 /// Why a lock was not acquired.
 #[derive(Debug)]
-#[non_exhaustive]
 pub enum HoldRefusal {
     /// Another client held it, or others were before, for as long as there was time to wait.
     Held {

@@ -155,7 +155,6 @@ impl<L, W> Renewal<L, W> {
 
 /// Why the service has no answer.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum LockError {
     /// The store could not find out.
     #[error(transparent)]

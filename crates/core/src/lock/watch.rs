@@ -43,7 +43,6 @@ const OVER_MAX: usize = 2 * Limit::HOLDERS_MAX;
 
 /// What happens to a lock, as any client may see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum WatchEvent {
     /// How it stands, as the first event and after [`WatchEvent::Lagged`].
     Snapshot(Option<Holding>),
