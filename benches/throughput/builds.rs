@@ -52,7 +52,7 @@ impl Subject<'_> {
 
     fn print(&self) {
         let [this, other] = &self.rounds;
-        let rate = Spread::of_ratios(this, other, |this, other| this.rate / other.rate);
+        let rate = Spread::of_rates(this, other);
         let cost = Spread::of_ratios(this, other, |this, other| other.cost() / this.cost());
         let p99 = Spread::of_ratios(this, other, |this, other| this.p99 / other.p99);
         let verdict = if rate.median >= GOAL { "no loss" } else { "loss" };

@@ -50,19 +50,16 @@ fn print(measured: &[Vec<Slice>; 3]) {
         |slices: &[Slice]| Spread::of_ratios(none, slices, |none, some| none.cost() / some.cost());
     let costs = [cost(one), cost(three)];
     let rows = [("no console", &none[..]), ("1 console", &one[..]), ("3 consoles", &three[..])];
-    let rates = |slice: &Slice, other: &Slice| slice.rate / other.rate;
     println!("\n{HELD} locks are held beside those of the load.");
-    report::table(&["of no console"], &rows, |slices| {
-        vec![Some(Spread::of_ratios(slices, none, rates))]
-    });
+    report::table(&["of no console"], &rows, |slices| vec![Some(Spread::of_rates(slices, none))]);
     report::legend("", &rows);
     println!("\nGoals:");
     let left = 1.0 - GOAL;
-    let one = Spread::of_ratios(one, none, rates);
+    let one = Spread::of_rates(one, none);
     let what = format!("with one console, at least {left} of the throughput");
     report::goal(&what, one.median >= left, one);
     println!("           and by CPU time for a request, which others disturb less, {}", costs[0]);
-    let three = Spread::of_ratios(three, none, rates);
+    let three = Spread::of_rates(three, none);
     let left = 3.0f64.mul_add(-GOAL, 1.0);
     let what = format!("with three, at least {left:.2}");
     report::goal(&what, three.median >= left, three);

@@ -104,7 +104,7 @@ impl Door {
         print(names.into_iter().zip(&slices), "of no identities", plain);
         let what = format!("identities, at least {GOAL_IDENTITIES} of the rate without");
         for (what, slices) in [(what, known), ("the same with a quota".to_owned(), counted)] {
-            let left = rates(slices, plain);
+            let left = Spread::of_rates(slices, plain);
             report::goal(&what, left.median >= GOAL_IDENTITIES, left);
             let cost = Spread::of_ratios(plain, slices, |plain, other| plain.cost() / other.cost());
             println!("           and by CPU time for a request, which others disturb less, {cost}");
@@ -129,7 +129,7 @@ impl Door {
         let names = subjects.map(|(name, _)| name);
         print(names.into_iter().zip(&slices), "of bare, TLS", bare);
         for (what, slices) in [("TLS", plain), ("TLS and identities", known)] {
-            let left = rates(slices, bare);
+            let left = Spread::of_rates(slices, bare);
             let what = format!("{what}, at least {GOAL_TLS} of the bare handler behind TLS");
             report::goal(&what, left.median >= GOAL_TLS, left);
         }
@@ -157,11 +157,6 @@ impl Door {
     }
 }
 
-/// The rates of each round as parts of those of others.
-fn rates(slices: &[Slice], others: &[Slice]) -> Spread {
-    Spread::of_ratios(slices, others, |slice, other| slice.rate / other.rate)
-}
-
 /// Prints the rows, with the rate of each as a part of that of `base`.
 fn print<'a>(
     rows: impl Iterator<Item = (&'static str, &'a Vec<Slice>)>,
@@ -169,7 +164,7 @@ fn print<'a>(
     base: &[Slice],
 ) {
     let rows: Vec<_> = rows.map(|(name, slices)| (name, &slices[..])).collect();
-    report::table(&[heading], &rows, |slices| vec![Some(rates(slices, base))]);
+    report::table(&[heading], &rows, |slices| vec![Some(Spread::of_rates(slices, base))]);
     report::legend("p50, p99: of creates and deletes together.\n", &rows);
     println!("\nGoals:");
 }

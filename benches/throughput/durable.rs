@@ -106,9 +106,8 @@ impl Rounds {
             ("embedded, 1 connection", &self.one),
             ("write and fdatasync", &self.disk),
         ];
-        let rates = |slice: &Slice, other: &Slice| slice.rate / other.rate;
         report::table(&["of memory", "of the disk alone"], &rows, |slices| {
-            let of = |others: &[Slice]| Some(Spread::of_ratios(slices, others, rates));
+            let of = |others: &[Slice]| Some(Spread::of_rates(slices, others));
             vec![of(&self.memory), of(&self.disk)]
         });
         report::legend("", &rows[..3]);
@@ -119,10 +118,10 @@ impl Rounds {
             );
         }
         println!("\nGoals:");
-        let many = Spread::of_ratios(&self.embedded, &self.memory, rates);
+        let many = Spread::of_rates(&self.embedded, &self.memory);
         let what = format!("on 64 connections, at least {GOAL_MANY} of memory");
         report::goal(&what, many.median >= GOAL_MANY, many);
-        let one = Spread::of_ratios(&self.one, &self.disk, rates);
+        let one = Spread::of_rates(&self.one, &self.disk);
         let what = format!("on 1 connection, at least {GOAL_ONE} of the disk's own rate");
         report::goal(&what, one.median >= GOAL_ONE, one);
         let p99 = |slices: &[Slice]| Spread::of(slices, |slice| slice.p99).median;

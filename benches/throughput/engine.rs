@@ -113,7 +113,7 @@ impl AtStore {
         let Self { used_names, new_names, alone } = self;
         let rows =
             [("at the store", &used_names[..]), ("..., new names", new_names), ("alone", alone)];
-        report::table(&["of alone"], &rows, |slices| vec![Some(ratio(slices, alone))]);
+        report::table(&["of alone"], &rows, |slices| vec![Some(Spread::of_rates(slices, alone))]);
         println!(
             "\nA request is here a cycle: an acquire and a release, or two writes. Times are of a \
              cycle. What the engine itself\ntakes of the machine is among the others.\n\nGoals:"
@@ -122,7 +122,7 @@ impl AtStore {
             [("used names", used_names, goals.used), ("new names", new_names, goals.new)]
         {
             let Some(goal) = goal else { continue };
-            let ratio = ratio(slices, alone);
+            let ratio = Spread::of_rates(slices, alone);
             let what = format!("{what}, at least {goal} times the engine alone");
             report::goal(&what, ratio.median >= goal, ratio);
         }
@@ -144,19 +144,14 @@ impl OverHttp {
         if !gateway.is_empty() {
             rows.push(("etcd's lock gateway", gateway));
         }
-        report::table(&["of alone"], &rows, |slices| vec![Some(ratio(slices, alone))]);
+        report::table(&["of alone"], &rows, |slices| vec![Some(Spread::of_rates(slices, alone))]);
         println!("\nA request is here a cycle. Times are, over HTTP, of a request.");
         if !gateway.is_empty() {
             println!("\nGoals:");
-            let ratio = ratio(service, gateway);
+            let ratio = Spread::of_rates(service, gateway);
             report::goal("at least 3 times etcd's lock gateway", ratio.median >= 3.0, ratio);
         }
     }
-}
-
-/// The rates of one subject by those of another one.
-fn ratio(slices: &[Slice], others: &[Slice]) -> Spread {
-    Spread::of_ratios(slices, others, |slice, other| slice.rate / other.rate)
 }
 
 fn hand_over(machine: &Machine, load: &Load, rounds: u32, url: &str, goals: &Goals) -> Result<()> {

@@ -109,7 +109,7 @@ fn print(memory: &[Subject; 2], redis: &[Subject; 2], held: usize, bytes: f64) {
         let what =
             format!("on {store}, a request costs at most {GOAL_COST} times as much CPU time");
         report::goal(&what, cost.median <= GOAL_COST, cost);
-        let time = Spread::of_ratios(&few.rounds, &many.rounds, |few, many| few.rate / many.rate);
+        let time = Spread::of_rates(&few.rounds, &many.rounds);
         println!("           and by the rate of requests, which others disturb more, {time}");
     }
     let what = format!("a lock in memory needs at most {GOAL_BYTES} bytes");

@@ -213,59 +213,30 @@ impl Load {
 
     /// Creates and deletes `count` locks, each connection one after another.
     pub(crate) fn come_and_go(&self, service: &Process, count: usize) -> Result<()> {
-        self.runtime.block_on(async {
-            let left = Arc::new(AtomicUsize::new(count));
-            let mut connections = JoinSet::new();
-            for _ in 0..CONNECTIONS {
-                let connection = Connection::open(service.address).await?;
-                connections.spawn(connection.pass(Arc::clone(&self.names), Arc::clone(&left)));
-            }
-            while let Some(ended) = connections.join_next().await {
-                ended??;
-            }
-            Ok(())
-        })
+        self.share_out(service, count, Connection::pass)
     }
 
     /// Submits `count` guarded requests, each for the first time.
     pub(crate) fn order(&self, service: &Process, count: usize) -> Result<()> {
+        self.share_out(service, count, Connection::order)
+    }
+
+    /// Has all connections work together until `count` pieces are done.
+    fn share_out<F>(
+        &self,
+        service: &Process,
+        count: usize,
+        work: impl Fn(Connection, Arc<Names>, Arc<AtomicUsize>) -> F,
+    ) -> Result<()>
+    where
+        F: Future<Output = Result<()>> + Send + 'static,
+    {
         self.runtime.block_on(async {
             let left = Arc::new(AtomicUsize::new(count));
             let mut connections = JoinSet::new();
             for _ in 0..CONNECTIONS {
                 let connection = Connection::open(service.address).await?;
-                connections.spawn(connection.order(Arc::clone(&self.names), Arc::clone(&left)));
-            }
-            while let Some(ended) = connections.join_next().await {
-                ended??;
-            }
-            Ok(())
-        })
-    }
-
-    /// Creates `count` locks; gives what ends them.
-    pub(crate) fn hold(&self, service: &Process, count: usize) -> Result<HeldLocks> {
-        self.runtime.block_on(async {
-            let left = Arc::new(AtomicUsize::new(count));
-            let mut connections = JoinSet::new();
-            for _ in 0..CONNECTIONS {
-                let connection = Connection::open(service.address).await?;
-                connections.spawn(connection.hold(Arc::clone(&self.names), Arc::clone(&left)));
-            }
-            let mut held = Vec::new();
-            while let Some(ended) = connections.join_next().await {
-                held.push(ended??);
-            }
-            Ok(HeldLocks(held))
-        })
-    }
-
-    /// Deletes what is held.
-    pub(crate) fn end(&self, HeldLocks(held): HeldLocks) -> Result<()> {
-        self.runtime.block_on(async {
-            let mut connections = JoinSet::new();
-            for (connection, deletes) in held {
-                connections.spawn(connection.end(deletes));
+                connections.spawn(work(connection, Arc::clone(&self.names), Arc::clone(&left)));
             }
             while let Some(ended) = connections.join_next().await {
                 ended??;
@@ -288,23 +259,9 @@ impl Load {
 
     /// Creates `count` locks that stay.
     pub(crate) fn fill(&self, service: &Process, count: usize) -> Result<()> {
-        self.runtime.block_on(async {
-            let left = Arc::new(AtomicUsize::new(count));
-            let mut connections = JoinSet::new();
-            for _ in 0..CONNECTIONS {
-                let connection = Connection::open(service.address).await?;
-                connections.spawn(connection.create(Arc::clone(&self.names), Arc::clone(&left)));
-            }
-            while let Some(ended) = connections.join_next().await {
-                ended??;
-            }
-            Ok(())
-        })
+        self.share_out(service, count, Connection::create)
     }
 }
-
-/// Locks that are held, and the requests that delete them, by the connection that made them.
-pub(crate) struct HeldLocks(Vec<(Connection, Vec<Vec<u8>>)>);
 
 /// Which orders are submitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -440,14 +397,6 @@ impl Connection {
         Ok(())
     }
 
-    /// Creates a lock whose token is then known to the pair.
-    async fn create_next(&mut self, pair: &mut Pair, names: &Names) -> Result<()> {
-        pair.rename(names)?;
-        let token = self.exchange(&pair.create, 201).await?.token;
-        pair.set_token(&self.buffer[token.ok_or("a lease came without a Lock-Token")?]);
-        Ok(())
-    }
-
     async fn order(mut self, names: Arc<Names>, left: Arc<AtomicUsize>) -> Result<()> {
         let mut order = Order::new(&names, ORDERS)?;
         while takes_one(&left) {
@@ -474,28 +423,10 @@ impl Connection {
     async fn pass(mut self, names: Arc<Names>, left: Arc<AtomicUsize>) -> Result<()> {
         let mut pair = Pair::new(LONG);
         while takes_one(&left) {
-            self.create_next(&mut pair, &names).await?;
+            pair.rename(&names)?;
+            let token = self.exchange(&pair.create, 201).await?.token;
+            pair.set_token(&self.buffer[token.ok_or("a lease came without a Lock-Token")?]);
             self.exchange(&pair.delete, 204).await?;
-        }
-        Ok(())
-    }
-
-    async fn hold(
-        mut self,
-        names: Arc<Names>,
-        left: Arc<AtomicUsize>,
-    ) -> Result<(Self, Vec<Vec<u8>>)> {
-        let (mut pair, mut deletes) = (Pair::new(LONG), Vec::new());
-        while takes_one(&left) {
-            self.create_next(&mut pair, &names).await?;
-            deletes.push(pair.delete.clone());
-        }
-        Ok((self, deletes))
-    }
-
-    async fn end(mut self, deletes: Vec<Vec<u8>>) -> Result<()> {
-        for delete in deletes {
-            self.exchange(&delete, 204).await?;
         }
         Ok(())
     }

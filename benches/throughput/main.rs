@@ -3,9 +3,8 @@
 //! The first part compares the rate of requests with that of a bare axum handler and of Redis alone.
 //! The second does so for guarded requests, run for the first time and replayed. The third says how
 //! soon a waiter gets a lock that is released. The fourth says what many holders of one lock cost, the
-//! fifth what keeping locks on disk costs, the sixth what identities, TLS and a greedy identity cost, the seventh
-//! what a million locks leave on disk and in memory when they have gone. Then come the cost of open consoles, and of
-//! 100 unknown outcomes among a million records. Then 1,000 held locks are compared with very many, requests come at a
+//! fifth what keeping locks on disk costs, the sixth what identities, TLS and a greedy identity cost. Then come the cost
+//! of open consoles, and of 100 unknown outcomes among a million records. Then 1,000 held locks are compared with very many, requests come at a
 //! steady rate, services start and idle, very many clients hold, wait and watch, and guarded requests are compared with what
 //! Redis and a plain proxy do. Subjects take turns, round by round, so that
 //! noise hits all alike. Times are reported and never asserted.
@@ -25,7 +24,6 @@ mod fan_out;
 mod guarded;
 mod handover;
 mod http2;
-mod leaving;
 mod level;
 mod load;
 mod many;
@@ -35,7 +33,6 @@ mod one_core;
 mod outage;
 mod processes;
 mod redis_alone;
-mod replay_alone;
 mod report;
 mod sentinels;
 mod side_by_side;
@@ -107,7 +104,6 @@ enum Part {
     Handover,
     Modes,
     Durable,
-    Leaving,
     Door,
     Console,
     Unknown,
@@ -192,9 +188,6 @@ fn measure_parts(options: &Options, machine: &Machine, load: &Load) -> Result<()
     }
     if wanted(Part::Door) {
         door::run(machine, load, options.rounds)?;
-    }
-    if wanted(Part::Leaving) {
-        leaving::run(machine, load)?;
     }
     if wanted(Part::Console) {
         console::run(machine, load, options.rounds)?;

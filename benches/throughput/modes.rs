@@ -49,6 +49,6 @@ fn print([first, last, line, places]: &[Vec<Slice>; 4]) {
     let time = Spread::of_ratios(last, first, |last, first| last.p50 / first.p50);
     let what = format!("the 1,000th share takes at most {GOAL_SHARE} times as long as the first");
     report::goal(&what, time.median <= GOAL_SHARE, time);
-    let rate = Spread::of_ratios(places, line, |places, line| places.rate / line.rate);
+    let rate = Spread::of_rates(places, line);
     println!("           50 places serve so many times as many of 1,000 waiters as one: {rate}");
 }

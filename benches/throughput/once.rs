@@ -14,7 +14,7 @@ use crate::bare::LARGE;
 use crate::load::{CONNECTIONS, Load, Orders};
 use crate::one_core::nginx;
 use crate::processes::{Machine, Process};
-use crate::redis_alone::{Run, Scripts};
+use crate::redis_alone::Plain;
 use crate::report;
 use crate::slice::{Slice, Spread};
 
@@ -26,10 +26,6 @@ const GOAL_REPLAY: f64 = 0.8;
 const GOAL_PROXY: f64 = 0.8;
 /// What a record of an order has, about.
 const RECORD: usize = 512;
-/// The commands that tell how many make up the time to measure.
-const TRIAL: u64 = 20_000;
-/// Few of so many random keys are drawn twice.
-const MANY: u64 = 1_000_000_000;
 /// How many clients read large answers.
 const LARGE_CLIENTS: usize = 8;
 /// How often the memory is looked at.
@@ -41,37 +37,6 @@ pub(crate) fn run(machine: &Machine, load: &Load, rounds: u32) -> Result<()> {
     beside_redis(machine, load, rounds)?;
     beside_nginx(machine, load, rounds)?;
     large(machine, load, rounds)
-}
-
-/// redis-benchmark with one command of plain Redis.
-struct Plain<'a> {
-    scripts: Scripts<'a>,
-    call: Vec<String>,
-    count: u64,
-}
-
-impl<'a> Plain<'a> {
-    fn new(
-        machine: &'a Machine,
-        redis: &'a Process,
-        call: &[&str],
-        window: Duration,
-    ) -> Result<Self> {
-        let call = call.iter().map(|part| (*part).to_owned()).collect();
-        let mut plain = Self { scripts: Scripts::new(machine, redis), call, count: TRIAL };
-        plain.count = (plain.run()?.rate * window.as_secs_f64()).max(1.0) as u64;
-        Ok(plain)
-    }
-
-    fn run(&self) -> Result<Run> {
-        let call: Vec<_> = self.call.iter().map(String::as_str).collect();
-        self.scripts.run(self.count, MANY, &call)
-    }
-
-    fn measure(&self) -> Result<Slice> {
-        let Run { rate, p50, p99, cpu } = self.run()?;
-        Ok(Slice { rate, p50, p99, cores: cpu.over(self.count as f64 / rate) })
-    }
 }
 
 fn beside_redis(machine: &Machine, load: &Load, rounds: u32) -> Result<()> {
@@ -112,7 +77,7 @@ fn print_beside_redis([first, write, replay, read]: &[Vec<Slice>; 4]) {
     let ratio = Spread::of_ratios(first, write, |first, write| 2.0 * first.rate / write.rate);
     let what = format!("a first run at least {GOAL_FIRST} of what two round trips allow");
     report::goal(&what, ratio.median >= GOAL_FIRST, ratio);
-    let ratio = Spread::of_ratios(replay, read, |replay, read| replay.rate / read.rate);
+    let ratio = Spread::of_rates(replay, read);
     let what = format!("a replay at least {GOAL_REPLAY} of a plain read");
     report::goal(&what, ratio.median >= GOAL_REPLAY, ratio);
 }
@@ -132,13 +97,10 @@ fn beside_nginx(machine: &Machine, load: &Load, rounds: u32) -> Result<()> {
     }
     let [bare, nginx, guard] = &measured;
     let rows = [("bare handler", &bare[..]), ("behind nginx", nginx), ("behind the guard", guard)];
-    let rates = |slice: &Slice, other: &Slice| slice.rate / other.rate;
-    report::table(&["of nginx"], &rows, |slices| {
-        vec![Some(Spread::of_ratios(slices, nginx, rates))]
-    });
+    report::table(&["of nginx"], &rows, |slices| vec![Some(Spread::of_rates(slices, nginx))]);
     report::legend("nginx is one process, and records nothing.\n", &rows);
     println!("\nGoals:");
-    let ratio = Spread::of_ratios(guard, nginx, rates);
+    let ratio = Spread::of_rates(guard, nginx);
     let what = format!("a first run on memory at least {GOAL_PROXY} of the rate through nginx");
     report::goal(&what, ratio.median >= GOAL_PROXY, ratio);
     let cost = Spread::of_ratios(nginx, guard, |nginx, guard| nginx.cost() / guard.cost());

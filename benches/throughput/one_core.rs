@@ -201,10 +201,11 @@ impl Rounds {
             ("etcd's lock gateway", &self.etcd),
             ("Redis, SET NX PX", &self.plain),
         ];
-        let rates = |slice: &Slice, other: &Slice| slice.rate / other.rate;
-        let ratio = |slices: &[Slice], others: &[Slice]| Spread::of_ratios(slices, others, rates);
         report::table(&["of nginx", "of webdis"], &rows, |slices| {
-            vec![Some(ratio(slices, &self.nginx)), Some(ratio(slices, &self.webdis))]
+            vec![
+                Some(Spread::of_rates(slices, &self.nginx)),
+                Some(Spread::of_rates(slices, &self.webdis)),
+            ]
         });
         report::legend(
             "The server side has one core, its Redis included. Times of etcd are of a lock and its unlock.\n",
@@ -212,11 +213,15 @@ impl Rounds {
         );
         println!("\nGoals:");
         let goals = [
-            ("on Redis, of webdis", GOAL_REDIS, ratio(&self.redis, &self.webdis)),
-            ("on Redis, of Redis alone", GOAL_ALONE, ratio(&self.redis, &self.plain)),
-            ("on memory, of nginx", GOAL_MEMORY, ratio(&self.memory, &self.nginx)),
-            ("on memory, of the bare handler", GOAL_BARE, ratio(&self.memory, &self.bare)),
-            ("embedded, of memory", GOAL_EMBEDDED, ratio(&self.embedded, &self.memory)),
+            ("on Redis, of webdis", GOAL_REDIS, Spread::of_rates(&self.redis, &self.webdis)),
+            ("on Redis, of Redis alone", GOAL_ALONE, Spread::of_rates(&self.redis, &self.plain)),
+            ("on memory, of nginx", GOAL_MEMORY, Spread::of_rates(&self.memory, &self.nginx)),
+            (
+                "on memory, of the bare handler",
+                GOAL_BARE,
+                Spread::of_rates(&self.memory, &self.bare),
+            ),
+            ("embedded, of memory", GOAL_EMBEDDED, Spread::of_rates(&self.embedded, &self.memory)),
         ];
         for (what, goal, found) in goals {
             report::goal(&format!("{what}, at least {goal}"), found.median >= goal, found);

@@ -38,6 +38,14 @@ pub(crate) struct Scripts<'a> {
     redis: &'a Process,
 }
 
+/// redis-benchmark with one command.
+#[derive(Debug)]
+pub(crate) struct Plain<'a> {
+    pub(crate) scripts: Scripts<'a>,
+    call: Vec<String>,
+    count: u64,
+}
+
 /// redis-benchmark, ready to acquire and release.
 #[derive(Debug)]
 pub(crate) struct RedisAlone<'a> {
@@ -49,11 +57,36 @@ pub(crate) struct RedisAlone<'a> {
 
 /// What one run of redis-benchmark says.
 #[derive(Debug)]
-pub(crate) struct Run {
-    pub(crate) rate: f64,
-    pub(crate) p50: f64,
-    pub(crate) p99: f64,
-    pub(crate) cpu: Cpu,
+struct Run {
+    rate: f64,
+    p50: f64,
+    p99: f64,
+    cpu: Cpu,
+}
+
+impl<'a> Plain<'a> {
+    /// Tries how many commands last about as long as `window`.
+    pub(crate) fn new(
+        machine: &'a Machine,
+        redis: &'a Process,
+        call: &[&str],
+        window: Duration,
+    ) -> Result<Self> {
+        let call = call.iter().map(|part| (*part).to_owned()).collect();
+        let mut plain = Self { scripts: Scripts::new(machine, redis), call, count: TRIAL };
+        plain.count = (plain.run()?.rate * window.as_secs_f64()).max(1.0) as u64;
+        Ok(plain)
+    }
+
+    pub(crate) fn measure(&self) -> Result<Slice> {
+        let Run { rate, p50, p99, cpu } = self.run()?;
+        Ok(Slice { rate, p50, p99, cores: cpu.over(self.count as f64 / rate) })
+    }
+
+    fn run(&self) -> Result<Run> {
+        let call: Vec<_> = self.call.iter().map(String::as_str).collect();
+        self.scripts.run(self.count, MANY, &call)
+    }
 }
 
 impl<'a> RedisAlone<'a> {
@@ -122,7 +155,7 @@ impl<'a> Scripts<'a> {
     }
 
     /// Calls a command `count` times, with random numbers below `keys` where `call` wants any.
-    pub(crate) fn run(&self, count: u64, keys: u64, call: &[&str]) -> Result<Run> {
+    fn run(&self, count: u64, keys: u64, call: &[&str]) -> Result<Run> {
         let mut command = self.machine.redis_benchmark()?;
         command.args(["-p", &self.redis.address.port().to_string(), "--csv"]);
         command.args(["-c", &CONNECTIONS.to_string(), "-n", &count.to_string()]);

@@ -57,8 +57,7 @@ impl Rounds {
             ("Redis alone", &self.alone),
         ];
         report::table(&["of bare", "of Redis alone"], &rows, |slices| {
-            let rates = |slice: &Slice, other: &Slice| slice.rate / other.rate;
-            let of = |others: &[Slice]| Some(Spread::of_ratios(slices, others, rates));
+            let of = |others: &[Slice]| Some(Spread::of_rates(slices, others));
             vec![of(&self.bare), of(&self.alone)]
         });
         report::legend(
@@ -75,18 +74,15 @@ impl Rounds {
     }
 
     fn print_goals(&self) {
-        let ratio = |slices: &[Slice], others: &[Slice]| {
-            Spread::of_ratios(slices, others, |slice, other| slice.rate / other.rate)
-        };
         let p99 = |slices: &[Slice]| Spread::of(slices, |slice| slice.p99).median;
         println!("\nGoals:");
-        let memory = ratio(&self.memory, &self.bare);
+        let memory = Spread::of_rates(&self.memory, &self.bare);
         let what = format!("on memory, at least {GOAL_MEMORY} of the bare handler");
         report::goal(&what, memory.median >= GOAL_MEMORY, memory);
         let cost =
             Spread::of_ratios(&self.bare, &self.memory, |bare, memory| bare.cost() / memory.cost());
         println!("           and by CPU time for a request, which others disturb less, {cost}");
-        let redis = ratio(&self.redis, &self.alone);
+        let redis = Spread::of_rates(&self.redis, &self.alone);
         let what = format!("on Redis, at least {GOAL_REDIS} of Redis alone");
         report::goal(&what, redis.median >= GOAL_REDIS, redis);
         let (bare, redis) = (p99(&self.bare), p99(&self.redis));

@@ -104,6 +104,11 @@ impl Spread {
         Self::new(pairs.map(|(slice, other)| ratio(slice, other)).collect())
     }
 
+    /// The rate of each round as a part of that of others.
+    pub(crate) fn of_rates(slices: &[Slice], others: &[Slice]) -> Self {
+        Self::of_ratios(slices, others, |slice, other| slice.rate / other.rate)
+    }
+
     /// What some values say together.
     pub(crate) fn new(mut values: Vec<f64>) -> Self {
         values.sort_unstable_by(f64::total_cmp);

@@ -39,18 +39,8 @@ impl Load {
         count: usize,
         end: Option<Instant>,
     ) -> Result<()> {
-        self.runtime.block_on(async {
-            let left = Arc::new(AtomicUsize::new(count.div_ceil(SET)));
-            let mut connections = JoinSet::new();
-            for _ in 0..CONNECTIONS {
-                let connection = Connection::open(service.address).await?;
-                let (names, left) = (Arc::clone(&self.names), Arc::clone(&left));
-                connections.spawn(connection.create_sets(names, left, end));
-            }
-            while let Some(ended) = connections.join_next().await {
-                ended??;
-            }
-            Ok(())
+        self.share_out(service, count.div_ceil(SET), |connection, names, left| {
+            connection.create_sets(names, left, end)
         })
     }
 
