@@ -135,7 +135,7 @@ DOCS_TOOLS = target/docs-tools
 
 # The pictures of the console in docs/console: every view at two widths, in the light and in the dark.
 console-pictures: chromium pngquant
-	cargo run --locked --workspace --features $(ALL_FEATURES) --example console -- pictures docs/console
+	cargo run --locked --workspace --features $(ALL_FEATURES) --example console -- docs/console
 	pngquant --force --skip-if-larger --ext .png --speed 1 docs/console/*.png
 
 # The book of docs/, in target/book. A warning fails, and so does a dead link, in the other documents too.

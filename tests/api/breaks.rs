@@ -54,10 +54,7 @@ async fn grace_ends_the_lease_and_the_queue_is_served(service: &Service) {
     let body = json!({"wait_ms": 60_000, "ttl_ms": 60_000});
     let waiting = service.create("job", &body);
     let breaking = async {
-        keylatch_testkit::eventually(async || {
-            (service.look("job").await.json["waiting"] == 1).then_some(())
-        })
-        .await;
+        service.has_waiting("job", 1).await;
         let body =
             json!({"reason": "it hangs", "fencing_token": lease.fencing_token(), "grace_ms": 0});
         let broken = break_lease(service, "job", &body).await;

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use keylatch_testkit::{
-    Answer, EventStream, Keyring, RedisServer, Service, config, eventually, redis_test, refusal_of,
+    Answer, EventStream, Keyring, RedisServer, Service, eventually, redis_test, refusal_of,
     store_test,
 };
 use reqwest::Method;
@@ -124,8 +124,7 @@ async fn glance_shows_the_store_and_what_everybody_may_do() {
 
 #[redis_test]
 async fn instances_that_share_a_redis_are_counted() {
-    let redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
+    let (redis, service) = Service::on_redis().await;
     let counted = async |count: &str| {
         eventually(async || {
             let info = service.get("/v1/info").await.json;
@@ -220,9 +219,7 @@ async fn lost_store_is_reported_once_and_its_return_too() {
 
 #[tokio::test]
 async fn console_counts_as_a_stream_and_ends_with_the_service() {
-    let mut config = config("memory:");
-    config.stream.max_streams = 1;
-    let service = Service::start_with(config).await;
+    let service = Service::set(|config| config.stream.max_streams = 1).await;
     let open = || service.request(Method::GET, "/console/locks");
     let mut events = EventStream::of(open()).await;
     events.next("changes").await;

@@ -5,26 +5,11 @@
 
 use std::time::Instant;
 
-use keylatch_testkit::{Answer, Keyring, Service, eventually, store_test};
+use keylatch_testkit::{Answer, Service, eventually, store_test};
 use reqwest::Method;
 use serde_json::json;
 
-/// Begins a run and gives the token of it.
-async fn begin(service: &Service, key: &str, path: &str, lease_ms: u64) -> String {
-    let url = format!("/v1/idempotency/{key}?method=POST&path={path}");
-    let begin = service.request(Method::POST, &url).json(&json!({"lease_ms": lease_ms}));
-    let begun = Answer::of(begin).await;
-    assert_eq!(begun.status, 201, "{begun:?}");
-    begun.token()
-}
-
-async fn complete(service: &Service, key: &str, path: &str) {
-    let token = begin(service, key, path, 60_000).await;
-    let url = format!("/v1/idempotency/{key}?method=POST&path={path}");
-    let answer = json!({"status": 201, "headers": {"Location": "/orders/17"}, "body": "secret"});
-    let complete = service.request(Method::PUT, &url).header("Lock-Token", token).json(&answer);
-    assert_eq!(Answer::of(complete).await.status, 200);
-}
+use crate::record_list::{begin, complete, used_by_a_shop};
 
 #[tokio::test]
 async fn record_shows_the_headers_of_its_answer_and_no_body() {
@@ -39,16 +24,7 @@ async fn record_shows_the_headers_of_its_answer_and_no_body() {
 
 #[tokio::test]
 async fn record_is_shown_to_those_who_may_read_it() {
-    let mut keyring = Keyring::default();
-    let shop = keyring.add("shop", "allow = [{ keys = \"\", may = [\"use\"] }]");
-    let allow = "allow = [{ keys = \"pay-\", may = [\"read\"] }]";
-    let operator = keyring.add("operator", &format!("act_for = [\"shop\"]\n{allow}"));
-    let stranger = keyring.add("stranger", allow);
-    let service = Service::start_with(keyring.config()).await;
-    for key in ["pay-1", "order-1"] {
-        let begin = service.request(Method::POST, &format!("/v1/idempotency/{key}"));
-        assert_eq!(Answer::of(begin.bearer_auth(&shop)).await.status, 201);
-    }
+    let (service, _keyring, [operator, stranger]) = used_by_a_shop().await;
     let get = async |key: &str, path: &str| {
         Answer::of(service.request(Method::GET, path).bearer_auth(key)).await
     };

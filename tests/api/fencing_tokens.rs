@@ -9,8 +9,7 @@ use serde_json::json;
 
 #[redis_test]
 async fn fencing_tokens_rise_after_flushall() {
-    let redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
+    let (redis, service) = Service::on_redis().await;
     let before = fencing_token(&service).await;
     let () = redis.run(&["FLUSHALL"]).await;
     assert!(fencing_token(&service).await > before);
@@ -18,8 +17,7 @@ async fn fencing_tokens_rise_after_flushall() {
 
 #[redis_test]
 async fn fencing_tokens_rise_after_redis_loses_its_data() {
-    let mut redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
+    let (mut redis, service) = Service::on_redis().await;
     let before = fencing_token(&service).await;
     redis.kill().await;
     redis.restart().await;
@@ -39,8 +37,7 @@ async fn fencing_tokens_rise_after_a_restart_of_the_service() {
 
 #[redis_test]
 async fn fencing_tokens_follow_a_counter_ahead_of_the_clock() {
-    let redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
+    let (redis, service) = Service::on_redis().await;
     // The largest that JavaScript reads exactly is 2^53 - 1; near it no digit may get lost.
     let ahead = (1_u64 << 53) - 10;
     let bucket = LockName::parse("deploy").unwrap().bucket();
@@ -54,8 +51,7 @@ async fn fencing_tokens_follow_a_counter_ahead_of_the_clock() {
 
 #[redis_test]
 async fn used_names_leave_only_the_counters_in_redis() {
-    let redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
+    let (redis, service) = Service::on_redis().await;
     // A thousand stand for a million: the counters are as many as the buckets, at most.
     for number in 0..1000 {
         let name = format!("once-{number}");

@@ -41,11 +41,6 @@ fn asks(path: &str) -> String {
     post_head(path, body.len()) + &body
 }
 
-async fn has_waiting(service: &Service, waiting: u64) {
-    let asked = async || service.look("deploy").await.json["waiting"] == waiting;
-    eventually(async || asked().await.then_some(())).await;
-}
-
 async fn is(service: &Service, status: u16) {
     let status = StatusCode::from_u16(status).unwrap();
     eventually(async || (service.look("deploy").await.status == status).then_some(())).await;
@@ -57,9 +52,9 @@ async fn waiter_with_bytes_behind_its_request_leaves_queue() {
     hold(&service).await;
     for more in behind() {
         let waiter = RawConnection::sending(service.address, &(wait() + &more)).await;
-        has_waiting(&service, 1).await;
+        service.has_waiting("deploy", 1).await;
         drop(waiter);
-        has_waiting(&service, 0).await;
+        service.has_waiting("deploy", 0).await;
     }
     assert_eq!(service.look("second").await.status, 404, "a request of a gone client was served");
 }
@@ -71,7 +66,7 @@ async fn waiter_that_sends_more_while_it_waits_leaves_queue() {
     // The service has a limit on what it takes in before it has answered.
     for more in ["\r\n".to_owned(), "x".repeat(15_000)] {
         let mut waiter = RawConnection::sending(service.address, &wait()).await;
-        has_waiting(&service, 1).await;
+        service.has_waiting("deploy", 1).await;
         for _ in 0..3 {
             waiter.send(&more[..more.len() / 2]).await;
             // Has the service take in what was sent, before more follows.
@@ -79,7 +74,7 @@ async fn waiter_that_sends_more_while_it_waits_leaves_queue() {
             waiter.send(&more[more.len() / 2..]).await;
         }
         drop(waiter);
-        has_waiting(&service, 0).await;
+        service.has_waiting("deploy", 0).await;
     }
 }
 
@@ -90,7 +85,7 @@ async fn lock_is_not_granted_to_gone_client_with_bytes_behind_its_request() {
         hold(&service).await;
         let more = &behind()[round % 3];
         let waiter = RawConnection::sending(service.address, &(wait() + more)).await;
-        has_waiting(&service, 1).await;
+        service.has_waiting("deploy", 1).await;
         // Its turn comes just after it went.
         waiter.hang_up().await;
         assert_eq!(service.release("deploy", HOLDER).await.status, 204);
@@ -106,9 +101,9 @@ async fn hold_with_bytes_behind_its_request_releases_lock() {
         let holder = RawConnection::sending(service.address, &request).await;
         is(&service, 200).await;
         let waiter = RawConnection::sending(service.address, &request).await;
-        has_waiting(&service, 1).await;
+        service.has_waiting("deploy", 1).await;
         drop(waiter);
-        has_waiting(&service, 0).await;
+        service.has_waiting("deploy", 0).await;
         drop(holder);
         is(&service, 404).await;
     }
@@ -134,10 +129,10 @@ async fn client_that_ends_its_side_behind_another_request_counts_as_gone() {
     hold(&service).await;
     for more in behind() {
         let mut waiter = RawConnection::sending(service.address, &(wait() + &more)).await;
-        has_waiting(&service, 1).await;
+        service.has_waiting("deploy", 1).await;
         waiter.finish().await;
         waiter.closed().await;
-        has_waiting(&service, 0).await;
+        service.has_waiting("deploy", 0).await;
     }
 }
 
@@ -155,7 +150,7 @@ async fn request_behind_a_waiting_one_is_answered_after_it() {
     let mut waiter =
         RawConnection::sending(service.address, &(waits + &get_request("/livez").repeat(500)))
             .await;
-    has_waiting(&service, 1).await;
+    service.has_waiting("deploy", 1).await;
     assert_eq!(service.release("deploy", HOLDER).await.status, 204);
     let granted = waiter.answer().await;
     assert_eq!((granted.status.as_u16(), granted.token().as_str()), (201, token), "{granted:?}");
@@ -179,9 +174,9 @@ async fn hundreds_of_waiters_that_close_at_once_leave_nothing() {
             waiters.push(waiter);
         }
     }
-    has_waiting(&service, 150).await;
+    service.has_waiting("deploy", 150).await;
     drop(waiters);
-    has_waiting(&service, 0).await;
+    service.has_waiting("deploy", 0).await;
     let alone = async || {
         let connections = service.metric("keylatch_http_connections").await;
         let requests = service.metric("keylatch_http_in_flight").await;

@@ -2,9 +2,7 @@
 //!
 //! Method: streams of server-sent events on each store, and a look at the lock from outside.
 
-use keylatch_testkit::{
-    Api, EventStream, Service, config, eventually, refusal_of, soon, store_test,
-};
+use keylatch_testkit::{Api, EventStream, Service, config, refusal_of, soon, store_test};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -26,7 +24,7 @@ async fn lock_is_held_while_the_connection_is_open(service: &Service) {
     let valid = acquired.data["valid_for_ms"].as_u64().unwrap();
     assert!((20_000..30_000).contains(&valid), "{acquired:?}");
     drop(events);
-    is_free(service).await;
+    service.is_free("deploy").await;
 }
 
 #[store_test(service)]
@@ -100,7 +98,7 @@ async fn disconnected_waiting_hold_leaves_queue(service: &Service) {
     events.next("waiting").await;
     assert_eq!(service.look("deploy").await.json["waiting"], 1);
     drop(events);
-    eventually(async || (service.look("deploy").await.json["waiting"] == 0).then_some(())).await;
+    service.has_waiting("deploy", 0).await;
     service.release("deploy", &held.token()).await;
     assert_eq!(service.create("deploy", &json!({})).await.status, 201);
 }
@@ -114,7 +112,7 @@ async fn hold_ends_at_max_hold(service: &Service) {
     // The reader has a moment to stop before another client can get the lock.
     assert_eq!(service.look("deploy").await.fencing_token(), fencing_token);
     events.ended().await;
-    is_free(service).await;
+    service.is_free("deploy").await;
 }
 
 #[store_test(service)]
@@ -143,7 +141,7 @@ async fn holders_token_continues_its_lease(service: &Service) {
     let acquired = events.next("acquired").await;
     assert_eq!((acquired.fencing_token(), acquired.token()), (held.fencing_token(), TOKEN));
     drop(events);
-    is_free(service).await;
+    service.is_free("deploy").await;
 }
 
 #[tokio::test]
@@ -170,9 +168,8 @@ async fn invalid_hold_is_refused_before_the_stream() {
 
 #[tokio::test]
 async fn holds_and_waiters_are_limited() {
-    let mut config = config("memory:");
-    (config.stream.max_streams, config.wait.max_waiters) = (2, 0);
-    let service = Service::start_with(config).await;
+    let service =
+        Service::set(|config| (config.stream.max_streams, config.wait.max_waiters) = (2, 0)).await;
     let mut first = hold(&service, &json!({})).await;
     first.next("acquired").await;
     let too_many = refusal_of(request(&service, &json!({"wait_ms": 1000}))).await;
@@ -190,9 +187,7 @@ async fn holds_and_waiters_are_limited() {
 
 #[tokio::test]
 async fn idle_stream_sends_heartbeat_comments() {
-    let mut config = config("memory:");
-    config.stream.heartbeat_ms = 20;
-    let service = Service::start_with(config).await;
+    let service = Service::set(|config| config.stream.heartbeat_ms = 20).await;
     let mut events = hold(&service, &json!({})).await;
     events.next("acquired").await;
     for _ in 0..3 {
@@ -220,9 +215,4 @@ fn request(service: &Api, body: &Value) -> reqwest::RequestBuilder {
 
 async fn hold(service: &Api, body: &Value) -> EventStream {
     EventStream::of(request(service, body)).await
-}
-
-/// Waits until the lock is free, which has to be long before its lease would end.
-async fn is_free(service: &Api) {
-    eventually(async || (service.look("deploy").await.status == 404).then_some(())).await;
 }

@@ -5,7 +5,7 @@
 //! while the connection is cut.
 
 use keylatch_testkit::{
-    Api, EventStream, Proxy, RedisServer, Service, eventually, redis_test, refusal_of,
+    Api, EventStream, RedisServer, Service, eventually, redis_test, refusal_of,
 };
 use reqwest::{Client, Method, RequestBuilder};
 use serde_json::{Value, json};
@@ -14,8 +14,7 @@ use crate::KEYLATCH;
 
 #[redis_test]
 async fn unreachable_store_is_reported_before_the_lease_ends() {
-    let redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
+    let (redis, service) = Service::on_redis().await;
     for pause in [true, false] {
         let mut events = hold(&service, &json!({"ttl_ms": 4000})).await;
         events.next("acquired").await;
@@ -41,14 +40,13 @@ async fn unreachable_store_is_reported_before_the_lease_ends() {
         };
         assert_eq!(lost.data["reason"], "store-unavailable", "{lost:?}");
         events.ended().await;
-        eventually(async || (service.look("deploy").await.status == 404).then_some(())).await;
+        service.is_free("deploy").await;
     }
 }
 
 #[redis_test]
 async fn single_failed_renewal_does_not_lose_the_lock() {
-    let redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
+    let (redis, service) = Service::on_redis().await;
     let mut events = hold(&service, &json!({"ttl_ms": 9000})).await;
     events.next("acquired").await;
     for _ in 0..2 {
@@ -100,8 +98,7 @@ async fn hanging_redis_does_not_delay_shutdown_of_a_hold() {
 
 #[redis_test]
 async fn failed_release_ends_stream_and_is_retried() {
-    let redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
+    let (redis, service) = Service::on_redis().await;
     let body = json!({"ttl_ms": 60_000, "max_hold_ms": 300});
     let mut events = hold(&service, &body).await;
     let fencing_token = events.next("acquired").await.fencing_token();
@@ -118,8 +115,7 @@ async fn failed_release_ends_stream_and_is_retried() {
 
 #[redis_test]
 async fn unreachable_store_is_refused_before_the_stream() {
-    let mut redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
+    let (mut redis, service) = Service::on_redis().await;
     redis.kill().await;
     let answer = refusal_of(request(&service, &json!({}))).await;
     answer.is_problem(503, "store-unavailable");
@@ -127,8 +123,7 @@ async fn unreachable_store_is_refused_before_the_stream() {
 
 #[tokio::test]
 async fn cut_connection_releases_the_lock() {
-    let service = Service::start("memory:").await;
-    let proxy = Proxy::start(service.address.to_string()).await;
+    let (service, proxy) = Service::behind_proxy().await;
     for round in 0..100 {
         let url = format!("{}/v1/locks/deploy/hold", proxy.http_url());
         let client = Client::builder().no_proxy().build().expect("a client");
@@ -139,7 +134,7 @@ async fn cut_connection_releases_the_lock() {
         drop(events);
         proxy.forward();
     }
-    eventually(async || (service.look("deploy").await.status == 404).then_some(())).await;
+    service.is_free("deploy").await;
 }
 
 /// Has Redis answer every script with an error.

@@ -13,26 +13,19 @@ use keylatch_testkit::{
 use serde_json::json;
 
 #[store_test(service)]
-async fn run_finishes_after_its_client_leaves(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
-    shop.upstream.hold();
-    let leaving = tokio::spawn(Answer::of(shop.order("k-1")));
-    shop.upstream.begun(1).await;
+async fn run_finishes_after_its_client_leaves(shop: &Shop) {
+    let leaving = shop.upstream.holding(shop.order("k-1")).await;
     leaving.abort();
     shop.has_in_hand(0).await;
     shop.buy("k-1").await.is_refusal(409, "request-in-progress", "same-key");
     shop.upstream.resume();
-    let repeat = eventually(async || {
-        let repeat = shop.buy("k-1").await;
-        (repeat.status != 409).then_some(repeat)
-    });
+    let repeat = shop.until_done("k-1");
     repeat.await.is_replay_of(1);
     assert_eq!(shop.upstream.runs(), 1);
 }
 
 #[store_test(service)]
-async fn aborted_upload_leaves_no_record(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn aborted_upload_leaves_no_record(shop: &Shop) {
     let head = "POST /orders HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: k-1\r\n";
     for half in ["Content-Length: 100\r\n\r\n{", "Transfer-Encoding: chunked\r\n\r\n5\r\n{\"a\":"] {
         let upload = RawConnection::sending(shop.address, &format!("{head}{half}")).await;
@@ -136,7 +129,7 @@ async fn response_is_stored_once_the_store_is_back() {
     let proxy = Proxy::start(redis.address()).await;
     let one = guard_orders(&proxy.url(), &upstream.url(), |_| {}).await;
     let two = guard_orders(&redis.url(), &upstream.url(), |_| {}).await;
-    let first = begin(&one, &upstream, "k-1").await;
+    let first = upstream.holding(one.order("k-1")).await;
     proxy.refuse();
     upstream.resume();
     first.await.expect("an answer").is_run(1);
@@ -155,7 +148,7 @@ async fn lost_store_reply_keeps_the_response() {
     let two = guard_orders(&redis.url(), &upstream.url(), |_| {}).await;
     // The scripts are loaded, so that the one that is lost has been carried out.
     one.buy("k-1").await.is_run(1);
-    let first = begin(&one, &upstream, "k-2").await;
+    let first = upstream.holding(one.order("k-2")).await;
     proxy.lose_answers();
     upstream.resume();
     first.await.expect("an answer").is_run(2);
@@ -170,7 +163,7 @@ async fn response_is_stored_after_redis_restarts() {
     let mut redis =
         RedisServer::start_with(&["--appendonly", "yes", "--appendfsync", "always"]).await;
     let shop = Shop::open(&redis.url()).await;
-    let first = begin(&shop, &shop.upstream, "k-1").await;
+    let first = shop.upstream.holding(shop.order("k-1")).await;
     redis.kill().await;
     shop.upstream.resume();
     first.await.expect("an answer").is_run(1);
@@ -184,7 +177,7 @@ async fn response_is_stored_after_redis_restarts() {
 async fn response_is_stored_after_redis_resumes() {
     let redis = RedisServer::start().await;
     let shop = Shop::open(&redis.url()).await;
-    let first = begin(&shop, &shop.upstream, "k-1").await;
+    let first = shop.upstream.holding(shop.order("k-1")).await;
     redis.pause();
     shop.upstream.resume();
     soon("the answer", first).await.expect("an answer").is_run(1);
@@ -199,7 +192,7 @@ async fn key_is_freed_once_the_store_is_back() {
     let proxy = Proxy::start(redis.address()).await;
     let service = guard_orders(&proxy.url(), &upstream.url(), |_| {}).await;
     upstream.answers(|_| axum::http::StatusCode::TOO_MANY_REQUESTS);
-    let first = begin(&service, &upstream, "k-1").await;
+    let first = upstream.holding(service.order("k-1")).await;
     proxy.refuse();
     upstream.resume();
     assert_eq!(first.await.expect("an answer").status, 429);
@@ -235,15 +228,6 @@ async fn concurrent_requests_at_three_instances_run_once() {
             service.buy(&key).await.is_replay_of(round);
         }
     }
-}
-
-/// A request that the upstream has begun and holds.
-async fn begin(api: &Api, upstream: &Upstream, key: &str) -> tokio::task::JoinHandle<Answer> {
-    upstream.hold();
-    let runs = upstream.runs();
-    let first = tokio::spawn(Answer::of(api.order(key)));
-    upstream.begun(runs + 1).await;
-    first
 }
 
 /// The answer to a request once it is neither in progress nor refused for want of the store.

@@ -41,8 +41,7 @@ async fn are_told_apart(
 }
 
 #[store_test(service)]
-async fn equal_json_in_another_form_is_the_same_request(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn equal_json_in_another_form_is_the_same_request(shop: &Shop) {
     let of = |body| ("/orders", JSON, body);
     let first = of(r#"{"amount":1999,"items":[{"name":"tea","n":1},2],"to":"a"}"#);
     let same = [
@@ -60,17 +59,16 @@ async fn equal_json_in_another_form_is_the_same_request(store: &TestStore) {
         of(r#"{"amount":1999,"items":[{"name":"tea","n":1},2]}"#),
         of(""),
     ];
-    are_told_apart(&shop, first, &same, &others).await;
+    are_told_apart(shop, first, &same, &others).await;
     // Two amounts that a float cannot tell apart are two amounts.
     let (one, two) = (of(r#"{"a":9007199254740993}"#), of(r#"{"a":9007199254740992}"#));
-    are_told_apart(&shop, one, &[], &[two]).await;
+    are_told_apart(shop, one, &[], &[two]).await;
     let problem = |body| ("/orders", "application/vnd.shop+json", body);
-    are_told_apart(&shop, problem(r#"{"a":1,"b":2}"#), &[problem(r#"{"b":2, "a":1}"#)], &[]).await;
+    are_told_apart(shop, problem(r#"{"a":1,"b":2}"#), &[problem(r#"{"b":2, "a":1}"#)], &[]).await;
 }
 
 #[store_test(service)]
-async fn ambiguous_or_broken_json_is_compared_by_bytes(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn ambiguous_or_broken_json_is_compared_by_bytes(shop: &Shop) {
     let of = |body| ("/orders", JSON, body);
     for (first, other) in [
         (r#"{"a":1,"a":2}"#, r#"{"a":1, "a":2}"#),
@@ -81,27 +79,25 @@ async fn ambiguous_or_broken_json_is_compared_by_bytes(store: &TestStore) {
         (r#"{"a":1}{}"#, r#"{"a":1} {}"#),
         ("nonsense", "nonsense "),
     ] {
-        are_told_apart(&shop, of(first), &[], &[of(other)]).await;
+        are_told_apart(shop, of(first), &[], &[of(other)]).await;
     }
     let deep = |inner: &str| format!("{}{inner}{}", "[".repeat(100), "]".repeat(100));
-    are_told_apart(&shop, of(&deep("1")), &[], &[of(&deep(" 1"))]).await;
+    are_told_apart(shop, of(&deep("1")), &[], &[of(&deep(" 1"))]).await;
 }
 
 #[store_test(service)]
-async fn order_of_form_fields_is_ignored(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn order_of_form_fields_is_ignored(shop: &Shop) {
     let of = |body| ("/orders", FORM, body);
     let same = [of("b=2&a=1&a=3"), of("a=1&b=2&a=3"), of("a=%31&a=3&b=2")];
     let others = [of("a=3&a=1&b=2"), of("a=1&a=3&b=4"), of("a=1&a=3"), of("a=1&a=3&b=2&c=")];
-    are_told_apart(&shop, of("a=1&a=3&b=2"), &same, &others).await;
+    are_told_apart(shop, of("a=1&a=3&b=2"), &same, &others).await;
     // What is not UTF-8 is compared byte by byte.
-    are_told_apart(&shop, of("a=%FF"), &[], &[of("a=%FE"), of("a=%EF%BF%BD")]).await;
+    are_told_apart(shop, of("a=%FF"), &[], &[of("a=%FE"), of("a=%EF%BF%BD")]).await;
 }
 
 /// curl calls every body a form unless the command names a type.
 #[store_test(service)]
-async fn json_that_is_called_a_form_is_compared_as_json(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn json_that_is_called_a_form_is_compared_as_json(shop: &Shop) {
     let of = |body| ("/orders", FORM, body);
     let first = of(r#"{"language":"C++","n":1}"#);
     let same = [of(r#" {"n":1, "language":"C++"}"#)];
@@ -111,15 +107,14 @@ async fn json_that_is_called_a_form_is_compared_as_json(store: &TestStore) {
         of(r#"{"language":"C++","n":1.0}"#),
         ("/orders", JSON, first.2),
     ];
-    are_told_apart(&shop, first, &same, &others).await;
+    are_told_apart(shop, first, &same, &others).await;
     let (one, other) = (of(r#"["x&y&"]"#), of(r#"["y&x&"]"#));
-    are_told_apart(&shop, one, &[], &[other]).await;
+    are_told_apart(shop, one, &[], &[other]).await;
 }
 
 /// Text that `curl -d` sends is no form either.
 #[store_test(service)]
-async fn text_that_is_called_a_form_is_compared_by_bytes(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn text_that_is_called_a_form_is_compared_by_bytes(shop: &Shop) {
     let of = |body| ("/orders", FORM, body);
     for (first, other) in [
         ("C++", "C  "),
@@ -131,13 +126,12 @@ async fn text_that_is_called_a_form_is_compared_by_bytes(store: &TestStore) {
         ("a=%", "a=%25"),
         ("\"a+b\"", "\"a b\""),
     ] {
-        are_told_apart(&shop, of(first), &[], &[of(other)]).await;
+        are_told_apart(shop, of(first), &[], &[of(other)]).await;
     }
 }
 
 #[store_test(service)]
-async fn boundary_of_a_multipart_form_is_ignored(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn boundary_of_a_multipart_form_is_ignored(shop: &Shop) {
     let parts = |boundary: &str, value: &str, file: &str| {
         let head = format!("--{boundary}\r\nContent-Disposition: form-data; name=");
         format!(
@@ -147,7 +141,7 @@ async fn boundary_of_a_multipart_form_is_ignored(store: &TestStore) {
     };
     let [x, y] = ["multipart/form-data; boundary=x", "multipart/form-data; boundary=\"y\""];
     are_told_apart(
-        &shop,
+        shop,
         ("/orders", x, &parts("x", "1", "a.png")),
         &[("/orders", y, &parts("y", "1", "a.png"))],
         &[
@@ -160,62 +154,57 @@ async fn boundary_of_a_multipart_form_is_ignored(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn order_of_the_query_is_ignored(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn order_of_the_query_is_ignored(shop: &Shop) {
     let of = |path| (path, JSON, "{}");
     let same = [of("/orders?b=2&a=1&a=3"), of("/orders?a=1&b=%32&a=3")];
     let others = [of("/orders"), of("/orders?a=3&a=1&b=2"), of("/orders?a=1&a=3&b=2&c=1")];
-    are_told_apart(&shop, of("/orders?a=1&a=3&b=2"), &same, &others).await;
+    are_told_apart(shop, of("/orders?a=1&a=3&b=2"), &same, &others).await;
     let others = [of("/orders?a=%FE"), of("/orders?a=%EF%BF%BD")];
-    are_told_apart(&shop, of("/orders?a=%FF"), &[], &others).await;
+    are_told_apart(shop, of("/orders?a=%FF"), &[], &others).await;
 }
 
 #[store_test(service)]
-async fn query_is_compared_as_written(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn query_is_compared_as_written(shop: &Shop) {
     let of = |path| (path, JSON, "{}");
-    are_told_apart(&shop, of("/orders?"), &[of("/orders")], &[of("/orders?&")]).await;
-    are_told_apart(&shop, of("/orders?x"), &[], &[of("/orders?x="), of("/orders?x&")]).await;
+    are_told_apart(shop, of("/orders?"), &[of("/orders")], &[of("/orders?&")]).await;
+    are_told_apart(shop, of("/orders?x"), &[], &[of("/orders?x="), of("/orders?x&")]).await;
     let others = [of("/orders?a=x%20y"), of("/orders?a=x%2By"), of("/orders?a=x%252By")];
-    are_told_apart(&shop, of("/orders?a=x+y"), &[of("/orders?a=%78+y")], &others).await;
-    are_told_apart(&shop, of("/orders?a=%2"), &[], &[of("/orders?a=%252")]).await;
+    are_told_apart(shop, of("/orders?a=x+y"), &[of("/orders?a=%78+y")], &others).await;
+    are_told_apart(shop, of("/orders?a=%2"), &[], &[of("/orders?a=%252")]).await;
 }
 
 /// The path is a part of the key's scope, so another path is another run.
 #[store_test(service)]
-async fn path_that_a_strict_reader_tells_apart_is_another_run(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn path_that_a_strict_reader_tells_apart_is_another_run(shop: &Shop) {
     let of = |path| (path, JSON, "{}");
     let paths = ["/orders/a%2", "/orders/a%252", "/orders/a%2F", "/orders/a%252F", "/orders/a/"];
     for (run, path) in (1..).zip(paths) {
-        Answer::of(order_request(&shop, "k", of(path))).await.is_run(run);
+        Answer::of(order_request(shop, "k", of(path))).await.is_run(run);
     }
     for (run, path) in (1..).zip(paths) {
-        Answer::of(order_request(&shop, "k", of(path))).await.is_replay_of(run);
+        Answer::of(order_request(shop, "k", of(path))).await.is_replay_of(run);
     }
     let spellings = [("/orders/%61%252", 2), ("/orders/a%2f", 3), ("/orders/a", 5)];
     for (path, run) in spellings {
-        Answer::of(order_request(&shop, "k", of(path))).await.is_replay_of(run);
+        Answer::of(order_request(shop, "k", of(path))).await.is_replay_of(run);
     }
 }
 
 #[store_test(service)]
-async fn number_is_compared_as_written(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn number_is_compared_as_written(shop: &Shop) {
     let of = |body| ("/orders", JSON, body);
     let others = [of(r#"{"a":5000}"#), of(r#"{"a":5e3}"#), of(r#"{"a":5000.00}"#)];
-    are_told_apart(&shop, of(r#"{"a":5000.0}"#), &[of(r#"{ "a": 5000.0 }"#)], &others).await;
+    are_told_apart(shop, of(r#"{"a":5000.0}"#), &[of(r#"{ "a": 5000.0 }"#)], &others).await;
 }
 
 #[store_test(service)]
-async fn media_type_and_coding_of_the_body_count(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn media_type_and_coding_of_the_body_count(shop: &Shop) {
     let of = |kind| ("/orders", kind, "{}");
     let latin = of("text/plain; charset=ISO-8859-1");
     let same = [of("Text/Plain;CHARSET=\"iso-8859-1\"")];
     let others =
         [of("text/plain"), of("text/plain; charset=utf-16"), of("text/plain; format=flowed")];
-    are_told_apart(&shop, latin, &same, &others).await;
+    are_told_apart(shop, latin, &same, &others).await;
     let plain = shop.upstream.runs() + 1;
     let send = |headers: &[(&'static str, &'static str)]| {
         let mut request = shop.request(Method::POST, "/orders").header("Idempotency-Key", "coded");
@@ -237,8 +226,7 @@ async fn media_type_and_coding_of_the_body_count(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn everything_in_a_multipart_form_counts(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn everything_in_a_multipart_form_counts(shop: &Shop) {
     let kind = "multipart/form-data; boundary=x";
     let of =
         |head: &str| format!("--x\r\nContent-Disposition: form-data; {head}\r\n\r\n1\r\n--x--\r\n");
@@ -258,7 +246,7 @@ async fn everything_in_a_multipart_form_counts(store: &TestStore) {
     for (place, body) in bodies.iter().enumerate() {
         let others = bodies.iter().enumerate().filter(|(other, _)| *other != place);
         let others: Vec<_> = others.map(|(_, body)| ("/orders", kind, body.as_str())).collect();
-        are_told_apart(&shop, ("/orders", kind, body), &[], &others).await;
+        are_told_apart(shop, ("/orders", kind, body), &[], &others).await;
     }
     // A client library that adds such a header is repeated under another boundary.
     let coded = |boundary: &str| {
@@ -269,23 +257,21 @@ async fn everything_in_a_multipart_form_counts(store: &TestStore) {
     };
     let (one, other) = (coded("x"), coded("y"));
     let same = [("/orders", "multipart/form-data; boundary=y", &*other)];
-    are_told_apart(&shop, ("/orders", kind, &one), &same, &[]).await;
+    are_told_apart(shop, ("/orders", kind, &one), &same, &[]).await;
 }
 
 #[store_test(service)]
-async fn parameters_of_the_media_type_are_ignored(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn parameters_of_the_media_type_are_ignored(shop: &Shop) {
     let of = |kind| ("/orders", kind, "{}");
     let same = [of("Application/JSON"), of("application/json; charset=utf-8")];
-    are_told_apart(&shop, of(JSON), &same, &[of("text/plain"), of(FORM), of("")]).await;
+    are_told_apart(shop, of(JSON), &same, &[of("text/plain"), of(FORM), of("")]).await;
 }
 
 #[store_test(service)]
-async fn other_bodies_are_compared_by_bytes(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn other_bodies_are_compared_by_bytes(shop: &Shop) {
     let of = |body| ("/orders", "text/plain", body);
     let others = [of("a=1&b=2 "), of("b=2&a=1"), of("")];
-    are_told_apart(&shop, of("a=1&b=2"), &[], &others).await;
+    are_told_apart(shop, of("a=1&b=2"), &[], &others).await;
 }
 
 #[store_test(service)]
@@ -314,11 +300,8 @@ async fn ignored_fields_may_differ(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn other_body_is_refused_while_the_run_is_in_flight(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
-    shop.upstream.hold();
-    let first = tokio::spawn(Answer::of(shop.order("k-1")));
-    shop.upstream.begun(1).await;
+async fn other_body_is_refused_while_the_run_is_in_flight(shop: &Shop) {
+    let first = shop.upstream.holding(shop.order("k-1")).await;
     let before = lasting(shop.record("k-1").await);
     assert_eq!((&before["state"], &before["attempts"]), (&json!("in-flight"), &json!(1)));
     for wait in ["", "wait=20"] {
@@ -335,8 +318,7 @@ async fn other_body_is_refused_while_the_run_is_in_flight(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn other_body_is_refused_after_every_outcome(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn other_body_is_refused_after_every_outcome(shop: &Shop) {
     for (key, status, state) in
         [("k-1", 201, "done"), ("k-2", 404, "done"), ("k-3", 500, "unknown")]
     {

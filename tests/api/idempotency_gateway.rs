@@ -15,8 +15,8 @@ use futures_util::stream;
 use keylatch::http::Guard;
 use keylatch_axum::OnFailure;
 use keylatch_testkit::{
-    Answer, RawConnection, ReceivedRequest, Service, Shop, TestStore, Upstream, config, created,
-    eventually, guard_orders, raw_upstream, soon, store_test,
+    Answer, RawConnection, ReceivedRequest, Service, Shop, TestStore, Upstream, created,
+    guard_orders, raw_upstream, soon, store_test,
 };
 use reqwest::Method;
 use serde_json::json;
@@ -114,10 +114,7 @@ async fn answer_after_the_timeout_is_kept_for_repeats(store: &TestStore) {
     let first = soon("the timeout", service.buy("k-1")).await;
     is_unknown(&service, "k-1", &first).await;
     upstream.resume();
-    let late = eventually(async || {
-        let repeat = service.buy("k-1").await;
-        (repeat.status != 409).then_some(repeat)
-    });
+    let late = service.until_done("k-1");
     late.await.is_replay_of(1);
     assert_eq!(upstream.runs(), 1);
 }
@@ -134,10 +131,7 @@ async fn body_after_the_timeout_is_kept_for_repeats() {
     connection.write_all(head.as_bytes()).await.expect("it is open");
     is_unknown(&service, "k-1", &soon("the timeout", first).await.expect("an answer")).await;
     connection.write_all(b":1}").await.expect("it is still read");
-    let late = eventually(async || {
-        let repeat = service.buy("k-1").await;
-        (repeat.status != 409).then_some(repeat)
-    });
+    let late = service.until_done("k-1");
     late.await.is_replay_of(1);
 }
 
@@ -362,9 +356,10 @@ async fn most_specific_guard_applies() {
         upstream: upstream.url(),
         ..Guard::default()
     };
-    let mut config = config("memory:");
-    config.guard = vec![guard("/orders", &all), guard("/orders/special", &some)];
-    let service = Service::start_with(config).await;
+    let service = Service::set(|config| {
+        config.guard = vec![guard("/orders", &all), guard("/orders/special", &some)]
+    })
+    .await;
     for (path, runs) in [
         ("/orders", (1, 0)),
         ("/orders/special", (1, 1)),

@@ -14,8 +14,7 @@ const FORM: &str = "application/x-www-form-urlencoded";
 const PARTS: &str = "multipart/form-data; boundary=x";
 
 #[store_test(service)]
-async fn quoted_and_bare_keys_are_equal(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn quoted_and_bare_keys_are_equal(shop: &Shop) {
     shop.buy("\"k-1\"").await.is_run(1);
     for same in ["k-1", "\"k-1\"", "  k-1  "] {
         shop.buy(same).await.is_replay_of(1);
@@ -26,8 +25,7 @@ async fn quoted_and_bare_keys_are_equal(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn key_has_1_to_255_characters(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn key_has_1_to_255_characters(shop: &Shop) {
     let longest = "k".repeat(255);
     shop.buy("k").await.is_run(1);
     shop.buy(&longest).await.is_run(2);
@@ -39,16 +37,14 @@ async fn key_has_1_to_255_characters(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn keys_are_case_sensitive(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn keys_are_case_sensitive(shop: &Shop) {
     shop.buy("order-a").await.is_run(1);
     shop.buy("Order-A").await.is_run(2);
     shop.buy("order-a").await.is_replay_of(1);
 }
 
 #[store_test(service)]
-async fn number_is_a_valid_key(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn number_is_a_valid_key(shop: &Shop) {
     for (run, key) in (1..).zip(["42", "-1", "3.14", "0", "1700000000000", "?1", ":aGk=:"]) {
         shop.buy(key).await.is_run(run);
         shop.buy(key).await.is_replay_of(run);
@@ -56,8 +52,7 @@ async fn number_is_a_valid_key(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn parameters_of_a_key_are_ignored(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn parameters_of_a_key_are_ignored(shop: &Shop) {
     shop.buy("k-1").await.is_run(1);
     for same in ["\"k-1\";a=b", "\"k-1\" ; a=\"x,y\""] {
         shop.buy(same).await.is_replay_of(1);
@@ -66,8 +61,7 @@ async fn parameters_of_a_key_are_ignored(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn semicolon_in_a_bare_key_is_refused(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn semicolon_in_a_bare_key_is_refused(shop: &Shop) {
     shop.buy("\"tenant;1\"").await.is_run(1);
     for key in ["tenant;1", "tenant;2", "k-1;a=b", "k-1; a"] {
         shop.buy(key).await.is_refusal(400, "invalid-key", "new-key");
@@ -77,8 +71,7 @@ async fn semicolon_in_a_bare_key_is_refused(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn space_in_a_quoted_key_counts(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn space_in_a_quoted_key_counts(shop: &Shop) {
     shop.buy("\"q w\"").await.is_run(1);
     assert_eq!(shop.upstream.last().headers["idempotency-key"], "\"q w\"");
     shop.buy("\"q w\"").await.is_replay_of(1);
@@ -92,8 +85,7 @@ async fn space_in_a_quoted_key_counts(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn invalid_key_is_refused_and_runs_nothing(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn invalid_key_is_refused_and_runs_nothing(shop: &Shop) {
     let values: [&[u8]; 15] = [
         b"",
         b"\"\"",
@@ -131,8 +123,7 @@ async fn invalid_key_is_refused_and_runs_nothing(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn form_field_is_a_valid_key(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn form_field_is_a_valid_key(shop: &Shop) {
     let urlencoded = |key: &str| (FORM, format!("amount=1&idempotency_key={key}"));
     let parts = |key: &str| (PARTS, part("amount", "1") + &part("idempotency_key", key) + "--x--");
     for (run, (kind, form)) in (1..).zip([urlencoded("k-1"), parts("k-2")]) {
@@ -161,8 +152,7 @@ async fn form_field_is_a_valid_key(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn contradicting_header_and_field_are_refused(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn contradicting_header_and_field_are_refused(shop: &Shop) {
     let field = part("idempotency_key", "k-1") + "--x--";
     for (kind, form) in [(FORM, "idempotency_key=k-1"), (PARTS, &field)] {
         let request = shop.request(Method::POST, "/orders").header("Content-Type", kind);
@@ -173,8 +163,7 @@ async fn contradicting_header_and_field_are_refused(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn missing_key_is_refused(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn missing_key_is_refused(shop: &Shop) {
     for method in [Method::POST, Method::PATCH] {
         for kind in ["application/json", FORM, PARTS, ""] {
             let request = shop.request(method.clone(), "/orders").header("Content-Type", kind);
@@ -205,8 +194,7 @@ async fn missing_key_runs_unguarded_where_the_guard_allows(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn safe_methods_are_not_guarded(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn safe_methods_are_not_guarded(shop: &Shop) {
     let mut runs = 0;
     for method in [Method::GET, Method::HEAD, Method::OPTIONS, Method::PUT, Method::DELETE] {
         for _ in 0..2 {
@@ -251,8 +239,7 @@ async fn keys_of_two_principals_are_separate(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn keys_of_two_methods_or_paths_are_separate(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn keys_of_two_methods_or_paths_are_separate(shop: &Shop) {
     let requests = [
         (Method::POST, "/orders"),
         (Method::PATCH, "/orders"),
@@ -276,8 +263,7 @@ async fn keys_of_two_methods_or_paths_are_separate(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn equivalent_paths_share_a_key(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn equivalent_paths_share_a_key(shop: &Shop) {
     let spellings = ["/orders/a-b", "/orders/a%2Db", "/orders/a%2db", "/orders/%61-b/"];
     for (number, path) in spellings.iter().enumerate() {
         let request = shop.request(Method::POST, path).header("Idempotency-Key", "k-1");

@@ -62,9 +62,7 @@ fn is_refused(answer: &Answer, status: u16, code: &str, retry: &str) {
 #[store_test(service)]
 async fn layer_runs_a_request_once(store: &TestStore) {
     let (upstream, api) = layered(store.url(), |layer| layer).await;
-    upstream.hold();
-    let first = tokio::spawn(Answer::of(api.order("k-1")));
-    upstream.begun(1).await;
+    let first = upstream.holding(api.order("k-1")).await;
     is_refused(&api.buy("k-1").await, 409, "request-in-progress", "same-key");
     let other = Answer::of(api.order("k-1").body("{}")).await;
     is_refused(&other, 422, "idempotency-key-reused", "new-key");
@@ -242,18 +240,13 @@ async fn run_finishes_after_its_client_leaves(store: &TestStore) {
     .await;
     let api = Api::at(upstream.address);
     let none = Arc::strong_count(&in_hand);
-    upstream.hold();
-    let leaving = tokio::spawn(Answer::of(api.order("k-1")));
-    upstream.begun(1).await;
+    let leaving = upstream.holding(api.order("k-1")).await;
     assert!(Arc::strong_count(&in_hand) > none);
     leaving.abort();
     eventually(async || (Arc::strong_count(&in_hand) == none).then_some(())).await;
     is_refused(&api.buy("k-1").await, 409, "request-in-progress", "same-key");
     upstream.resume();
-    let repeat = eventually(async || {
-        let repeat = api.buy("k-1").await;
-        (repeat.status != 409).then_some(repeat)
-    });
+    let repeat = api.until_done("k-1");
     repeat.await.is_replay_of(1);
     assert_eq!(upstream.runs(), 1);
 }

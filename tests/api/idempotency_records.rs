@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use jiff::Timestamp;
-use keylatch_testkit::{Answer, Api, Service, config, eventually, store_test};
+use keylatch_testkit::{Answer, Api, Service, eventually, store_test};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Map, Value, json};
 
@@ -389,9 +389,7 @@ async fn one_of_many_concurrent_begins_starts(service: &Service) {
 
 #[tokio::test]
 async fn answer_with_forty_thousand_headers_is_refused() {
-    let mut config = config("memory:");
-    config.server.body_limit_bytes = 4 << 20;
-    let service = Service::start_with(config).await;
+    let service = Service::set(|config| config.server.body_limit_bytes = 4 << 20).await;
     let token = begin(&service, "order-17", "", json!({"fingerprint": "x"})).await.token();
     let headers: Map<_, _> = (0..40_000).map(|place| (format!("x-{place}"), json!("1"))).collect();
     let refused = complete(&service, "order-17", &token, json!({"headers": headers})).await;

@@ -35,8 +35,7 @@ fn values(headers: &HeaderMap, except: &[&str]) -> BTreeMap<String, Vec<HeaderVa
 }
 
 #[store_test(service)]
-async fn repeat_gets_the_same_response(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn repeat_gets_the_same_response(shop: &Shop) {
     let body: Vec<u8> = (0..=255).cycle().take(70_000).collect();
     let answered = body.clone();
     shop.upstream.answers(move |_| {
@@ -74,8 +73,7 @@ async fn repeat_gets_the_same_response(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn response_without_a_body_is_replayed(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn response_without_a_body_is_replayed(shop: &Shop) {
     for status in [200, 204, 303] {
         shop.upstream.answers(move |_| {
             let answer = Response::builder().status(status).header("Location", "/orders/17");
@@ -93,7 +91,7 @@ async fn response_without_a_body_is_replayed(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn connection_headers_are_not_replayed(store: &TestStore) {
+async fn connection_headers_are_not_replayed(shop: &Shop) {
     const ONCE: [&str; 12] = [
         "baggage",
         "server-timing",
@@ -110,7 +108,6 @@ async fn connection_headers_are_not_replayed(store: &TestStore) {
     ];
     const OF_THE_HOP: [&str; 6] =
         ["keep-alive", "proxy-authenticate", "te", "trailer", "upgrade", "x-hop"];
-    let shop = Shop::open(store.url()).await;
     shop.upstream.answers(|_| {
         let mut answer = Response::new(Body::from("paid"));
         for name in ONCE.iter().chain(&OF_THE_HOP) {
@@ -135,11 +132,8 @@ async fn connection_headers_are_not_replayed(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn repeat_in_flight_gets_409_and_retry_after(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
-    shop.upstream.hold();
-    let first = tokio::spawn(Answer::of(shop.order("k-1")));
-    shop.upstream.begun(1).await;
+async fn repeat_in_flight_gets_409_and_retry_after(shop: &Shop) {
+    let first = shop.upstream.holding(shop.order("k-1")).await;
     for prefer in ["", "wait=0", "respond-async", "wait=soon"] {
         let repeat = Answer::of(shop.order("k-1").header("Prefer", prefer)).await;
         repeat.is_refusal(409, "request-in-progress", "same-key");
@@ -152,11 +146,8 @@ async fn repeat_in_flight_gets_409_and_retry_after(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn waiting_repeat_gets_the_response(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
-    shop.upstream.hold();
-    let first = tokio::spawn(Answer::of(shop.order("k-1")));
-    shop.upstream.begun(1).await;
+async fn waiting_repeat_gets_the_response(shop: &Shop) {
+    let first = shop.upstream.holding(shop.order("k-1")).await;
     let prefers = ["wait=20", "respond-async, WAIT=\"20\"; a=b"];
     let repeats: Vec<_> = prefers
         .map(|prefer| tokio::spawn(Answer::of(shop.order("k-1").header("Prefer", prefer))))
@@ -175,9 +166,7 @@ async fn waiting_repeat_gets_the_response(store: &TestStore) {
 #[store_test(service)]
 async fn waiting_repeat_times_out_with_409(store: &TestStore) {
     let shop = Shop::open_with(store.url(), |guard| guard.max_wait_ms = 1000).await;
-    shop.upstream.hold();
-    let first = tokio::spawn(Answer::of(shop.order("k-1")));
-    shop.upstream.begun(1).await;
+    let first = shop.upstream.holding(shop.order("k-1")).await;
     let repeat = Answer::of(shop.order("k-1").header("Prefer", "wait=600"));
     let repeat = soon("the end of the wait", repeat).await;
     repeat.is_refusal(409, "request-in-progress", "same-key");
@@ -187,15 +176,12 @@ async fn waiting_repeat_times_out_with_409(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn waiting_repeat_runs_after_an_abandoned_run(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn waiting_repeat_runs_after_an_abandoned_run(shop: &Shop) {
     shop.upstream.answers(|seen| match seen.run {
         1 => StatusCode::TOO_MANY_REQUESTS.into_response(),
         run => created(run),
     });
-    shop.upstream.hold();
-    let first = tokio::spawn(Answer::of(shop.order("k-1")));
-    shop.upstream.begun(1).await;
+    let first = shop.upstream.holding(shop.order("k-1")).await;
     let wait = || tokio::spawn(Answer::of(shop.order("k-1").header("Prefer", "wait=20")));
     let repeats: Vec<_> = (0..4).map(|_| wait()).collect();
     shop.has_in_hand(5).await;
@@ -211,12 +197,9 @@ async fn waiting_repeat_runs_after_an_abandoned_run(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn waiting_repeats_block_no_other_request(store: &TestStore) {
+async fn waiting_repeats_block_no_other_request(shop: &Shop) {
     const REPEATS: usize = 200;
-    let shop = Shop::open(store.url()).await;
-    shop.upstream.hold();
-    let first = tokio::spawn(Answer::of(shop.order("k-1")));
-    shop.upstream.begun(1).await;
+    let first = shop.upstream.holding(shop.order("k-1")).await;
     let wait = |_| tokio::spawn(Answer::of(shop.order("k-1").header("Prefer", "wait=30")));
     let repeats: Vec<_> = (0..REPEATS).map(wait).collect();
     shop.has_in_hand(1 + REPEATS).await;
@@ -240,9 +223,7 @@ async fn guarded_response_names_the_expiry_of_its_key(store: &TestStore) {
         let at = date.unwrap_or_else(|_| panic!("no date in {answer:?}"));
         at.duration_since(SystemTime::now()).expect("a time to come")
     };
-    shop.upstream.hold();
-    let first = tokio::spawn(Answer::of(shop.order("k-1")));
-    shop.upstream.begun(1).await;
+    let first = shop.upstream.holding(shop.order("k-1")).await;
     let other = Answer::of(shop.order("k-1").body("{}")).await;
     // What is not done yet is remembered for at least as long.
     for answer in [shop.buy("k-1").await, other] {
@@ -261,8 +242,7 @@ async fn guarded_response_names_the_expiry_of_its_key(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn concurrent_repeats_run_once(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn concurrent_repeats_run_once(shop: &Shop) {
     for round in 1..=5 {
         let key = format!("k-{round}");
         let answers = join_all((0..100).map(|number| {
@@ -285,9 +265,7 @@ async fn repeat_at_another_instance_waits_for_the_response() {
     let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
     let one: Service = guard_orders(&redis.url(), &upstream.url(), |_| {}).await;
     let two = guard_orders(&redis.url(), &upstream.url(), |_| {}).await;
-    upstream.hold();
-    let first = tokio::spawn(Answer::of(one.order("k-1")));
-    upstream.begun(1).await;
+    let first = upstream.holding(one.order("k-1")).await;
     two.buy("k-1").await.is_refusal(409, "request-in-progress", "same-key");
     let wait = |_| tokio::spawn(Answer::of(two.order("k-1").header("Prefer", "wait=20")));
     let repeats: Vec<_> = (0..10).map(wait).collect();

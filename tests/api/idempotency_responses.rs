@@ -29,8 +29,7 @@ fn with_status(status: u16) -> impl Fn(ReceivedRequest) -> Response<Body> {
 }
 
 #[store_test(service)]
-async fn final_responses_are_stored(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn final_responses_are_stored(shop: &Shop) {
     for (number, status) in (1..).zip(FINAL) {
         shop.upstream.answers(with_status(status));
         let key = format!("k-{status}");
@@ -50,8 +49,7 @@ async fn final_responses_are_stored(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn transient_responses_free_the_key(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn transient_responses_free_the_key(shop: &Shop) {
     for status in RELEASED {
         let key = format!("k-{status}");
         let before = shop.upstream.runs();
@@ -71,8 +69,7 @@ async fn transient_responses_free_the_key(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn server_error_is_an_unknown_outcome(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn server_error_is_an_unknown_outcome(shop: &Shop) {
     for (run, status) in (1..).zip(FAILED) {
         shop.upstream.answers(with_status(status));
         let key = format!("k-{status}");
@@ -111,8 +108,7 @@ async fn server_error_frees_the_key_where_the_guard_allows(store: &TestStore) {
 
 /// The service that says when to come again has not begun.
 #[store_test(service)]
-async fn unavailable_service_that_says_when_frees_the_key(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn unavailable_service_that_says_when_frees_the_key(shop: &Shop) {
     for (run, status) in (1..).zip([503, 500, 502, 504]) {
         shop.upstream.answers(move |_| {
             let answer = Response::builder().status(status).header("Retry-After", "7");
@@ -205,11 +201,10 @@ async fn response_at_the_limit_is_stored(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn streamed_response_passes_and_leaves_a_marker(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn streamed_response_passes_and_leaves_a_marker(shop: &Shop) {
     let kinds = ["text/event-stream", "Text/Event-Stream; charset=utf-8", "application/x-ndjson"];
     for (run, kind) in (1..).zip(kinds) {
-        let events = streams(&shop, kind);
+        let events = streams(shop, kind);
         let key = format!("k-{run}");
         let mut first = soon("the head", shop.order(&key).send()).await.expect("an answer");
         assert_eq!(first.status(), 200);
@@ -217,20 +212,19 @@ async fn streamed_response_passes_and_leaves_a_marker(store: &TestStore) {
             events.send(event).await.expect("the stream is open");
             let chunk = soon("the event", first.chunk()).await.expect("a chunk");
             assert_eq!(chunk.as_deref(), Some(event.as_bytes()));
-            leaves_a_mark(&shop, &key, 200).await;
+            leaves_a_mark(shop, &key, 200).await;
         }
         drop(events);
         shop.upstream.answers(|seen| created(seen.run));
         assert_eq!(soon("the end", first.chunk()).await.expect("the end"), None);
-        leaves_a_mark(&shop, &key, 200).await;
+        leaves_a_mark(shop, &key, 200).await;
         assert_eq!(shop.upstream.runs(), run);
     }
 }
 
 #[store_test(service)]
-async fn abandoned_stream_is_not_rerun(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
-    let events = streams(&shop, "text/event-stream");
+async fn abandoned_stream_is_not_rerun(shop: &Shop) {
+    let events = streams(shop, "text/event-stream");
     let mut first = soon("the head", shop.order("k-1").send()).await.expect("an answer");
     events.send("one").await.expect("the stream is open");
     assert_eq!(first.chunk().await.expect("a chunk").as_deref(), Some(&b"one"[..]));
@@ -239,13 +233,12 @@ async fn abandoned_stream_is_not_rerun(store: &TestStore) {
     for _ in 0..1000 {
         soon("room", events.send("more")).await.expect("the stream is open");
     }
-    leaves_a_mark(&shop, "k-1", 200).await;
+    leaves_a_mark(shop, "k-1", 200).await;
     assert_eq!(shop.upstream.runs(), 1);
 }
 
 #[store_test(service)]
-async fn unknown_outcome_is_resolved_by_a_response(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn unknown_outcome_is_resolved_by_a_response(shop: &Shop) {
     shop.upstream.answers(with_status(500));
     assert_eq!(shop.buy("k-1").await.status, 500);
     let fencing_token = shop.record("k-1").await["fencing_token"].clone();
@@ -264,8 +257,7 @@ async fn unknown_outcome_is_resolved_by_a_response(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn resolving_response_is_replayed_as_any_other(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn resolving_response_is_replayed_as_any_other(shop: &Shop) {
     shop.upstream.answers(|_| StatusCode::INTERNAL_SERVER_ERROR);
     let headers = json!({
         "Content-Length": "3", "Transfer-Encoding": "chunked", "Connection": "close",
@@ -292,8 +284,7 @@ async fn resolving_response_is_replayed_as_any_other(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn unknown_outcome_is_resolved_by_a_rerun(store: &TestStore) {
-    let shop = Shop::open(store.url()).await;
+async fn unknown_outcome_is_resolved_by_a_rerun(shop: &Shop) {
     shop.upstream.answers(with_status(500));
     assert_eq!(shop.buy("k-1").await.status, 500);
     let fencing_token = |seen: &ReceivedRequest| {

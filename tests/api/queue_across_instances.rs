@@ -40,7 +40,7 @@ async fn waiters_of_three_instances_are_served_in_order() {
             (granted.fencing_token(), number)
         });
     }
-    in_line(&services[0], WAITERS).await;
+    services[0].has_waiting("a", WAITERS).await;
     // They came all at once, and Redis says in which order it saw them.
     let came = line(&redis, WAITERS).await;
     assert!(!came.is_sorted(), "they came one by one: {came:?}");
@@ -78,7 +78,7 @@ async fn remaining_waiters_are_served_after_others_leave() {
             tokio::spawn(async move { wait(&service, &token).await })
         })
         .collect();
-    in_line(&services[0], WAITERS).await;
+    services[0].has_waiting("a", WAITERS).await;
     let came = line(&redis, WAITERS).await;
     let leaves = |number: usize| number.is_multiple_of(3);
     for (number, waiter) in waiters.iter().enumerate() {
@@ -87,7 +87,7 @@ async fn remaining_waiters_are_served_after_others_leave() {
         }
     }
     // They leave before their places would be lost by themselves.
-    let left = in_line(&services[0], WAITERS * 2 / 3);
+    let left = services[0].has_waiting("a", WAITERS * 2 / 3);
     timeout(Duration::from_secs(2), left).await.expect("they leave at once");
     assert_eq!(services[0].release("a", HOLDER).await.status, 204);
     let mut waiters: Vec<_> = waiters.into_iter().map(Some).collect();
@@ -128,7 +128,7 @@ async fn next_waiter_acquires_after_the_first_waiters_instance_is_paused() {
     let granted = is_served(next).await;
     // The paused waiter has lost its place, and waits for another turn.
     first.process.signal("-CONT");
-    in_line(&second.api, 1).await;
+    second.api.has_waiting("a", 1).await;
     assert_eq!(second.api.release("a", &token(1)).await.status, 204);
     let late = paused.answer().await;
     assert_eq!(late.status, 201, "{late:?}");
@@ -246,10 +246,10 @@ async fn two_in_line(first: &Instance, second: &Instance) -> (RawConnection, Joi
     let own_token = format!("Lock-Token: {}\r\n\r\n", token(0));
     let request = head.trim_end().to_owned() + "\r\n" + &own_token + body;
     let one = RawConnection::sending(first.api.address, &request).await;
-    in_line(&second.api, 1).await;
+    second.api.has_waiting("a", 1).await;
     let api = Arc::clone(&second.api);
     let other = tokio::spawn(async move { wait(&api, &token(1)).await });
-    in_line(&second.api, 2).await;
+    second.api.has_waiting("a", 2).await;
     (one, other)
 }
 
@@ -306,10 +306,6 @@ async fn hold(service: &Api) {
 async fn wait(service: &Api, token: &str) -> Answer {
     let request = service.request(Method::POST, "/v1/locks/a").header("Lock-Token", token);
     Answer::of(request.json(&json!({"wait_ms": 300_000, "ttl_ms": 600_000}))).await
-}
-
-async fn in_line(service: &Api, waiting: usize) {
-    eventually(async || (service.look("a").await.json["waiting"] == waiting).then_some(())).await;
 }
 
 fn token(number: usize) -> String {

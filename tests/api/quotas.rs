@@ -42,6 +42,11 @@ impl Fixture {
         self.send(Method::POST, path, body).await
     }
 
+    /// Asks until it is granted.
+    async fn gets(&self, path: &str) {
+        eventually(async || (self.create(path, json!({})).await.status == 201).then_some(())).await;
+    }
+
     /// The same of the identity without a quota.
     async fn create_free(&self, path: &str) -> Answer {
         let request = self.service.request(Method::POST, path).bearer_auth(&self.free);
@@ -110,11 +115,7 @@ async fn held_lock_counts_after_a_renewal_and_not_after_its_end() {
     }
     let fixture = Fixture::start("locks = 1").await;
     fixture.create("/v1/locks/a", json!({"ttl_ms": 1500})).await;
-    let free = async || {
-        let answer = fixture.create("/v1/locks/b", json!({})).await;
-        (answer.status == 201).then_some(())
-    };
-    eventually(free).await;
+    fixture.gets("/v1/locks/b").await;
 }
 
 #[tokio::test]
@@ -165,11 +166,7 @@ async fn stream_above_the_quota_is_refused_until_one_is_closed() {
     let held = eventually(hold).await;
     is_above(&fixture.create("/v1/locks/b", json!({})).await, "locks");
     drop(held);
-    let free = async || {
-        let answer = fixture.create("/v1/locks/b", json!({})).await;
-        (answer.status == 201).then_some(())
-    };
-    eventually(free).await;
+    fixture.gets("/v1/locks/b").await;
 }
 
 #[tokio::test]
@@ -245,11 +242,7 @@ async fn what_an_identity_has_outlives_a_new_reading_of_the_file() {
     assert_eq!(fixture.create("/v1/locks/a", json!({})).await.status, 201);
     is_above(&fixture.create("/v1/locks/b", json!({})).await, "locks");
     fixture.keyring.write(&fixture.keyring.text().replace("locks = 1", "locks = 2"));
-    let room = async || {
-        let answer = fixture.create("/v1/locks/b", json!({})).await;
-        (answer.status == 201).then_some(())
-    };
-    eventually(room).await;
+    fixture.gets("/v1/locks/b").await;
     is_above(&fixture.create("/v1/locks/c", json!({})).await, "locks");
 }
 
@@ -331,10 +324,6 @@ async fn quota_of_a_namespace_counts_what_is_below_its_prefix() {
     // A new reading of the file forgets nothing of it.
     let text = fixture.keyring.text().replace("locks = 3", "locks = 4");
     fixture.keyring.write(&text);
-    let room = async || {
-        let answer = fixture.create("/v1/locks/b", json!({})).await;
-        (answer.status == 201).then_some(())
-    };
-    eventually(room).await;
+    fixture.gets("/v1/locks/b").await;
     is_above(&fixture.create("/v1/locks/team%2Fd", json!({})).await, "locks");
 }

@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 /// Begins a run and gives the token of it.
-async fn begin(service: &Service, key: &str, path: &str, lease_ms: u64) -> String {
+pub(crate) async fn begin(service: &Service, key: &str, path: &str, lease_ms: u64) -> String {
     let url = format!("/v1/idempotency/{key}?method=POST&path={path}");
     let begin = service.request(Method::POST, &url).json(&json!({"lease_ms": lease_ms}));
     let begun = Answer::of(begin).await;
@@ -16,12 +16,28 @@ async fn begin(service: &Service, key: &str, path: &str, lease_ms: u64) -> Strin
     begun.token()
 }
 
-async fn complete(service: &Service, key: &str, path: &str) {
+pub(crate) async fn complete(service: &Service, key: &str, path: &str) {
     let token = begin(service, key, path, 60_000).await;
     let url = format!("/v1/idempotency/{key}?method=POST&path={path}");
     let answer = json!({"status": 201, "headers": {"Location": "/orders/17"}, "body": "secret"});
     let complete = service.request(Method::PUT, &url).header("Lock-Token", token).json(&answer);
     assert_eq!(Answer::of(complete).await.status, 200);
+}
+
+/// A service in which a shop has begun runs under `pay-1` and `order-1`; the keys of an operator who may read those
+/// that begin with `pay-` for it, and of a stranger who may read the same, but not for it.
+pub(crate) async fn used_by_a_shop() -> (Service, Keyring, [String; 2]) {
+    let mut keyring = Keyring::default();
+    let shop = keyring.add("shop", "allow = [{ keys = \"\", may = [\"use\"] }]");
+    let allow = "allow = [{ keys = \"pay-\", may = [\"read\"] }]";
+    let operator = keyring.add("operator", &format!("act_for = [\"shop\"]\n{allow}"));
+    let stranger = keyring.add("stranger", allow);
+    let service = Service::start_with(keyring.config()).await;
+    for key in ["pay-1", "order-1"] {
+        let begin = service.request(Method::POST, &format!("/v1/idempotency/{key}"));
+        assert_eq!(Answer::of(begin.bearer_auth(&shop)).await.status, 201);
+    }
+    (service, keyring, [operator, stranger])
 }
 
 async fn list(service: &Service, query: &str) -> Vec<Value> {
@@ -147,17 +163,8 @@ async fn unknown_outcome_of_a_call_leads_to_settling_it(service: &Service) {
 
 #[tokio::test]
 async fn list_has_what_its_reader_may_read_and_the_number_of_the_others() {
-    let mut keyring = Keyring::default();
-    let shop = keyring.add("shop", "allow = [{ keys = \"\", may = [\"use\"] }]");
-    let allow = "allow = [{ keys = \"pay-\", may = [\"read\"] }]";
-    let operator = keyring.add("operator", &format!("act_for = [\"shop\"]\n{allow}"));
-    let stranger = keyring.add("stranger", allow);
-    let service = Service::start_with(keyring.config()).await;
+    let (service, _keyring, [operator, stranger]) = used_by_a_shop().await;
     service.get("/v1/idempotency").await.is_problem(401, "unauthenticated");
-    for key in ["pay-1", "order-1"] {
-        let begin = service.request(Method::POST, &format!("/v1/idempotency/{key}"));
-        assert_eq!(Answer::of(begin.bearer_auth(&shop)).await.status, 201);
-    }
     let get = async |key: &str, path: &str| {
         Answer::of(service.request(Method::GET, path).bearer_auth(key)).await
     };

@@ -11,23 +11,47 @@ use keylatch_client::{
 use keylatch_core::lock::{LockName, Owner, ReleaseReply, Ttl};
 use keylatch_testkit::{Proxy, RedisServer, Service, eventually, redis_test, soon};
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use crate::KEYLATCH;
 
-fn client(service: &Service) -> Client {
+pub(crate) fn client(service: &Service) -> Client {
     Client::new(&service.url()).expect("a URL")
 }
 
-fn name(name: &str) -> LockName {
+pub(crate) fn name(name: &str) -> LockName {
     LockName::parse(name).expect("a name")
 }
 
-fn for_millis(ttl: u64) -> AcquireOptions {
+pub(crate) fn for_millis(ttl: u64) -> AcquireOptions {
     AcquireOptions { ttl: Ttl::from_millis(ttl).expect("a TTL"), ..AcquireOptions::default() }
 }
 
-fn waiting(options: AcquireOptions) -> AcquireOptions {
+pub(crate) fn waiting(options: AcquireOptions) -> AcquireOptions {
     AcquireOptions { wait: Duration::from_secs(15), ..options }
+}
+
+/// A service, a proxy in front of it, and a client that goes through the proxy.
+pub(crate) async fn by_proxy() -> (Service, Proxy, Client) {
+    let (service, proxy) = Service::behind_proxy().await;
+    let client = Client::new(&proxy.http_url()).expect("a URL");
+    (service, proxy, client)
+}
+
+/// A service, and a client of it.
+pub(crate) async fn with_client() -> (Service, Client) {
+    let service = Service::start("memory:").await;
+    let client = client(&service);
+    (service, client)
+}
+
+/// Waits until the guard or run is lost; says why.
+pub(crate) async fn lost(token: CancellationToken, status: impl Fn() -> LeaseStatus) -> LossReason {
+    soon("the loss", token.cancelled()).await;
+    match status() {
+        LeaseStatus::Lost(lost) => lost,
+        other => panic!("cancelled and not lost: {other:?}"),
+    }
 }
 
 async fn guard(client: &Client, lock: &str, options: &AcquireOptions) -> LockGuard {
@@ -44,19 +68,9 @@ async fn held(client: &Client, lock: &str, options: &AcquireOptions) -> Holder {
     }
 }
 
-/// Waits until the guard is lost; says why.
-async fn lost(guard: &LockGuard) -> LossReason {
-    soon("the loss", guard.lost().cancelled()).await;
-    match guard.status() {
-        LeaseStatus::Lost(lost) => lost,
-        _ => panic!("cancelled and not lost: {guard:?}"),
-    }
-}
-
 #[tokio::test]
 async fn guard_shows_its_lease_and_releases_it() {
-    let service = Service::start("memory:").await;
-    let client = client(&service);
+    let (service, client) = with_client().await;
     let owner = Owner::parse("alice").expect("a label");
     let options = AcquireOptions { owner, ..for_millis(30_000) };
     for lock in ["deploy", "a/b c", "..", "ünï%2F{x}?#"] {
@@ -81,8 +95,7 @@ async fn guard_shows_its_lease_and_releases_it() {
 
 #[tokio::test]
 async fn guard_is_renewed_past_its_ttl() {
-    let service = Service::start("memory:").await;
-    let client = client(&service);
+    let (_service, client) = with_client().await;
     let guard = guard(&client, "a", &for_millis(6000)).await;
     // Another client waits for longer than the TTL and does not get the lock.
     let patient = AcquireOptions { wait: Duration::from_secs(7), ..for_millis(6000) };
@@ -94,8 +107,7 @@ async fn guard_is_renewed_past_its_ttl() {
 
 #[tokio::test]
 async fn waiting_client_acquires_after_release() {
-    let service = Service::start("memory:").await;
-    let client = client(&service);
+    let (_service, client) = with_client().await;
     let first = guard(&client, "a", &for_millis(30_000)).await;
     let fencing_token = first.fencing_token();
     let options = waiting(for_millis(30_000));
@@ -107,8 +119,7 @@ async fn waiting_client_acquires_after_release() {
 
 #[tokio::test]
 async fn lease_granted_late_in_a_wait_has_its_full_ttl() {
-    let service = Service::start("memory:").await;
-    let client = client(&service);
+    let (service, client) = with_client().await;
     service.create("a", &json!({"ttl_ms": 1500})).await;
     let guard = guard(&client, "a", &waiting(for_millis(20_000))).await;
     assert!(guard.valid_for() > Duration::from_secs(15), "{guard:?}");
@@ -118,9 +129,7 @@ async fn lease_granted_late_in_a_wait_has_its_full_ttl() {
 
 #[tokio::test]
 async fn nearly_expired_lease_is_renewed_before_use() {
-    let service = Service::start("memory:").await;
-    let proxy = Proxy::start(service.address.to_string()).await;
-    let client = Client::new(&proxy.http_url()).expect("a URL");
+    let (service, proxy, client) = by_proxy().await;
     proxy.lose_answers();
     let options = waiting(for_millis(4000));
     let nearly_over = async {
@@ -140,8 +149,7 @@ async fn nearly_expired_lease_is_renewed_before_use() {
 
 #[tokio::test]
 async fn dropped_guard_releases_its_lock() {
-    let service = Service::start("memory:").await;
-    let client = client(&service);
+    let (service, client) = with_client().await;
     drop(guard(&client, "a", &for_millis(30_000)).await);
     soon("the release", client.close()).await;
     assert_eq!(service.look("a").await.status, 404);
@@ -149,9 +157,7 @@ async fn dropped_guard_releases_its_lock() {
 
 #[tokio::test]
 async fn unheard_grant_is_withdrawn() {
-    let service = Service::start("memory:").await;
-    let proxy = Proxy::start(service.address.to_string()).await;
-    let client = Client::new(&proxy.http_url()).expect("a URL");
+    let (service, proxy, client) = by_proxy().await;
     proxy.lose_answers();
     let unheard = client.acquire(&name("a"), &for_millis(60_000)).await;
     assert!(matches!(unheard, Err(Error::Unanswered(_))), "{unheard:?}");
@@ -162,9 +168,7 @@ async fn unheard_grant_is_withdrawn() {
 
 #[tokio::test]
 async fn lost_answer_of_an_acquire_is_retried() {
-    let service = Service::start("memory:").await;
-    let proxy = Proxy::start(service.address.to_string()).await;
-    let client = Client::new(&proxy.http_url()).expect("a URL");
+    let (service, proxy, client) = by_proxy().await;
     proxy.lose_answers();
     let options = waiting(for_millis(60_000));
     let granted = async {
@@ -182,13 +186,11 @@ async fn lost_answer_of_an_acquire_is_retried() {
 
 #[tokio::test]
 async fn release_with_a_lost_answer_succeeds() {
-    let service = Service::start("memory:").await;
-    let proxy = Proxy::start(service.address.to_string()).await;
-    let client = Client::new(&proxy.http_url()).expect("a URL");
+    let (service, proxy, client) = by_proxy().await;
     let guard = guard(&client, "a", &for_millis(60_000)).await;
     proxy.lose_answers();
     let released = async {
-        eventually(async || (service.look("a").await.status == 404).then_some(())).await;
+        service.is_free("a").await;
         proxy.forward();
     };
     let (closed, ()) = tokio::join!(guard.close(), released);
@@ -197,8 +199,7 @@ async fn release_with_a_lost_answer_succeeds() {
 
 #[tokio::test]
 async fn late_starting_service_is_awaited() {
-    let service = Service::start("memory:").await;
-    let proxy = Proxy::start(service.address.to_string()).await;
+    let (_service, proxy) = Service::behind_proxy().await;
     proxy.refuse();
     let client = Client::new(&proxy.http_url()).expect("a URL");
     let none = client.acquire(&name("a"), &for_millis(30_000)).await;
@@ -210,27 +211,25 @@ async fn late_starting_service_is_awaited() {
 
 #[redis_test]
 async fn expired_lock_is_reported_lost() {
-    let redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
+    let (redis, service) = Service::on_redis().await;
     let guard = guard(&client(&service), "a", &for_millis(1500)).await;
     let mut standing = guard.watch();
     redis.run::<()>(&["FLUSHALL"]).await;
     soon("the news", standing.wait_for(|standing| *standing != LeaseStatus::Held))
         .await
         .expect("it");
-    assert_eq!(lost(&guard).await, LossReason::NotHeld);
+    assert_eq!(lost(guard.lost(), || guard.status()).await, LossReason::NotHeld);
     assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::NotHeld);
 }
 
 #[redis_test]
 async fn lock_held_by_another_is_reported_lost() {
-    let redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
+    let (redis, service) = Service::on_redis().await;
     let guard = guard(&client(&service), "a", &for_millis(3000)).await;
     redis.run::<()>(&["FLUSHALL"]).await;
     let other = service.create("a", &json!({})).await;
     assert_eq!(other.status, 201, "{other:?}");
-    assert_eq!(lost(&guard).await, LossReason::TakenOver);
+    assert_eq!(lost(guard.lost(), || guard.status()).await, LossReason::TakenOver);
     assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::Mismatch);
     assert_eq!(
         service.look("a").await.fencing_token(),
@@ -241,12 +240,10 @@ async fn lock_held_by_another_is_reported_lost() {
 
 #[tokio::test]
 async fn unreachable_service_is_reported_before_validity_ends() {
-    let service = Service::start("memory:").await;
-    let proxy = Proxy::start(service.address.to_string()).await;
-    let client = Client::new(&proxy.http_url()).expect("a URL");
+    let (service, proxy, client) = by_proxy().await;
     let guard = guard(&client, "a", &for_millis(6000)).await;
     proxy.refuse();
-    let why = lost(&guard).await;
+    let why = lost(guard.lost(), || guard.status()).await;
     let still_mine = service.look("a").await;
     assert!(matches!(why, LossReason::Unrenewed(_)), "{why:?}");
     assert!(!guard.valid_for().is_zero());
@@ -259,7 +256,7 @@ async fn hanging_service_is_reported_before_validity_ends() {
     let client = Client::new(&format!("http://{}", service.address)).expect("a URL");
     let guard = guard(&client, "a", &for_millis(6000)).await;
     service.signal("-STOP");
-    let why = lost(&guard).await;
+    let why = lost(guard.lost(), || guard.status()).await;
     assert!(!guard.valid_for().is_zero());
     assert!(matches!(&why, LossReason::Unrenewed(why) if why.contains("no answer")), "{why:?}");
     service.signal("-CONT");
@@ -268,8 +265,7 @@ async fn hanging_service_is_reported_before_validity_ends() {
 
 #[tokio::test]
 async fn refused_upgrade_is_reported_at_once_and_changes_nothing() {
-    let service = Service::start("memory:").await;
-    let client = client(&service);
+    let (service, client) = with_client().await;
     let shared = AcquireOptions { limit: Limit::Shared, ..for_millis(60_000) };
     let readers = [guard(&client, "a", &shared).await, guard(&client, "a", &shared).await];
     let token = Some(readers[0].token().clone());
@@ -305,9 +301,7 @@ fn invalid_url_is_refused() {
 
 #[tokio::test]
 async fn run_that_is_not_renewed_is_reported_lost() {
-    let service = Service::start("memory:").await;
-    let proxy = Proxy::start(service.address.to_string()).await;
-    let client = Client::new(&proxy.http_url()).expect("a URL");
+    let (_service, proxy, client) = by_proxy().await;
     let options = OnceOptions { lease: Duration::from_secs(4), ..OnceOptions::default() };
     let BeginReply::Begun(run) = client.begin("mail-17", &options).await.expect("an answer") else {
         panic!("no run was before");
@@ -336,7 +330,7 @@ async fn late_event_does_not_lengthen_a_hold() {
 
     let next = guard(&client(&other), "a", &waiting(for_millis(30_000))).await;
     assert_eq!(held.valid_for(), Duration::ZERO, "two hold the lock");
-    assert!(matches!(lost(&held).await, LossReason::Unrenewed(_)));
+    assert!(matches!(lost(held.lost(), || held.status()).await, LossReason::Unrenewed(_)));
     assert!(next.fencing_token() > held.fencing_token());
     renewing.signal("-CONT");
 }

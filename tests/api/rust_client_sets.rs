@@ -7,33 +7,18 @@ use std::time::Duration;
 
 use keylatch_client::{
     AcquireOptions, AcquireReply, AcquireSetReply, Client, EntryName, Error, Holder, LeaseStatus,
-    Limit, LockName, LockSet, LossReason, Owner, ReleaseReply, SetGuard, Slots, Token, Ttl,
+    Limit, LockSet, LossReason, Owner, ReleaseReply, SetGuard, Slots, Token,
 };
-use keylatch_testkit::{Answer, Proxy, Service, eventually, soon};
-use reqwest::Method;
+use keylatch_testkit::{Service, eventually, soon};
 use serde_json::json;
+
+use crate::rust_client::{by_proxy, client, for_millis, lost, name, waiting, with_client};
 
 /// As long as a client can wait: a test that hangs has waited.
 const FOR_EVER: Duration = Duration::MAX;
 
-fn client(service: &Service) -> Client {
-    Client::new(&service.url()).expect("a URL")
-}
-
-fn name(name: &str) -> LockName {
-    LockName::parse(name).expect("a name")
-}
-
 fn set(names: &[&str]) -> LockSet {
     LockSet::new(names.iter().copied().map(name).collect()).expect("a set")
-}
-
-fn for_millis(ttl: u64) -> AcquireOptions {
-    AcquireOptions { ttl: Ttl::from_millis(ttl).expect("a TTL"), ..AcquireOptions::default() }
-}
-
-fn waiting(options: AcquireOptions) -> AcquireOptions {
-    AcquireOptions { wait: Duration::from_secs(15), ..options }
 }
 
 async fn guard(client: &Client, names: &[&str], options: &AcquireOptions) -> SetGuard {
@@ -49,15 +34,6 @@ async fn held(client: &Client, names: &[&str], options: &AcquireOptions) -> (Str
             (name.as_str().to_owned(), holder.expect("a holder"))
         }
         other => panic!("{names:?} are held: {other:?}"),
-    }
-}
-
-/// Waits until the guard is lost; says why.
-async fn lost(guard: &SetGuard) -> LossReason {
-    soon("the loss", guard.lost().cancelled()).await;
-    match guard.status() {
-        LeaseStatus::Lost(lost) => lost,
-        _ => panic!("cancelled and not lost: {guard:?}"),
     }
 }
 
@@ -80,8 +56,7 @@ async fn is_free(service: &Service, name: &str) {
 
 #[tokio::test]
 async fn set_guard_shows_each_lock_and_releases_all() {
-    let service = Service::start("memory:").await;
-    let client = client(&service);
+    let (service, client) = with_client().await;
     let owner = Owner::parse("alice").expect("a label");
     let names = ["b", "a/b c", "..", "ünï%2F{x}?#&name=c+d"];
     let options = AcquireOptions { owner, ..for_millis(30_000) };
@@ -114,8 +89,7 @@ async fn refused_set_names_the_held_lock_and_holds_none() {
 
 #[tokio::test]
 async fn set_is_renewed_past_its_ttl_by_one_request() {
-    let service = Service::start("memory:").await;
-    let client = client(&service);
+    let (service, client) = with_client().await;
     let guard = guard(&client, &["a", "b"], &for_millis(5000)).await;
     for lock in ["a", "b"] {
         // Another client waits for longer than the TTL and does not get the lock.
@@ -131,8 +105,7 @@ async fn set_is_renewed_past_its_ttl_by_one_request() {
 
 #[tokio::test]
 async fn waiting_set_is_granted_after_the_release_of_its_last_lock() {
-    let service = Service::start("memory:").await;
-    let client = client(&service);
+    let (service, client) = with_client().await;
     let before = service.create("b", &json!({"ttl_ms": 60_000})).await;
     let options = waiting(for_millis(30_000));
     let release = async {
@@ -148,8 +121,7 @@ async fn waiting_set_is_granted_after_the_release_of_its_last_lock() {
 
 #[tokio::test]
 async fn counted_set_has_a_slot_of_each_lock() {
-    let service = Service::start("memory:").await;
-    let client = client(&service);
+    let (service, client) = with_client().await;
     let limit = Limit::Counted(Slots::new(2).expect("a limit"));
     let options = AcquireOptions { limit, ..for_millis(30_000) };
     let before = service.create("b", &json!({"mode": "shared", "limit": 2})).await;
@@ -161,12 +133,11 @@ async fn counted_set_has_a_slot_of_each_lock() {
 
 #[tokio::test]
 async fn lost_lock_is_named_and_the_others_are_released() {
-    let service = Service::start("memory:").await;
-    let client = client(&service);
+    let (service, client) = with_client().await;
     let guard = guard(&client, &["a", "b", "c"], &for_millis(3000)).await;
     assert_eq!(service.release("b", guard.token().expose()).await.status, 204);
     let other = service.create("b", &json!({"ttl_ms": 60_000})).await;
-    let why = lost(&guard).await;
+    let why = lost(guard.lost(), || guard.status()).await;
     assert_eq!(why, one_of_set("b", LossReason::TakenOver));
     assert_eq!(why.to_string(), "`b`: the lease has ended: another client holds the lock");
     assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::Mismatch);
@@ -177,32 +148,29 @@ async fn lost_lock_is_named_and_the_others_are_released() {
 
 #[tokio::test]
 async fn broken_lock_of_a_set_is_named_with_the_reason() {
-    let service = Service::start("memory:").await;
-    let client = client(&service);
+    let (service, client) = with_client().await;
     let guard = guard(&client, &["a", "b"], &for_millis(3000)).await;
     let fencing_token = guard.locks()[1].fencing_token.get();
-    let body = json!({"reason": "it hangs", "fencing_token": fencing_token});
-    let request = service.request(Method::POST, "/v1/locks/b/break").json(&body);
-    assert_eq!(Answer::of(request).await.status, 200);
-    assert_eq!(lost(&guard).await, one_of_set("b", LossReason::Broken("it hangs".to_owned())));
+    service.break_lease("b", fencing_token).await;
+    assert_eq!(
+        lost(guard.lost(), || guard.status()).await,
+        one_of_set("b", LossReason::Broken("it hangs".to_owned()))
+    );
 }
 
 #[tokio::test]
 async fn unreachable_service_is_reported_before_the_validity_of_a_set_ends() {
-    let service = Service::start("memory:").await;
-    let proxy = Proxy::start(service.address.to_string()).await;
-    let client = Client::new(&proxy.http_url()).expect("a URL");
+    let (_service, proxy, client) = by_proxy().await;
     let guard = guard(&client, &["a", "b"], &for_millis(6000)).await;
     proxy.refuse();
-    let why = lost(&guard).await;
+    let why = lost(guard.lost(), || guard.status()).await;
     assert!(matches!(why, LossReason::Unrenewed(_)), "{why:?}");
     assert!(!guard.valid_for().is_zero());
 }
 
 #[tokio::test]
 async fn dropped_set_guard_releases_its_locks() {
-    let service = Service::start("memory:").await;
-    let client = client(&service);
+    let (service, client) = with_client().await;
     drop(guard(&client, &["a", "b"], &for_millis(30_000)).await);
     soon("the release", client.close()).await;
     is_free(&service, "a").await;
@@ -211,9 +179,7 @@ async fn dropped_set_guard_releases_its_locks() {
 
 #[tokio::test]
 async fn unheard_grant_of_a_set_is_withdrawn() {
-    let service = Service::start("memory:").await;
-    let proxy = Proxy::start(service.address.to_string()).await;
-    let client = Client::new(&proxy.http_url()).expect("a URL");
+    let (service, proxy, client) = by_proxy().await;
     proxy.lose_answers();
     let unheard = client.acquire_set(&set(&["a", "b"]), &for_millis(60_000)).await;
     assert!(matches!(unheard, Err(Error::Unanswered(_))), "{unheard:?}");
@@ -225,9 +191,7 @@ async fn unheard_grant_of_a_set_is_withdrawn() {
 
 #[tokio::test]
 async fn lost_answers_of_a_set_are_repeated() {
-    let service = Service::start("memory:").await;
-    let proxy = Proxy::start(service.address.to_string()).await;
-    let client = Client::new(&proxy.http_url()).expect("a URL");
+    let (service, proxy, client) = by_proxy().await;
     proxy.lose_answers();
     let options = waiting(for_millis(60_000));
     let granted = async {
@@ -243,7 +207,7 @@ async fn lost_answers_of_a_set_are_repeated() {
     assert_eq!(guard.locks()[1].fencing_token.get(), granted, "the same grant");
     proxy.lose_answers();
     let released = async {
-        eventually(async || (service.look("a").await.status == 404).then_some(())).await;
+        service.is_free("a").await;
         proxy.forward();
     };
     let (closed, ()) = tokio::join!(guard.close(), released);
@@ -252,8 +216,7 @@ async fn lost_answers_of_a_set_are_repeated() {
 
 #[tokio::test]
 async fn kept_set_is_renewed_and_stays_with_its_token() {
-    let service = Service::start("memory:").await;
-    let client = client(&service);
+    let (service, client) = with_client().await;
     let outer = guard(&client, &["a", "b", "c"], &for_millis(6000)).await;
     let token = Some(outer.token().clone());
     let options = AcquireOptions { token, keep: true, ..for_millis(2000) };

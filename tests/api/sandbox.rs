@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use keylatch_testkit::{Answer, Api, Service, Shop, config, eventually, store_test};
+use keylatch_testkit::{Answer, Api, Service, Shop, eventually, store_test};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
@@ -119,9 +119,7 @@ async fn plain_form_redirects_and_orders_once(service: &Service) {
 
 #[tokio::test]
 async fn overloaded_service_runs_nothing_and_names_the_next_key() {
-    let mut config = config("memory:");
-    config.server.max_requests = 1;
-    let service = Service::start_with(config).await;
+    let service = Service::set(|config| config.server.max_requests = 1).await;
     let body = json!({"amount": 1, "currency": "EUR", "delay_ms": 1000});
     let first = tokio::spawn(Answer::of(order(&service, "/v1/orders", "k-1", &body)));
     let shed = eventually(async || {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::join_all;
-use keylatch_testkit::{Answer, Dice, Service, TestStore, eventually, seed, soon, store_test};
+use keylatch_testkit::{Answer, Dice, Service, TestStore, seed, soon, store_test};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -67,7 +67,7 @@ async fn waiting_set_holds_nothing_and_is_before_those_that_come_later(service: 
     let body = waiting();
     let alice = service.create_set_as(&["a", "b"], ALICE, &body);
     let rest = async {
-        in_line(service, "b", 1).await;
+        service.has_waiting("b", 1).await;
         service.look("a").await.is_problem(404, "lock-not-held");
         let late = service.create_as("a", CAROL, &minute()).await;
         late.is_problem(409, "lock-held");
@@ -87,7 +87,7 @@ async fn set_is_served_when_the_last_of_its_locks_is_free(service: &Service) {
     let body = waiting();
     let alice = service.create_set_as(&all, ALICE, &body);
     let rest = async {
-        in_line(service, "c", 1).await;
+        service.has_waiting("c", 1).await;
         for (name, token) in [("b", BOB), ("c", CAROL), ("a", BOB)] {
             let look = service.look(name).await;
             assert_ne!(look.json["owner"], json!("alice"), "{name} went first");
@@ -162,9 +162,7 @@ async fn release_ends_all_that_the_token_holds_and_says_which_were_lost(service:
 #[store_test(service, sets)]
 async fn broken_lease_of_one_lock_stops_the_renewal_of_all(service: &Service) {
     let created = service.create_set_as(&["a", "b"], ALICE, &minute()).await;
-    let body = json!({"reason": "it hangs", "fencing_token": fences(&created)["b"]});
-    let request = service.request(Method::POST, "/v1/locks/b/break").json(&body);
-    assert_eq!(Answer::of(request).await.status, 200);
+    service.break_lease("b", fences(&created)["b"]).await;
     let refused = service.renew_set(&["a", "b"], ALICE, &minute()).await;
     refused.is_problem(409, "lock-broken");
     assert_eq!(refused.json["broken"]["reason"], "it hangs");
@@ -191,14 +189,11 @@ async fn client_that_goes_away_leaves_all_lines(service: &Service) {
         let gone = service.create_set_as(&["a", "b"], ALICE, &body);
         tokio::select! {
             granted = gone => panic!("{granted:?}"),
-            () = in_line(service, "b", 1) => {}
+            () = service.has_waiting("b", 1) => {}
         }
     }
-    in_line(service, "b", 0).await;
-    eventually(async || {
-        (service.create_as("a", CAROL, &minute()).await.status == 201).then_some(())
-    })
-    .await;
+    service.has_waiting("b", 0).await;
+    service.granted("a").await;
 }
 
 #[store_test(service, sets)]
@@ -209,11 +204,8 @@ async fn wait_that_is_over_reports_the_lock_and_leaves_all_lines(service: &Servi
     refused.is_problem(409, "lock-held");
     assert_eq!(refused.json["name"], "b");
     assert!(refused.json["waited_ms"].as_u64().is_some_and(|waited| waited >= 200));
-    in_line(service, "b", 0).await;
-    eventually(async || {
-        (service.create_as("a", CAROL, &minute()).await.status == 201).then_some(())
-    })
-    .await;
+    service.has_waiting("b", 0).await;
+    service.granted("a").await;
 }
 
 #[store_test(service, sets)]
@@ -335,11 +327,6 @@ async fn three_on(store: &TestStore) -> [Arc<Service>; 3] {
     let services = join_all((0..3).map(|_| Service::start_with(store.config()))).await;
     let services: Vec<_> = services.into_iter().map(Arc::new).collect();
     services.try_into().expect("three services")
-}
-
-/// Waits until so many are in the queue for a lock.
-async fn in_line(service: &Service, name: &str, waiting: u64) {
-    eventually(async || (service.look(name).await.json["waiting"] == waiting).then_some(())).await;
 }
 
 fn locks(answer: &Answer) -> &[Value] {

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use keylatch_testkit::{Answer, Api, EventStream, Service, eventually, store_test};
+use keylatch_testkit::{Answer, Api, EventStream, Service, store_test};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -100,7 +100,7 @@ async fn reader_behind_a_writer_in_line_waits(service: &Service) {
         service.create_as("book", ALICE, &body).await
     };
     let rest = async {
-        eventually(async || (service.look("book").await.json["waiting"] == 1).then_some(())).await;
+        service.has_waiting("book", 1).await;
         let reader = service.create("book", &shared()).await;
         reader.is_problem(409, "lock-held");
         assert_eq!(reader.json["ahead"], 1, "{reader:?}");
@@ -117,7 +117,7 @@ async fn readers_behind_a_writer_come_in_together(service: &Service) {
     let body = json!({"mode": "shared", "wait_ms": 60_000, "ttl_ms": 60_000});
     let readers = async { join_all((0..5).map(|_| service.create("gate", &body))).await };
     let opening = async {
-        eventually(async || (service.look("gate").await.json["waiting"] == 5).then_some(())).await;
+        service.has_waiting("gate", 5).await;
         assert_eq!(service.release("gate", &writer.token()).await.status, 204);
     };
     let (readers, ()) = tokio::join!(readers, opening);

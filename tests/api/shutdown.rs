@@ -113,7 +113,7 @@ async fn waiters_read_503_at_once_and_keep_their_place_in_the_store() {
     assert_eq!(other.create_as("a", holder, &json!({})).await.status, 201);
     let wait = json!({"wait_ms": 60_000});
     let (answer, ()) = tokio::join!(api.create_as("a", waiter, &wait), async {
-        eventually(async || (other.look("a").await.json["waiting"] == 1).then_some(())).await;
+        other.has_waiting("a", 1).await;
         leaving.signal("-TERM");
     });
     answer.is_problem(503, "overloaded");

@@ -13,8 +13,7 @@ const TOKEN: &str = "a-token-of-the-clients-own";
 
 #[tokio::test]
 async fn client_that_leaves_during_acquire_leaves_no_lock() {
-    let redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
+    let (redis, service) = Service::on_redis().await;
     for token in [None, Some(TOKEN)] {
         redis.pause();
         let mut request =
@@ -28,7 +27,7 @@ async fn client_that_leaves_during_acquire_leaves_no_lock() {
         let fencing_token =
             eventually(async || redis.run::<Option<u64>>(&["GET", &fence_key("deploy")]).await)
                 .await;
-        eventually(async || (service.look("deploy").await.status == 404).then_some(())).await;
+        service.is_free("deploy").await;
         let next = service.create("deploy", &json!({})).await;
         assert_eq!(next.status, 201, "{next:?}");
         assert!(next.fencing_token() > fencing_token);
@@ -39,8 +38,7 @@ async fn client_that_leaves_during_acquire_leaves_no_lock() {
 
 #[tokio::test]
 async fn repeat_keeps_the_grant_of_a_client_that_left() {
-    let redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
+    let (redis, service) = Service::on_redis().await;
     redis.pause();
     let leaving = service.request(Method::POST, "/v1/locks/deploy").header("Lock-Token", TOKEN);
     assert!(leaving.timeout(Duration::from_millis(200)).send().await.is_err());
@@ -131,7 +129,7 @@ async fn unreported_grant_is_withdrawn() {
     // The service made the token, so no client can ever repeat this request.
     service.create("deploy", &json!({})).await.is_problem(503, "store-unavailable");
     proxy.forward();
-    eventually(async || (service.look("deploy").await.status == 404).then_some(())).await;
+    service.is_free("deploy").await;
 }
 
 #[tokio::test]
@@ -185,21 +183,19 @@ async fn paused_redis_is_an_unknown_outcome() {
 
 #[tokio::test]
 async fn grant_after_its_lease_is_withdrawn() {
-    let redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
+    let (redis, service) = Service::on_redis().await;
     eventually(async || (service.get("/readyz").await.status == 200).then_some(())).await;
     redis.pause();
     let (paused, body) = (Instant::now(), json!({"ttl_ms": 100}));
     let over = async || (paused.elapsed() > Duration::from_millis(200)).then(|| redis.resume());
     let (slow, ()) = tokio::join!(service.create("deploy", &body), eventually(over));
     slow.is_problem(503, "store-too-slow");
-    eventually(async || (service.look("deploy").await.status == 404).then_some(())).await;
+    service.is_free("deploy").await;
 }
 
 #[tokio::test]
 async fn scripts_survive_script_flush() {
-    let redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
+    let (redis, service) = Service::on_redis().await;
     for round in 0..20 {
         let lease = service.create("deploy", &json!({})).await;
         assert_eq!(lease.status, 201, "round {round}: {lease:?}");
@@ -243,8 +239,7 @@ async fn redis_demoted_to_replica_is_left() {
 
 #[tokio::test]
 async fn foreign_value_in_a_lock_key_is_an_error_and_stays() {
-    let redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
+    let (redis, service) = Service::on_redis().await;
     let key = fence_key("deploy").replace("fence", "lock:deploy");
     let () = redis.run(&["SET", &key, "not ours"]).await;
     for answer in [service.create("deploy", &json!({})).await, service.look("deploy").await] {
@@ -256,8 +251,7 @@ async fn foreign_value_in_a_lock_key_is_an_error_and_stays() {
 
 #[tokio::test]
 async fn unreadable_lock_does_not_hide_others_in_a_listing() {
-    let redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
+    let (redis, service) = Service::on_redis().await;
     assert_eq!(service.create("deploy", &json!({})).await.status, 201);
     let key = fence_key("broken").replace("fence", "lock:broken");
     let () = redis.run(&["HSET", &key, "token", "x", "fence", "not a number"]).await;
@@ -285,8 +279,7 @@ async fn instances_share_the_locks_of_one_redis() {
 
 #[tokio::test]
 async fn removed_expiry_prolongs_no_lease() {
-    let redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
+    let (redis, service) = Service::on_redis().await;
     let lease = service.create("deploy", &json!({"ttl_ms": 60_000})).await;
     let keys: Vec<String> = redis.run(&["KEYS", "*}:lock:*"]).await;
     let [key] = &keys[..] else { panic!("one lock: {keys:?}") };

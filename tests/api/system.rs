@@ -200,8 +200,7 @@ async fn requests_are_counted_by_route() {
 
 #[redis_test]
 async fn waiters_and_withdrawn_grants_are_counted() {
-    let redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
+    let (redis, service) = Service::on_redis().await;
     service.reaches("keylatch_lock_withdrawn_grants_total", 0).await;
     redis.pause();
     let leaving = service.request(Method::POST, "/v1/locks/deploy");
@@ -306,17 +305,6 @@ async fn unsafe_request_id_is_replaced() {
         let plain = |byte: &u8| byte.is_ascii_graphic();
         assert!((1..=128).contains(&given.len()) && given.iter().all(plain), "{given:?}");
     }
-}
-
-#[tokio::test]
-async fn root_redirects_clients_to_the_docs() {
-    let service = Service::start("memory:").await;
-    let redirect = service.get("/").await;
-    assert!(redirect.status.is_redirection(), "{redirect:?}");
-    assert_eq!(redirect.header("location"), "/docs/");
-    let docs = service.get("/docs/").await;
-    assert_eq!(docs.status, 200);
-    assert!(docs.header("content-type").starts_with("text/html"), "{docs:?}");
 }
 
 #[tokio::test]

@@ -90,7 +90,7 @@ const SECOND: &str = "the-second-who-waits-here";
 async fn waiter_acquires_after_release(service: &Service) {
     hold(service).await;
     let waiter = wait(service, FIRST, 60_000);
-    in_line(service, 1).await;
+    service.has_waiting("deploy", 1).await;
     assert!(!waiter.is_finished());
     service.release("deploy", HOLDER).await;
     let answer = soon("the waiter", waiter).await.unwrap();
@@ -132,7 +132,7 @@ async fn waiters_are_served_in_order(service: &Service) {
     let mut waiters = Vec::new();
     for number in 0..10 {
         waiters.push(wait(service, &token(number), 60_000));
-        in_line(service, number + 1).await;
+        service.has_waiting("deploy", number + 1).await;
     }
     let late = soon("one more", wait(service, "one-who-will-not-wait", 1)).await.unwrap();
     assert_eq!(late.json["ahead"], 10, "{late:?}");
@@ -152,7 +152,7 @@ async fn waiters_are_served_in_order(service: &Service) {
 async fn request_without_wait_does_not_overtake_the_queue(service: &Service) {
     hold(service).await;
     let waiter = wait(service, FIRST, 60_000);
-    in_line(service, 1).await;
+    service.has_waiting("deploy", 1).await;
     // Asks over and over without waiting, while the lock changes hands.
     let nothing = json!({});
     let greedy = join_all((0..20).map(|_| service.create("deploy", &nothing)));
@@ -168,9 +168,9 @@ async fn request_without_wait_does_not_overtake_the_queue(service: &Service) {
 async fn disconnected_waiter_leaves_queue(service: &Service) {
     hold(service).await;
     let gone = wait(service, "one-who-goes-away-early", 60_000);
-    in_line(service, 1).await;
+    service.has_waiting("deploy", 1).await;
     let waiter = wait(service, "one-who-stays-in-line", 60_000);
-    in_line(service, 2).await;
+    service.has_waiting("deploy", 2).await;
     gone.abort();
     only_left(service, 1).await;
     service.release("deploy", HOLDER).await;
@@ -186,7 +186,7 @@ async fn grant_to_a_disconnected_waiter_is_withdrawn(service: &Service) {
         let body = r#"{"wait_ms":60000}"#;
         let request = post_head(&format!("/v1/locks/{name}"), body.len()) + body;
         let client = RawConnection::sending(service.address, &request).await;
-        eventually(async || (service.look(&name).await.json["waiting"] == 1).then_some(())).await;
+        service.has_waiting(&name, 1).await;
         // The client goes, and its turn comes before the service may have seen that.
         client.hang_up().await;
         let released = service.release(&name, HOLDER).await;
@@ -200,9 +200,9 @@ async fn grant_to_a_disconnected_waiter_is_withdrawn(service: &Service) {
 async fn same_token_keeps_its_queue_position(service: &Service) {
     hold(service).await;
     let first = wait(service, "one-who-asks-again-later", 60_000);
-    in_line(service, 1).await;
+    service.has_waiting("deploy", 1).await;
     let second = wait(service, SECOND, 60_000);
-    in_line(service, 2).await;
+    service.has_waiting("deploy", 2).await;
     // Another request with the first one's token is in its place, and the first one may go.
     let again = service.request(Method::POST, "/v1/locks/deploy/hold");
     let again = again.header("Lock-Token", "one-who-asks-again-later");
@@ -218,9 +218,10 @@ async fn same_token_keeps_its_queue_position(service: &Service) {
 
 #[tokio::test]
 async fn waiters_leave_room_for_a_release_and_for_health() {
-    let mut config = config("memory:");
-    (config.server.max_connections, config.server.max_requests) = (20, 20);
-    let service = Service::start_with(config).await;
+    let service = Service::set(|config| {
+        (config.server.max_connections, config.server.max_requests) = (20, 20)
+    })
+    .await;
     hold(&service).await;
     let waiters: Vec<_> = (0..30)
         .map(|number| wait(&service, &format!("a-token-of-waiter-{number}"), 60_000))
@@ -263,9 +264,7 @@ async fn free_lock_is_granted_without_waiting(service: &Service) {
 async fn wait_above_the_limit_is_refused() {
     let service = Service::start("memory:").await;
     service.create("deploy", &json!({"wait_ms": 300_001})).await.is_problem(400, "invalid-body");
-    let mut config = config("memory:");
-    config.wait.max_wait_ms = 10;
-    let service = Service::start_with(config).await;
+    let service = Service::set(|config| config.wait.max_wait_ms = 10).await;
     service.create("deploy", &json!({"wait_ms": 11})).await.is_problem(400, "invalid-body");
     assert_eq!(service.create("deploy", &json!({"wait_ms": 10})).await.status, 201);
 }
@@ -273,17 +272,18 @@ async fn wait_above_the_limit_is_refused() {
 #[tokio::test]
 async fn waiters_above_the_limit_are_refused() {
     for (each, all) in [(2, 100), (100, 2)] {
-        let mut config = config("memory:");
-        (config.wait.max_waiters_per_lock, config.wait.max_waiters) = (each, all);
-        let service = Service::start_with(config).await;
+        let service = Service::set(|config| {
+            (config.wait.max_waiters_per_lock, config.wait.max_waiters) = (each, all)
+        })
+        .await;
         hold(&service).await;
         let waiters: Vec<_> = (0..2).map(|n| wait(&service, &token(n), 60_000)).collect();
-        in_line(&service, 2).await;
+        service.has_waiting("deploy", 2).await;
         let third = soon("the third", wait(&service, &token(3), 60_000)).await.unwrap();
         third.is_problem(429, "too-many-waiters");
         assert_ne!(third.header("retry-after"), "");
         assert!(waiters.iter().all(|waiter| !waiter.is_finished()));
-        in_line(&service, 2).await;
+        service.has_waiting("deploy", 2).await;
     }
 }
 
@@ -298,19 +298,11 @@ fn wait(service: &Api, token: &str, wait_ms: u64) -> JoinHandle<Answer> {
     tokio::spawn(Answer::of(request.json(&json!({"wait_ms": wait_ms}))))
 }
 
-async fn in_line(service: &Api, waiting: u64) {
-    eventually(async || has_waiting(service, waiting).await.then_some(())).await;
-}
-
 /// Waits until the others have left the line, which is before their places would be lost by
 /// themselves.
 async fn only_left(service: &Api, waiting: u64) {
-    let left = eventually(async || has_waiting(service, waiting).await.then_some(()));
+    let left = service.has_waiting("deploy", waiting);
     tokio::time::timeout(Duration::from_secs(2), left).await.expect("the others leave at once");
-}
-
-async fn has_waiting(service: &Api, waiting: u64) -> bool {
-    service.look("deploy").await.json["waiting"] == waiting
 }
 
 fn token(number: u64) -> String {

@@ -11,8 +11,7 @@ use keylatch_core::lock::{
     AcquireRequest, Acquisition, LockName, LockService, Token, Ttl, WaiterLimits, WatchEvent,
 };
 use keylatch_testkit::{
-    Api, EventStream, RedisServer, Service, config, eventually, redis_test, refusal_of, soon,
-    store_test,
+    Api, EventStream, RedisServer, Service, eventually, redis_test, refusal_of, soon, store_test,
 };
 use reqwest::Method;
 use serde_json::json;
@@ -139,8 +138,7 @@ async fn events_of_another_instance_arrive() {
 
 #[redis_test]
 async fn nothing_is_published_without_watchers() {
-    let redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
+    let (redis, service) = Service::on_redis().await;
     let mut messages = redis.messages("keylatch:changes").await;
     let cycle = async || {
         service.create_as("deploy", TOKEN, &json!({})).await;
@@ -161,8 +159,7 @@ async fn nothing_is_published_without_watchers() {
 
 #[redis_test]
 async fn missed_events_are_reported_with_a_snapshot() {
-    let redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
+    let (redis, service) = Service::on_redis().await;
     let mut events = watch(&service).await;
     events.next("snapshot").await;
     let held = service.create("deploy", &json!({})).await;
@@ -320,9 +317,7 @@ async fn stream_ends_after_its_event_limit() {
 
 #[tokio::test]
 async fn invalid_watch_is_refused_before_the_stream() {
-    let mut config = config("memory:");
-    config.stream.max_streams = 1;
-    let service = Service::start_with(config).await;
+    let service = Service::set(|config| config.stream.max_streams = 1).await;
     for query in ["limit=0", "limit=x", "limit=1&limit=1", "limit=1&a=1", "ttl_ms=1"] {
         let path = format!("/v1/locks/deploy/events?{query}");
         refusal_of(service.request(Method::GET, &path)).await.is_problem(400, "invalid-query");
@@ -343,8 +338,7 @@ async fn invalid_watch_is_refused_before_the_stream() {
 
 #[redis_test]
 async fn unreachable_store_is_refused_before_the_stream() {
-    let mut redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
+    let (mut redis, service) = Service::on_redis().await;
     let mut events = watch(&service).await;
     events.next("snapshot").await;
     redis.kill().await;

@@ -33,6 +33,13 @@ impl Console {
         self.browser.open(&self.url(view)).await
     }
 
+    /// The same, once it shows a text.
+    pub(crate) async fn visit_until(&self, view: &str, text: &str) -> Page {
+        let page = self.visit(view).await;
+        shows(&page, text).await;
+        page
+    }
+
     async fn hold(&self, name: &str, owner: &str) {
         let name = name.replace('%', "%25").replace('/', "%2F").replace(' ', "%20");
         let name = name.replace('<', "%3C").replace('>', "%3E").replace('"', "%22");
@@ -66,8 +73,7 @@ pub(crate) async fn tab_to(page: &Page, is_there: &str) {
 async fn held_locks_come_and_go_without_a_reload() {
     let console = Console::open().await;
     console.hold("deploy/shop", "ci runner 7").await;
-    let page = console.visit("#/locks").await;
-    shows(&page, "deploy/shop").await;
+    let page = console.visit_until("#/locks", "deploy/shop").await;
     shows(&page, "ci runner 7").await;
     let held = console.service.create("short", &json!({"owner": "alice"})).await;
     shows(&page, "alice").await;
@@ -84,8 +90,7 @@ async fn filter_and_order_choose_among_many_locks() {
         console.hold(&format!("jobs/{number:03}"), "worker").await;
     }
     console.hold("deploy/shop", "ci").await;
-    let page = console.visit("#/locks").await;
-    shows(&page, "121 held, 1 to 50 shown").await;
+    let page = console.visit_until("#/locks", "121 held, 1 to 50 shown").await;
     assert_eq!(page.eval("document.querySelectorAll('tbody tr').length").await, 50);
     page.eval("document.querySelector('#sort').value = 'name'").await;
     page.eval("document.querySelector('#sort').dispatchEvent(new Event('change'))").await;
@@ -102,8 +107,7 @@ async fn list_is_turned_page_by_page_and_stands_still() {
     for number in 0..60 {
         console.hold(&format!("jobs/{number:03}"), "worker").await;
     }
-    let page = console.visit("#/locks").await;
-    shows(&page, "60 held, 1 to 50 shown").await;
+    let page = console.visit_until("#/locks", "60 held, 1 to 50 shown").await;
     page.click("#pause", 1).await;
     console.hold("new", "late comer").await;
     // What the user asks for is drawn, with what has come until then.
@@ -121,8 +125,7 @@ async fn list_is_turned_page_by_page_and_stands_still() {
 async fn names_and_labels_are_text() {
     let console = Console::open().await;
     console.hold(&format!("lock {MARKUP}"), &format!("owner {MARKUP}")).await;
-    let page = console.visit("#/locks").await;
-    shows(&page, &format!("lock {MARKUP}")).await;
+    let page = console.visit_until("#/locks", &format!("lock {MARKUP}")).await;
     shows(&page, &format!("owner {MARKUP}")).await;
     assert_eq!(page.eval("document.querySelectorAll('main img').length").await, 0);
     assert_eq!(page.eval("typeof window.hacked").await, "undefined");
@@ -146,8 +149,7 @@ async fn no_view_scrolls_sideways_on_a_phone() {
 async fn keyboard_leads_from_the_glance_to_the_locks() {
     let console = Console::open().await;
     console.hold("deploy/shop", "ci runner 7").await;
-    let page = console.visit("").await;
-    shows(&page, "1 lock held").await;
+    let page = console.visit_until("", "1 lock held").await;
     tab_to(&page, "at.getAttribute('href') === '#/locks'").await;
     page.press("Enter").await;
     shows(&page, "deploy/shop").await;

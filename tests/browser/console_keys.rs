@@ -139,8 +139,7 @@ async fn keys_are_found_by_their_beginnings_in_each_state() {
     }
     lost(service, 3).await;
     begin(service, "payment-3", "/payments", 60_000).await;
-    let page = console.visit("#/keys").await;
-    shows(&page, "3 shown, the oldest first.").await;
+    let page = console.visit_until("#/keys", "3 shown, the oldest first.").await;
     page.click("#key-prefix", 1).await;
     page.type_text("payment-").await;
     shows(&page, "2 shown").await;
@@ -168,8 +167,7 @@ async fn oldest_of_many_unknown_keys_are_first() {
         begin(service, &format!("payment-{number}"), "/payments", 1500).await;
     }
     lost(service, PAGE + 21).await;
-    let page = console.visit("#/keys").await;
-    shows(&page, "200 of 221 shown, the oldest first.").await;
+    let page = console.visit_until("#/keys", "200 of 221 shown, the oldest first.").await;
     assert_eq!(page.eval("document.querySelector('tbody a').textContent").await, "oldest");
     page.click("section .buttons .small", 1).await;
     shows(&page, "221 shown, the oldest first.").await;
@@ -183,8 +181,7 @@ async fn many_keys_are_settled_at_once() {
         begin(&console.service, &format!("payment-{number}"), "/payments", 1500).await;
     }
     lost(&console.service, 30).await;
-    let page = console.visit("#/keys").await;
-    shows(&page, "30 shown").await;
+    let page = console.visit_until("#/keys", "30 shown").await;
     page.click("tbody input", 1).await;
     shows(&page, "Settle the key that is selected…").await;
     page.click(".select-all input", 1).await;
@@ -209,8 +206,7 @@ async fn keys_in_flight_are_shown_page_by_page() {
     for number in 0..210 {
         begin(&console.service, &format!("order-{number}"), "/orders", 60_000).await;
     }
-    let page = console.visit("#/keys").await;
-    shows(&page, "Nothing needs you.").await;
+    let page = console.visit_until("#/keys", "Nothing needs you.").await;
     page.click("[value=in-flight]", 1).await;
     shows(&page, "200 and more shown").await;
     page.click("section .buttons .small", 1).await;
@@ -226,8 +222,7 @@ async fn refusal_is_shown_and_the_others_are_settled() {
         begin(&console.service, key, "/payments", 1500).await;
     }
     lost(&console.service, 2).await;
-    let page = console.visit("#/keys").await;
-    shows(&page, "2 shown").await;
+    let page = console.visit_until("#/keys", "2 shown").await;
     page.click(".select-all input", 1).await;
     page.click("section .buttons button", 1).await;
     // Another operator is faster, and the next run is lost as well: that one is not meant.
@@ -249,8 +244,7 @@ async fn key_is_settled_by_keyboard_alone() {
     let console = Console::open().await;
     begin(&console.service, "payment-7", "/payments", 1500).await;
     lost(&console.service, 1).await;
-    let page = console.visit("").await;
-    shows(&page, "1 unknown outcome").await;
+    let page = console.visit_until("", "1 unknown outcome").await;
     for text in ["Keys", "payment-7", "Settle it…"] {
         page.until(&format!(
             "document.querySelector('main').innerText.includes('{text}') || '{text}' === 'Keys'"
@@ -275,8 +269,7 @@ async fn glance_that_is_drawn_again_leaves_the_focus_where_it_is() {
     let console = Console::open().await;
     begin(&console.service, "payment-7", "/payments", 1500).await;
     lost(&console.service, 1).await;
-    let page = console.visit("").await;
-    shows(&page, "1 unknown outcome").await;
+    let page = console.visit_until("", "1 unknown outcome").await;
     tab_to(&page, "at.textContent === '1 unknown outcome'").await;
     begin(&console.service, "payment-8", "/payments", 1500).await;
     shows(&page, "2 unknown outcomes").await;

@@ -3,7 +3,7 @@
 //!
 //! Method: the page of one lock in a real browser, and what the service says of the lock after it.
 
-use keylatch_testkit::{Answer, Keyring, Service, eventually, soon};
+use keylatch_testkit::{Answer, Keyring, Service, soon};
 use reqwest::Method;
 use serde_json::json;
 
@@ -26,8 +26,7 @@ async fn holder_and_queue_are_shown_in_order() {
         Answer::of(service.request(Method::POST, "/v1/locks/deploy").json(&body)).await
     };
     let queued = async |count: u64| {
-        eventually(async || (service.look("deploy").await.json["waiting"] == count).then_some(()))
-            .await;
+        service.has_waiting("deploy", count).await;
     };
     let (first, second) = (wait("first in line"), wait("second in line"));
     let look = async {
@@ -59,8 +58,7 @@ async fn earlier_grants_are_shown_with_their_releases() {
     let console = Console::open().await;
     let service = &console.service;
     let held = service.create("deploy", &json!({"owner": MARKUP})).await;
-    let page = console.visit("#/locks/deploy").await;
-    shows(&page, "No earlier grant is remembered.").await;
+    let page = console.visit_until("#/locks/deploy", "No earlier grant is remembered.").await;
     service.release("deploy", &held.token()).await;
     page.until("document.querySelector('.ends .badge')?.textContent === 'released'").await;
     let owner = page.eval("document.querySelector('.ends b').textContent").await;
@@ -74,8 +72,7 @@ async fn earlier_grants_are_shown_with_their_releases() {
 async fn break_needs_a_reason_and_is_asked_twice() {
     let console = Console::open().await;
     let held = console.service.create("deploy", &json!({"owner": "runner 7"})).await;
-    let page = console.visit("#/locks/deploy").await;
-    shows(&page, "Break the lease…").await;
+    let page = console.visit_until("#/locks/deploy", "Break the lease…").await;
     page.click("section .buttons button", 1).await;
     let button = "dialog .danger";
     page.click(button, 1).await;
@@ -101,8 +98,7 @@ async fn break_needs_a_reason_and_is_asked_twice() {
 async fn lease_is_broken_by_keyboard_alone() {
     let console = Console::open().await;
     console.service.create("deploy", &json!({"owner": "runner 7"})).await;
-    let page = console.visit("#/locks/deploy").await;
-    shows(&page, "Break the lease…").await;
+    let page = console.visit_until("#/locks/deploy", "Break the lease…").await;
     tab_to(&page, "at.textContent === 'Break the lease…'").await;
     page.press("Enter").await;
     page.until("document.activeElement.id === 'reason'").await;

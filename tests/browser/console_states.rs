@@ -63,8 +63,7 @@ async fn locks_are_sorted_by_age_time_left_queue_and_name() {
 #[tokio::test]
 async fn glance_shows_store_instances_keys_and_charts() {
     let console = Console::open().await;
-    let page = console.visit("").await;
-    shows(&page, "Grants are gone with the process").await;
+    let page = console.visit_until("", "Grants are gone with the process").await;
     for (fact, value) in
         [("Instances that share it", "1"), ("Keys in flight", "0"), ("Keys done", "0")]
     {
@@ -91,8 +90,7 @@ async fn store_that_is_away_is_shown_and_its_return_too() {
     let mut redis = RedisServer::start().await;
     let console = Console::over(Service::by_default(&redis.url()).await).await;
     console.service.create("deploy", &json!({"ttl_ms": 600_000})).await;
-    let page = console.visit("#/locks").await;
-    shows(&page, "1 held").await;
+    let page = console.visit_until("#/locks", "1 held").await;
     redis.kill().await;
     shows(&page, "The store gives no answer: what is shown may be old.").await;
     shows(&page, "1 held").await;
@@ -114,8 +112,7 @@ async fn console_without_a_stream_says_that_there_is_no_room() {
     let console = Console::over(Service::start_with(config).await).await;
     let mut other = EventStream::of(console.service.request(Method::GET, "/console/locks")).await;
     other.next("changes").await;
-    let page = console.visit("#/locks").await;
-    shows(&page, "The service has no room for another stream.").await;
+    let _page = console.visit_until("#/locks", "The service has no room for another stream.").await;
 }
 
 #[tokio::test]
@@ -141,8 +138,7 @@ async fn each_of_several_holders_is_shown_and_broken_alone() {
         let body = json!({"owner": owner, "mode": "shared", "limit": 3, "ttl_ms": 600_000});
         assert_eq!(console.service.create("pool", &body).await.status, 201);
     }
-    let page = console.visit("#/locks").await;
-    shows(&page, "ann and 2 more").await;
+    let page = console.visit_until("#/locks", "ann and 2 more").await;
     shows(&page, "shared").await;
     page.click("tbody a", 1).await;
     page.until("document.querySelectorAll('.holder').length === 3").await;
@@ -201,8 +197,8 @@ async fn stranger_is_asked_to_sign_in() {
 async fn store_without_records_has_no_keys_to_show() {
     let nodes = RedlockNodes::start().await;
     let console = Console::over(Service::start_with(nodes.config()).await).await;
-    let page = console.visit("#/keys").await;
-    shows(&page, "This store keeps no records of idempotency keys.").await;
+    let page =
+        console.visit_until("#/keys", "This store keeps no records of idempotency keys.").await;
     page.goto(&console.url("livez")).await;
     page.goto(&console.url("")).await;
     shows(&page, "0 locks held").await;

@@ -2,7 +2,7 @@
 //!
 //! Method: the module in a real browser, whose requests the test pauses, answers and breaks.
 
-use keylatch_testkit::{Browser, Page, PausedRequest, Service, config};
+use keylatch_testkit::{Browser, Page, PausedRequest, Service};
 use serde_json::json;
 
 /// A page that does nothing by itself, and the module in it.
@@ -235,27 +235,17 @@ const FORM_OF: &str = "const formOf = (file) => {
     };";
 
 #[tokio::test]
-async fn other_file_or_bytes_are_not_taken_for_those_under_way() {
+async fn same_files_or_bytes_share_one_request_and_others_do_not() {
     for body in BODIES {
         let site = Site::open().await;
         let first = site.begin_with(body, 1).await;
+        site.call_with(body, 1).await;
         let other = site.begin_with(body, 2).await;
         let key = first.header("Idempotency-Key");
         assert_eq!(other.header("Idempotency-Key"), key, "the service could not refuse {body}");
         site.page.answer(other, 422, JSON, "refused").await;
         site.page.answer(first, 201, JSON, "done").await;
-        assert_eq!(site.answers().await, ["201 done", "422 refused"], "{body}");
-    }
-}
-
-#[tokio::test]
-async fn same_files_or_bytes_share_one_request() {
-    for body in BODIES {
-        let site = Site::open().await;
-        let first = site.begin_with(body, 1).await;
-        site.call_with(body, 1).await;
-        site.page.answer(first, 201, JSON, "done").await;
-        assert_eq!(site.answers().await, ["201 done"; 2], "{body}");
+        assert_eq!(site.answers().await, ["201 done", "201 done", "422 refused"], "{body}");
         // Had another been sent, it would be the next to be held.
         let next = site.begin("the next", "").await;
         assert_eq!(next.request["postData"], "the next", "{body}");
@@ -321,9 +311,7 @@ async fn late_answer_settles_only_its_own_key() {
 async fn allowed_origin_orders_once() {
     let shop = Service::start("memory:").await;
     let origin = shop.url();
-    let mut config = config("memory:");
-    config.cors.allow_origins = vec![origin.clone()];
-    let service = Service::start_with(config).await;
+    let service = Service::set(|config| config.cors.allow_origins = vec![origin.clone()]).await;
     let page = Browser::start().await.open(&format!("{origin}/livez")).await;
     let api = service.url();
     let script = format!(

@@ -47,6 +47,12 @@ impl Shop {
     }
 }
 
+async fn visited() -> (Shop, Page) {
+    let shop = Shop::open().await;
+    let page = shop.visit().await;
+    (shop, page)
+}
+
 async fn ready(page: &Page) {
     page.until("!document.querySelector('#hammer').hidden").await;
     set(page, "delay_ms", "0").await;
@@ -123,8 +129,7 @@ async fn post_of(page: &Page) -> PausedRequest {
 
 #[tokio::test]
 async fn concurrent_requests_are_one_order() {
-    let shop = Shop::open().await;
-    let page = shop.visit().await;
+    let (shop, page) = visited().await;
     page.click("#hammer", 1).await;
     says(&page, "One of the ten ran").await;
     assert_eq!(page.eval("document.querySelectorAll('#attempts li').length").await, 10);
@@ -133,8 +138,7 @@ async fn concurrent_requests_are_one_order() {
 
 #[tokio::test]
 async fn reload_in_flight_is_one_order() {
-    let shop = Shop::open().await;
-    let page = shop.visit().await;
+    let (shop, page) = visited().await;
     set(&page, "delay_ms", "3000").await;
     page.click("[name=amount][value='8900']", 1).await;
     // The page must not read an answer before its reload, however slow the test is.
@@ -154,8 +158,7 @@ async fn reload_in_flight_is_one_order() {
 
 #[tokio::test]
 async fn offline_and_back_is_one_order() {
-    let shop = Shop::open().await;
-    let page = shop.visit().await;
+    let (shop, page) = visited().await;
     page.go_offline(true).await;
     buy(&page).await;
     let key = page.next_key().await;
@@ -170,32 +173,20 @@ async fn offline_and_back_is_one_order() {
 }
 
 #[tokio::test]
-async fn retry_reads_a_lost_answer() {
+async fn retry_reads_an_answer_that_was_lost_or_truncated() {
     let shop = Shop::open().await;
     let (page, proxy) = visit_by_proxy(&shop).await;
-    proxy.lose_answers();
-    buy(&page).await;
-    let key = page.next_key().await;
-    attempt_is(&page, "no answer").await;
-    assert_eq!(shop.orders().await, 1);
-    proxy.forward();
-    assert_eq!(bought(&page).await, key);
-    attempt_is(&page, "placed, replayed").await;
-    assert_eq!(shop.orders().await, 1);
-}
-
-#[tokio::test]
-async fn retry_reads_a_truncated_answer() {
-    let shop = Shop::open().await;
-    let (page, proxy) = visit_by_proxy(&shop).await;
-    proxy.lose_ends();
-    buy(&page).await;
-    let key = page.next_key().await;
-    attempt_is(&page, "no answer").await;
-    assert_eq!(shop.orders().await, 1);
-    proxy.forward();
-    assert_eq!(bought(&page).await, key);
-    assert_eq!(shop.orders().await, 1);
+    for (orders, lose) in [(1, Proxy::lose_answers as fn(&Proxy)), (2, Proxy::lose_ends)] {
+        lose(&proxy);
+        buy(&page).await;
+        let key = page.next_key().await;
+        attempt_is(&page, "no answer").await;
+        assert_eq!(shop.orders().await, orders);
+        proxy.forward();
+        assert_eq!(bought(&page).await, key);
+        attempt_is(&page, "placed, replayed").await;
+        assert_eq!(shop.orders().await, orders);
+    }
 }
 
 #[tokio::test]
@@ -221,8 +212,7 @@ async fn order_edited_after_a_lost_answer_is_refused_visibly() {
 
 #[tokio::test]
 async fn unknown_order_is_not_placed_again_until_resolved() {
-    let shop = Shop::open().await;
-    let page = shop.visit().await;
+    let (shop, page) = visited().await;
     set(&page, "fail", "503").await;
     buy(&page).await;
     let key = page.next_key().await;
@@ -241,8 +231,7 @@ async fn unknown_order_is_not_placed_again_until_resolved() {
 
 #[tokio::test]
 async fn other_cart_is_another_order() {
-    let shop = Shop::open().await;
-    let page = shop.visit().await;
+    let (shop, page) = visited().await;
     page.go_offline(true).await;
     buy(&page).await;
     let key = page.next_key().await;
@@ -288,8 +277,7 @@ async fn visit_by_proxy(shop: &Shop) -> (Page, Proxy) {
 
 #[tokio::test]
 async fn page_from_the_back_forward_cache_places_the_next_order() {
-    let shop = Shop::open().await;
-    let page = shop.visit().await;
+    let (shop, page) = visited().await;
     let field = "document.querySelector('[name=idempotency_key]').value";
     let served = page.eval(field).await;
     let key = bought(&page).await;
@@ -303,8 +291,7 @@ async fn page_from_the_back_forward_cache_places_the_next_order() {
 
 #[tokio::test]
 async fn order_in_flight_is_not_placed_again_after_leaving_the_page() {
-    let shop = Shop::open().await;
-    let page = shop.visit().await;
+    let (shop, page) = visited().await;
     page.hold_answers(POST).await;
     buy(&page).await;
     let key = page.next_key().await;
@@ -330,8 +317,7 @@ async fn page_opened_twice_is_two_orders() {
 
 #[tokio::test]
 async fn duplicated_tab_is_the_same_order() {
-    let shop = Shop::open().await;
-    let page = shop.visit().await;
+    let (shop, page) = visited().await;
     page.go_offline(true).await;
     buy(&page).await;
     let key = page.next_key().await;

@@ -30,7 +30,12 @@ mod traces;
 #[cfg(not(feature = "traces"))]
 mod traces_absent;
 
-use keylatch_testkit::Program;
+use keylatch_testkit::{Program, ScriptDirectory, Service};
 
 /// The command under test.
 static KEYLATCH: Program = Program::at(env!("CARGO_BIN_EXE_keylatch"));
+
+/// A service in memory, and a directory for scripts under its locks.
+async fn staged() -> (Service, ScriptDirectory) {
+    (Service::start("memory:").await, ScriptDirectory::new())
+}

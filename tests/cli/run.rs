@@ -5,12 +5,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use keylatch_testkit::{
-    Exit, Proxy, RedisServer, ScriptDirectory, Service, eventually, redis_test,
-};
+use keylatch_testkit::{Exit, RedisServer, ScriptDirectory, Service, eventually, redis_test};
 use serde_json::json;
 
-use crate::KEYLATCH;
+use crate::{KEYLATCH, staged};
 
 async fn run(server: &str, arguments: &[&str]) -> Exit {
     KEYLATCH.run_with(&[&["run"], arguments].concat(), &[("KEYLATCH_URL", server)]).await
@@ -27,8 +25,7 @@ fn is(ended: &Exit, code: i32, why: &[&str]) {
 
 #[tokio::test]
 async fn command_runs_under_its_lock_and_releases_it() {
-    let service = Service::start("memory:").await;
-    let stage = ScriptDirectory::new();
+    let (service, stage) = staged().await;
     let script = "echo $KEYLATCH_NAME $KEYLATCH_FENCING_TOKEN; begun; held; exit 7";
     let running = stage.run(&KEYLATCH, &service.url(), &["--owner", "alice", "a b"], script);
     stage.begun().await;
@@ -106,8 +103,7 @@ async fn exit_code_is_that_of_the_command() {
 
 #[tokio::test]
 async fn lock_is_renewed_while_the_command_runs() {
-    let service = Service::start("memory:").await;
-    let stage = ScriptDirectory::new();
+    let (service, stage) = staged().await;
     let script = "begun; held";
     let running = stage.run(&KEYLATCH, &service.url(), &["--ttl", "5s", "a"], script);
     stage.begun().await;
@@ -192,8 +188,7 @@ async fn program_that_cannot_start_releases_its_lock() {
 
 #[redis_test]
 async fn unreachable_service_exits_69() {
-    let service = Service::start("memory:").await;
-    let proxy = Proxy::start(service.address.to_string()).await;
+    let (_service, proxy) = Service::behind_proxy().await;
     proxy.refuse();
     let arguments = ["--wait", "0s", "a", "--", "echo", "ran"];
     let ended = run(&proxy.http_url(), &arguments).await;
@@ -237,52 +232,37 @@ async fn service_starts_under_run() {
     KEYLATCH.serve(&[], &around).await;
 }
 
-#[redis_test]
-async fn lost_lock_stops_the_command() {
-    let redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
+/// How a command ends whose lock a Redis has forgotten, and what it has left.
+async fn lost(script: &str) -> (Exit, ScriptDirectory) {
+    let (redis, service) = Service::on_redis().await;
     let stage = ScriptDirectory::new();
-    let script = "trap 'echo stopped; exit 0' TERM; begun; held";
-    let running = stage.run(&KEYLATCH, &service.url(), &["--ttl", "4s", "a"], script);
-    stage.begun().await;
-    redis.run::<()>(&["FLUSHALL"]).await;
-    let ended = running.ended().await;
-    is(&ended, 75, &["keylatch: `a` is lost: ", "no client holds", "the command was stopped"]);
-    assert_eq!(ended.stdout, "stopped\n");
-}
-
-#[redis_test]
-async fn lost_lock_resumes_and_stops_a_paused_command() {
-    let redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
-    let stage = ScriptDirectory::new();
-    let script = "trap 'echo stopped; exit 0' TERM; begun; kill -STOP $$; held";
-    let running = stage.run(&KEYLATCH, &service.url(), &["--ttl", "4s", "a"], script);
-    stage.begun().await;
-    redis.run::<()>(&["FLUSHALL"]).await;
-    let ended = running.ended().await;
-    is(&ended, 75, &["the command was stopped"]);
-    assert_eq!(ended.stdout, "stopped\n");
-}
-
-#[redis_test]
-async fn lost_lock_kills_a_command_and_its_children() {
-    let redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
-    let stage = ScriptDirectory::new();
-    let script = "trap '' TERM; (held) & (held) & begun; wait";
     let running = stage.run(&KEYLATCH, &service.url(), &["--ttl", "4s", "a"], script);
     stage.begun().await;
     assert!(stage.is_alive());
     redis.run::<()>(&["FLUSHALL"]).await;
-    is(&running.ended().await, 75, &["the command was killed"]);
+    (running.ended().await, stage)
+}
+
+#[redis_test]
+async fn lost_lock_stops_the_command() {
+    let (ended, _) = lost("trap 'echo stopped; exit 0' TERM; begun; held").await;
+    is(&ended, 75, &["keylatch: `a` is lost: ", "no client holds", "the command was stopped"]);
+    assert_eq!(ended.stdout, "stopped\n");
+    let (ended, _) = lost("trap 'echo stopped; exit 0' TERM; begun; kill -STOP $$; held").await;
+    is(&ended, 75, &["the command was stopped"]);
+    assert_eq!(ended.stdout, "stopped\n", "it was paused");
+}
+
+#[redis_test]
+async fn lost_lock_kills_a_command_and_its_children() {
+    let (ended, stage) = lost("trap '' TERM; (held) & (held) & begun; wait").await;
+    is(&ended, 75, &["the command was killed"]);
     stage.left().await;
 }
 
 #[redis_test]
 async fn full_stderr_pipe_does_not_prevent_stopping() {
-    let redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
+    let (redis, service) = Service::on_redis().await;
     let stage = ScriptDirectory::new();
     // As much as a pipe holds.
     let script = "head -c 65536 /dev/zero >&2; begun; held";
@@ -295,23 +275,17 @@ async fn full_stderr_pipe_does_not_prevent_stopping() {
 
 #[redis_test]
 async fn child_of_the_command_may_outlive_it() {
-    let redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
-    let stage = ScriptDirectory::new();
     // The shell ends at once, and its child only when its parent has.
     let script = "(trap 'while kill -0 $$; do :; done; echo done >done; exit' TERM; begun; held) &
         wait";
-    let running = stage.run(&KEYLATCH, &service.url(), &["--ttl", "4s", "a"], script);
-    stage.begun().await;
-    redis.run::<()>(&["FLUSHALL"]).await;
-    is(&running.ended().await, 75, &["the command was stopped"]);
+    let (ended, stage) = lost(script).await;
+    is(&ended, 75, &["the command was stopped"]);
     assert_eq!(stage.read("done"), "done\n");
 }
 
 #[tokio::test]
 async fn unstoppable_command_is_killed_before_validity_ends() {
-    let service = Service::start("memory:").await;
-    let proxy = Proxy::start(service.address.to_string()).await;
+    let (service, proxy) = Service::behind_proxy().await;
     let stage = ScriptDirectory::new();
     let script = "trap 'while :; do echo >last; sleep 0.01; done' TERM; begun; held";
     let running = stage.run(&KEYLATCH, &proxy.http_url(), &["--ttl", "4s", "a"], script);
@@ -332,8 +306,7 @@ async fn unstoppable_command_is_killed_before_validity_ends() {
 
 #[tokio::test]
 async fn command_may_stop_for_the_rest_of_its_lease() {
-    let service = Service::start("memory:").await;
-    let proxy = Proxy::start(service.address.to_string()).await;
+    let (_service, proxy) = Service::behind_proxy().await;
     let stage = ScriptDirectory::new();
     // A quarter of 16 s is more than what this takes.
     let script = "trap 'sleep 1.5; echo done; exit' TERM; begun; held";
@@ -349,8 +322,7 @@ async fn command_may_stop_for_the_rest_of_its_lease() {
 
 #[redis_test]
 async fn command_of_a_taken_over_lock_is_killed_after_a_moment() {
-    let redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
+    let (redis, service) = Service::on_redis().await;
     let stage = ScriptDirectory::new();
     let script = "trap 'echo asked >asked' TERM; begun; held; held; held";
     let running = stage.run(&KEYLATCH, &service.url(), &["--ttl", "12s", "a"], script);
@@ -388,8 +360,7 @@ async fn hanging_service_stops_the_command() {
 
 #[tokio::test]
 async fn paused_holder_stops_its_command_when_resumed() {
-    let service = Service::start("memory:").await;
-    let stage = ScriptDirectory::new();
+    let (service, stage) = staged().await;
     let script = "trap 'echo stopped >stopped' TERM; begun; held; held";
     let running = stage.run(&KEYLATCH, &service.url(), &["--ttl", "9s", "a"], script);
     stage.begun().await;

@@ -4,11 +4,9 @@
 //! Method: scripts with children in sessions and groups of their own, orphans among them. A script's `flock`
 //! tells whether any of them lives.
 
-use keylatch_testkit::{
-    RedisServer, RunningCommand, ScriptDirectory, Service, eventually, redis_test,
-};
+use keylatch_testkit::{RunningCommand, ScriptDirectory, Service, eventually, redis_test};
 
-use crate::KEYLATCH;
+use crate::{KEYLATCH, staged};
 
 /// A child in a session of its own, one in a group of its own, and a daemon whose parents have ended.
 const SCATTER: &str = "
@@ -26,39 +24,26 @@ async fn scattered(stage: &ScriptDirectory) {
 }
 
 #[redis_test]
-async fn lost_lock_stops_children_in_sessions_and_groups_of_their_own() {
-    let redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
-    let stage = ScriptDirectory::new();
-    let script = format!("{SCATTER}; wait");
-    let running = stage.run(&KEYLATCH, &service.url(), &["--ttl", "5s", "a"], &script);
-    scattered(&stage).await;
-    redis.run::<()>(&["FLUSHALL"]).await;
-    let ended = running.ended().await;
-    assert_eq!(ended.code, Some(75), "{ended:?}");
-    assert!(ended.stderr.contains("the command was stopped"), "{ended:?}");
-    assert!(!stage.is_alive(), "a child of the command lives without the lock");
-}
-
-#[redis_test]
-async fn lost_lock_kills_children_that_ignore_sigterm() {
-    let redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
-    let stage = ScriptDirectory::new();
-    let script = format!("trap '' TERM; {SCATTER}; trap - TERM; held");
-    let running = stage.run(&KEYLATCH, &service.url(), &["--ttl", "5s", "a"], &script);
-    scattered(&stage).await;
-    redis.run::<()>(&["FLUSHALL"]).await;
-    let ended = running.ended().await;
-    assert_eq!(ended.code, Some(75), "{ended:?}");
-    assert!(ended.stderr.contains("the command was killed"), "{ended:?}");
-    assert!(!stage.is_alive(), "a child of the command lives without the lock");
+async fn lost_lock_ends_children_in_sessions_and_groups_of_their_own() {
+    for (script, how) in [
+        (format!("{SCATTER}; wait"), "the command was stopped"),
+        (format!("trap '' TERM; {SCATTER}; trap - TERM; held"), "the command was killed"),
+    ] {
+        let (redis, service) = Service::on_redis().await;
+        let stage = ScriptDirectory::new();
+        let running = stage.run(&KEYLATCH, &service.url(), &["--ttl", "5s", "a"], &script);
+        scattered(&stage).await;
+        redis.run::<()>(&["FLUSHALL"]).await;
+        let ended = running.ended().await;
+        assert_eq!(ended.code, Some(75), "{ended:?}");
+        assert!(ended.stderr.contains(how), "{ended:?}");
+        assert!(!stage.is_alive(), "a child of the command lives without the lock");
+    }
 }
 
 #[redis_test]
 async fn lost_lock_spares_what_the_command_did_not_start() {
-    let redis = RedisServer::start().await;
-    let service = Service::start(&redis.url()).await;
+    let (redis, service) = Service::on_redis().await;
     let (stage, elsewhere) = (ScriptDirectory::new(), ScriptDirectory::new());
     // The shell that becomes `run` has a child already.
     let before = elsewhere.script("begun; held; echo >spared");
@@ -85,8 +70,7 @@ async fn lost_lock_spares_what_the_command_did_not_start() {
 
 #[tokio::test]
 async fn child_continues_after_the_command_has_ended_by_itself() {
-    let service = Service::start("memory:").await;
-    let stage = ScriptDirectory::new();
+    let (service, stage) = staged().await;
     let script = "setsid sh -c 'echo >begun; read word <go; echo >later' >/dev/null 2>&1 &
         until [ -e begun ]; do sleep 0.01; done; exit 3";
     let running = stage.run(&KEYLATCH, &service.url(), &["a"], script);
@@ -97,8 +81,7 @@ async fn child_continues_after_the_command_has_ended_by_itself() {
 
 #[tokio::test]
 async fn orphan_of_the_command_leaves_no_zombie() {
-    let service = Service::start("memory:").await;
-    let stage = ScriptDirectory::new();
+    let (service, stage) = staged().await;
     let script = "(sh -c 'echo $$ >pid; mv pid orphan' &); begun; held";
     let running = stage.run(&KEYLATCH, &service.url(), &["a"], script);
     stage.has("orphan").await;

@@ -3,11 +3,10 @@
 //!
 //! Method: shell scripts as commands, which start `keylatch run` again.
 
-use keylatch_testkit::{Answer, ScriptDirectory, Service};
-use reqwest::Method;
+use keylatch_testkit::{ScriptDirectory, Service};
 use serde_json::json;
 
-use crate::KEYLATCH;
+use crate::{KEYLATCH, staged};
 
 /// The path of [`KEYLATCH`], for scripts.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_keylatch");
@@ -54,8 +53,7 @@ async fn readers_run_together_and_a_writer_does_not() {
 
 #[tokio::test]
 async fn run_within_a_run_enters_the_lock_again_and_leaves_it_held() {
-    let service = Service::start("memory:").await;
-    let stage = ScriptDirectory::new();
+    let (service, stage) = staged().await;
     let inner = format!("'{PROGRAM}' run --wait 0s a -- sh -c 'echo $KEYLATCH_FENCING_TOKEN'");
     let script = format!("echo $KEYLATCH_FENCING_TOKEN; {inner}; begun; held");
     let running = stage.run(&KEYLATCH, &service.url(), &["a"], &script);
@@ -72,8 +70,7 @@ async fn run_within_a_run_enters_the_lock_again_and_leaves_it_held() {
 
 #[tokio::test]
 async fn run_within_a_run_changes_neither_the_ttl_nor_who_else_may_hold_the_lock() {
-    let service = Service::start("memory:").await;
-    let stage = ScriptDirectory::new();
+    let (service, stage) = staged().await;
     let inner =
         format!("'{PROGRAM}' run --ttl 1h --shared a -- sh -c 'echo >inner; read -r word <go'");
     let running = stage.run(&KEYLATCH, &service.url(), &["--ttl", "10s", "a"], &inner);
@@ -121,14 +118,11 @@ async fn run_of_another_lock_within_a_run_has_a_lease_of_its_own() {
 
 #[tokio::test]
 async fn command_of_a_broken_lease_is_stopped_with_75() {
-    let service = Service::start("memory:").await;
-    let stage = ScriptDirectory::new();
+    let (service, stage) = staged().await;
     let running = stage.run(&KEYLATCH, &service.url(), &["--ttl", "6s", "a"], "begun; held");
     stage.begun().await;
     let fencing_token = service.look("a").await.fencing_token();
-    let body = json!({"reason": "it hangs", "fencing_token": fencing_token});
-    let request = service.request(Method::POST, "/v1/locks/a/break").json(&body);
-    assert_eq!(Answer::of(request).await.status, 200);
+    service.break_lease("a", fencing_token).await;
     let ended = running.ended().await;
     assert_eq!(ended.code, Some(75), "{ended:?}");
     assert!(ended.stderr.contains("the lease was broken: it hangs"), "{ended:?}");

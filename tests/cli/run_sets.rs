@@ -2,11 +2,10 @@
 //!
 //! Method: shell scripts as commands, which start `keylatch run` again; other clients over HTTP.
 
-use keylatch_testkit::{Answer, Exit, Proxy, ScriptDirectory, Service};
-use reqwest::Method;
+use keylatch_testkit::{Exit, ScriptDirectory, Service};
 use serde_json::json;
 
-use crate::KEYLATCH;
+use crate::{KEYLATCH, staged};
 
 /// The path of [`KEYLATCH`], for scripts.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_keylatch");
@@ -21,8 +20,7 @@ async fn is_free(service: &Service, name: &str) {
 
 #[tokio::test]
 async fn command_runs_under_all_locks_and_releases_them() {
-    let service = Service::start("memory:").await;
-    let stage = ScriptDirectory::new();
+    let (service, stage) = staged().await;
     let script = "echo \"$KEYLATCH_NAMES\"; echo \"$KEYLATCH_FENCING_TOKENS\"
         echo \"$KEYLATCH_NAME.$KEYLATCH_FENCING_TOKEN.$KEYLATCH_SLOTS.\"; begun; held; exit 7";
     let running = stage.run(&KEYLATCH, &service.url(), &["b", "a b=1", "c"], script);
@@ -65,16 +63,13 @@ async fn command_waits_for_the_last_of_its_locks() {
 
 #[tokio::test]
 async fn broken_lock_stops_the_command_and_the_others_are_released() {
-    let service = Service::start("memory:").await;
-    let stage = ScriptDirectory::new();
+    let (service, stage) = staged().await;
     let arguments = ["--ttl", "6s", "a", "b"];
     let script = "trap 'echo stopped; exit 0' TERM; begun; held";
     let running = stage.run(&KEYLATCH, &service.url(), &arguments, script);
     stage.begun().await;
     let fencing_token = service.look("b").await.fencing_token();
-    let body = json!({"reason": "it hangs", "fencing_token": fencing_token});
-    let request = service.request(Method::POST, "/v1/locks/b/break").json(&body);
-    assert_eq!(Answer::of(request).await.status, 200);
+    service.break_lease("b", fencing_token).await;
     let ended = running.ended().await;
     assert_eq!((ended.code, &*ended.stdout), (Some(75), "stopped\n"), "{ended:?}");
     let why = "keylatch: `b` is lost: the lease was broken: it hangs; stopping the command";
@@ -85,8 +80,7 @@ async fn broken_lock_stops_the_command_and_the_others_are_released() {
 
 #[tokio::test]
 async fn unreachable_service_stops_the_command_of_a_set() {
-    let service = Service::start("memory:").await;
-    let proxy = Proxy::start(service.address.to_string()).await;
+    let (service, proxy) = Service::behind_proxy().await;
     let stage = ScriptDirectory::new();
     let arguments = ["--ttl", "6s", "a", "b"];
     let running = stage.run(&KEYLATCH, &proxy.http_url(), &arguments, "begun; held");
@@ -111,8 +105,7 @@ async fn counted_set_says_the_slot_of_each_lock() {
 
 #[tokio::test]
 async fn run_within_a_run_of_the_same_set_leaves_it_held() {
-    let service = Service::start("memory:").await;
-    let stage = ScriptDirectory::new();
+    let (service, stage) = staged().await;
     let tokens = "echo \"$KEYLATCH_FENCING_TOKENS\" | sort";
     let inner = format!("'{PROGRAM}' run --wait 0s --shared b a -- sh -c '{tokens}'");
     let script = format!("{tokens}; {inner}; begun; held");
@@ -132,8 +125,7 @@ async fn run_within_a_run_of_the_same_set_leaves_it_held() {
 
 #[tokio::test]
 async fn run_of_one_lock_within_a_run_of_a_set_enters_it_again() {
-    let service = Service::start("memory:").await;
-    let stage = ScriptDirectory::new();
+    let (service, stage) = staged().await;
     let names = "echo \"$KEYLATCH_NAME.$KEYLATCH_NAMES\"";
     let inner = format!("'{PROGRAM}' run --wait 0s b -- sh -c '{names}'");
     let running =

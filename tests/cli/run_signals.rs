@@ -8,7 +8,7 @@ use keylatch_testkit::{RunningCommand, ScriptDirectory, Service, eventually, soo
 use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 
-use crate::KEYLATCH;
+use crate::{KEYLATCH, staged};
 
 #[tokio::test]
 async fn signals_are_forwarded() {
@@ -41,8 +41,7 @@ async fn command_ended_by_a_forwarded_signal_exits_128_plus_signal() {
 
 #[tokio::test]
 async fn ignored_signal_stays_ignored() {
-    let service = Service::start("memory:").await;
-    let stage = ScriptDirectory::new();
+    let (service, stage) = staged().await;
     let script = stage.script("trap 'exit 4' USR1; begun; held");
     let nohup = r#"trap "" HUP; exec "$0" run a -- sh -c "$1""#;
     let running = RunningCommand::of(
@@ -75,8 +74,7 @@ async fn signal_ends_the_wait_and_leaves_the_queue() {
 
 #[tokio::test]
 async fn paused_command_keeps_its_lock() {
-    let service = Service::start("memory:").await;
-    let stage = ScriptDirectory::new();
+    let (service, stage) = staged().await;
     let running =
         stage.run(&KEYLATCH, &service.url(), &["--ttl", "5s", "a"], "begun; kill -STOP $$; exit 5");
     stage.begun().await;
@@ -91,8 +89,7 @@ async fn paused_command_keeps_its_lock() {
 
 #[tokio::test]
 async fn command_has_the_terminal_and_its_keys() {
-    let service = Service::start("memory:").await;
-    let stage = ScriptDirectory::new();
+    let (service, stage) = staged().await;
     let script = "
         trap 'echo interrupted >>keys' INT; begun
         while [ \"$line\" != end ]; do

@@ -17,9 +17,9 @@ async fn long_wait_keeps_its_queue_position() {
     let (first, second) = (ScriptDirectory::new(), ScriptDirectory::new());
     let script = "echo $KEYLATCH_FENCING_TOKEN; begun; held";
     let one = first.run(&KEYLATCH, &service.url(), &["--wait", "1m", "a"], script);
-    in_line(&service, 1).await;
+    service.has_waiting("a", 1).await;
     let two = second.run(&KEYLATCH, &service.url(), &["--wait", "1m", "a"], script);
-    in_line(&service, 2).await;
+    service.has_waiting("a", 2).await;
     // The time of the first one's first request is over.
     eventually(async || (refused(&service).await > 0).then_some(())).await;
     assert_eq!(service.release("a", &held.token()).await.status, 204);
@@ -38,9 +38,7 @@ async fn long_wait_keeps_its_queue_position() {
 
 #[tokio::test]
 async fn service_without_waiting_is_polled() {
-    let mut config = config("memory:");
-    config.wait.max_wait_ms = 500;
-    let service = Service::start_with(config).await;
+    let service = Service::set(|config| config.wait.max_wait_ms = 500).await;
     let held = service.create("a", &json!({"ttl_ms": 60_000})).await;
     let stage = ScriptDirectory::new();
     let running = stage.run(&KEYLATCH, &service.url(), &["--wait", "1m", "a"], "begun");
@@ -76,11 +74,6 @@ async fn run(server: &str, environment: &[(&str, &str)]) -> Exit {
     KEYLATCH.run_with(&["run", "--wait", "0s", "a", "--", "echo", "ran"], &environment).await
 }
 
-async fn in_line(service: &Service, waiting: u64) {
-    let all = async || (service.look("a").await.json["waiting"] == waiting).then_some(());
-    eventually(all).await;
-}
-
 /// How many requests for a lock were answered that it is held.
 async fn refused(service: &Service) -> u64 {
     let of = "keylatch_http_request_duration_seconds_count{method=\"POST\",\
@@ -111,7 +104,7 @@ async fn waiting_command_says_on_a_terminal_who_holds_the_lock_and_how_many_are_
     let url = service.url();
     let arguments = ["run", "--server", &url, "--wait", "1m", "a", "--", "true"];
     let other = KEYLATCH.start(&arguments, &[]);
-    in_line(&service, 1).await;
+    service.has_waiting("a", 1).await;
     for command in ["run a --wait 2s -c true", "lock acquire a --wait 2s", "lock hold a --wait 2s"]
     {
         let ended = on_terminal(&format!("{command} --server {url}")).await;

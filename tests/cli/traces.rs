@@ -63,22 +63,12 @@ impl Collector {
         Self(http)
     }
 
-    /// A service with default settings whose traces come here.
-    async fn service(&self) -> Traced {
-        self.service_with(&[]).await
-    }
-
-    /// The same with other variables.
+    /// A service with default settings and these variables whose traces come here.
     async fn service_with(&self, others: &[(&str, &str)]) -> Traced {
         Traced::start(&self.0.url(), others, "").await
     }
 
-    /// A service whose traces come here, and that guards `/orders` in front of an upstream.
-    async fn guard(&self, upstream: &str) -> Traced {
-        self.guard_with(upstream, "").await
-    }
-
-    /// The same with other settings of the guard.
+    /// A service whose traces come here, and that guards `/orders` in front of an upstream, with other settings.
     async fn guard_with(&self, upstream: &str, others: &str) -> Traced {
         let guard = format!("[[guard]]\npath = \"/orders\"\nupstream = \"{upstream}\"\n{others}\n");
         Traced::start(&self.0.url(), &[], &guard).await
@@ -160,6 +150,20 @@ impl Deref for Traced {
     }
 }
 
+/// A collector, and a service with default settings whose traces go there.
+async fn traced() -> (Collector, Traced) {
+    let collector = Collector::start().await;
+    let service = collector.service_with(&[]).await;
+    (collector, service)
+}
+
+/// The same with an upstream behind its guard.
+async fn guarded() -> (Collector, Upstream, Traced) {
+    let (collector, upstream) = (Collector::start().await, Upstream::start().await);
+    let service = collector.guard_with(&upstream.url(), "").await;
+    (collector, upstream, service)
+}
+
 /// `POST /v1/locks/{name}` of a caller that has a span.
 fn create(service: &Api, name: &str, traceparent: &str) -> RequestBuilder {
     let request = service.request(Method::POST, &format!("/v1/locks/{name}"));
@@ -186,8 +190,7 @@ fn refusing() -> (TcpSocket, String) {
 
 #[tokio::test]
 async fn request_belongs_to_span_of_caller_and_store_step_to_request() {
-    let collector = Collector::start().await;
-    let service = collector.service().await;
+    let (collector, service) = traced().await;
     let created = Answer::of(create(&service, "a", &caller("01"))).await;
     assert_eq!(created.status, 201);
     let request = collector.span("POST /v1/locks/{name}").await;
@@ -217,8 +220,7 @@ async fn request_belongs_to_span_of_caller_and_store_step_to_request() {
 
 #[tokio::test]
 async fn upstream_reads_call_of_gateway_as_its_parent() {
-    let (collector, upstream) = (Collector::start().await, Upstream::start().await);
-    let service = collector.guard(&upstream.url()).await;
+    let (collector, upstream, service) = guarded().await;
     let order = service.order("k-1").header("traceparent", caller("01"));
     Answer::of(order.header("tracestate", "a=1,b=2")).await.is_run(1);
     let headers = upstream.last().headers;
@@ -238,8 +240,7 @@ async fn upstream_reads_call_of_gateway_as_its_parent() {
 
 #[tokio::test]
 async fn request_without_caller_begins_a_trace() {
-    let (collector, upstream) = (Collector::start().await, Upstream::start().await);
-    let service = collector.guard(&upstream.url()).await;
+    let (collector, upstream, service) = guarded().await;
     service.buy("k-1").await.is_run(1);
     service.buy("k-2").await.is_run(2);
     let [first, second] = [0, 1].map(|run| traceparent(&upstream.seen()[run].headers));
@@ -251,8 +252,7 @@ async fn request_without_caller_begins_a_trace() {
 
 #[tokio::test]
 async fn invalid_traceparent_counts_as_none() {
-    let (collector, upstream) = (Collector::start().await, Upstream::start().await);
-    let service = collector.guard(&upstream.url()).await;
+    let (_collector, upstream, service) = guarded().await;
     let invalid = [
         "",
         "none",
@@ -278,8 +278,7 @@ async fn invalid_traceparent_counts_as_none() {
 
 #[tokio::test]
 async fn unsampled_caller_exports_nothing_and_is_passed_on() {
-    let (collector, upstream) = (Collector::start().await, Upstream::start().await);
-    let service = collector.guard(&upstream.url()).await;
+    let (collector, upstream, service) = guarded().await;
     let order = service.order("k-1").header("traceparent", caller("00"));
     Answer::of(order.header("tracestate", "a=1")).await.is_run(1);
     let headers = upstream.last().headers;
@@ -295,8 +294,7 @@ async fn unsampled_caller_exports_nothing_and_is_passed_on() {
 
 #[tokio::test]
 async fn no_attribute_has_a_name_a_key_or_a_token() {
-    let (collector, upstream) = (Collector::start().await, Upstream::start().await);
-    let service = collector.guard(&upstream.url()).await;
+    let (collector, _upstream, service) = guarded().await;
     let body = json!({"owner": "secret-owner", "ttl_ms": 60_000});
     let token = service.create("secret-name", &body).await.token();
     service.create("secret-name", &body).await;
@@ -325,7 +323,7 @@ async fn no_attribute_has_a_name_a_key_or_a_token() {
 async fn failed_call_is_an_error_with_code_of_problem() {
     let collector = Collector::start().await;
     let (_socket, upstream) = refusing();
-    let service = collector.guard(&upstream).await;
+    let service = collector.guard_with(&upstream, "").await;
     service.buy("k-1").await.is_refusal(502, "upstream-unreachable", "same-key");
     let request = collector.span("POST /orders").await;
     assert!(request.is_error);
@@ -342,8 +340,7 @@ async fn failed_call_is_an_error_with_code_of_problem() {
 /// That another client holds the lock is no failure.
 #[tokio::test]
 async fn refusal_has_code_of_problem_and_is_no_error() {
-    let collector = Collector::start().await;
-    let service = collector.service().await;
+    let (collector, service) = traced().await;
     let token = service.create("a", &json!({})).await.token();
     service.create("a", &json!({})).await.is_problem(409, "lock-held");
     service.release("a", &token).await;
@@ -371,8 +368,7 @@ async fn log_line_has_trace_of_request() {
 
 #[tokio::test]
 async fn stream_span_ends_with_head_of_answer() {
-    let collector = Collector::start().await;
-    let service = collector.service().await;
+    let (collector, service) = traced().await;
     let watch = service.request(Method::GET, "/v1/locks/a/events");
     let mut events = EventStream::of(watch).await;
     let span = collector.span("GET /v1/locks/{name}/events").await;
@@ -385,8 +381,7 @@ async fn stream_span_ends_with_head_of_answer() {
 
 #[tokio::test]
 async fn span_of_waiting_request_ends_when_its_client_goes() {
-    let collector = Collector::start().await;
-    let service = collector.service().await;
+    let (collector, service) = traced().await;
     let token = service.create("a", &json!({"ttl_ms": 600_000})).await.token();
     let waiting = create(&service, "a", &caller("01")).json(&json!({"wait_ms": 60_000})).send();
     let waiting = tokio::spawn(waiting);
@@ -404,8 +399,7 @@ async fn span_of_waiting_request_ends_when_its_client_goes() {
 
 #[tokio::test]
 async fn run_whose_client_has_gone_has_its_call() {
-    let (collector, upstream) = (Collector::start().await, Upstream::start().await);
-    let service = collector.guard(&upstream.url()).await;
+    let (collector, upstream, service) = guarded().await;
     upstream.hold();
     let order = tokio::spawn(service.order("k-1").send());
     upstream.begun(1).await;
@@ -440,8 +434,7 @@ async fn each_try_is_a_call_of_its_own() {
 
 #[tokio::test]
 async fn probes_and_scrapes_have_no_span() {
-    let collector = Collector::start().await;
-    let service = collector.service().await;
+    let (collector, service) = traced().await;
     for path in ["/livez", "/readyz", "/metrics"] {
         service.get(path).await;
     }

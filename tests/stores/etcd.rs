@@ -135,16 +135,10 @@ async fn one_of_many_instances_gets_a_lock() {
 }
 
 #[tokio::test]
-async fn release_wakes_a_waiter_of_another_process() {
+async fn waiter_and_watcher_hear_of_another_process() {
     let url = empty_etcd().await;
     let (one, other) = (open(&url).await, open(&url).await);
     release_wakes(&one, &other, "a").await;
-}
-
-#[tokio::test]
-async fn watcher_hears_of_changes_by_another_process() {
-    let url = empty_etcd().await;
-    let (one, other) = (open(&url).await, open(&url).await);
     hears_of(&one, &other, "a").await;
 }
 

@@ -176,7 +176,7 @@ async fn waiter_of_an_instance_whose_watch_was_compacted_away_is_served() {
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     let waiter = api.request(Method::POST, "/v1/locks/a").json(&json!({"wait_ms": 60_000}));
     let waiter = tokio::spawn(Answer::of(waiter));
-    eventually(async || (api.look("a").await.json["waiting"] == 1).then_some(())).await;
+    api.has_waiting("a", 1).await;
     let mut events = EventStream::of(api.request(Method::GET, "/v1/locks/b/events")).await;
     events.next("snapshot").await;
     instance.signal("-STOP");

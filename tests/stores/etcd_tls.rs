@@ -10,6 +10,7 @@ use tempfile::NamedTempFile;
 use crate::KEYLATCH;
 use crate::lock_conformance::{ask, granted};
 use crate::postgres::{open, open_error};
+use crate::postgres_tls::is_not_trusted;
 
 #[tokio::test]
 async fn private_authority_is_trusted_where_the_url_names_it() {
@@ -51,14 +52,7 @@ async fn untrusted_or_foreign_certificate_is_rejected() {
     let other = TlsEtcd::start("etcd.example.org", &[]).await;
     let own = format!("cacert={}", other.path());
     for url in [server.url(&own), other.url(&own)] {
-        let service = KEYLATCH.serve(&["--store", &url], &[]).await;
-        let refused = Api::at(service.address).create("a", &json!({})).await;
-        refused.is_problem(503, "store-unavailable");
-        assert_eq!(refused.json["outcome"], "not-executed", "{refused:?}");
-        let log = service.ended_by("-TERM").await.stderr;
-        let message = "etcd cannot be reached yet";
-        let line = log.lines().find(|line| line.contains(message)).expect("a line of the log");
-        assert!(line.contains("invalid peer certificate"), "{line}");
+        is_not_trusted(&url, "etcd cannot be reached yet").await;
     }
 }
 

@@ -14,8 +14,7 @@ pub(crate) async fn the_line_goes_on(url: &str, kill: impl AsyncFnOnce()) {
     let request = service.request(Method::POST, "/v1/locks/deploy");
     let waiter = Answer::of(request.json(&json!({"wait_ms": 60_000})));
     let failover = async {
-        eventually(async || (service.look("deploy").await.json["waiting"] == 1).then_some(()))
-            .await;
+        service.has_waiting("deploy", 1).await;
         kill().await;
         eventually(async || {
             let released = service.release("deploy", &holder.token()).await;

@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use keylatch_core::lock::{
     Token, TokenHash, Ttl, Waiter,
 };
 use keylatch_core::store::{Command, Reply};
-use keylatch_testkit::{FromStore as _, Locks, TestStore, scaled, store_test};
+use keylatch_testkit::{FromStore, Locks, TestStore, scaled, store_test};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestRunner};
@@ -39,20 +40,31 @@ fn store_follows_the_rules_of_every_kind_of_lock(start: impl Future<Output = Tes
 }
 
 fn compare_with_rules(start: impl Future<Output = TestStore>, step: BoxedStrategy<Step>) {
+    follows_rules::<Locks, _, _>(start, step, async |model: &mut Model, store, step| {
+        model.check(store, step).await
+    });
+}
+
+/// Runs random sequences of steps on a store and on a model, which says where both differ. A sequence has a model of its
+/// own, which knows its number.
+pub(crate) fn follows_rules<S: FromStore, T: Debug + Clone + 'static, M: From<u64>>(
+    start: impl Future<Output = TestStore>,
+    step: impl Strategy<Value = T>,
+    check: impl AsyncFn(&mut M, &S, &T) -> Result<(), String>,
+) {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let store = runtime.block_on(async { Locks::from_store(&start.await).await });
+    let store = runtime.block_on(async { S::from_store(&start.await).await });
     let cases = u32::try_from(scaled(200)).expect("a number of cases");
     let mut runner =
         TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     let sequence = Cell::new(0);
     let steps = prop::collection::vec(step, 1..60);
     let ran = runner.run(&steps, |steps| {
-        // Each sequence has its own locks.
         sequence.set(sequence.get() + 1);
-        let mut model = Model { sequence: sequence.get(), ..Model::default() };
+        let mut model = M::from(sequence.get());
         runtime.block_on(async {
             for (number, step) in steps.iter().enumerate() {
-                model.check(&store, step).await.map_err(|why| {
+                check(&mut model, &store, step).await.map_err(|why| {
                     TestCaseError::fail(format!("step {number}, {step:?}: {why}"))
                 })?;
             }
@@ -142,6 +154,13 @@ struct Model {
     locks: BTreeMap<u8, LockState>,
     /// The fencing tokens that the store gave for the model's, by lock, in the order of the model's.
     fences: BTreeMap<u8, BTreeMap<FencingToken, FencingToken>>,
+}
+
+/// Each sequence has its own locks.
+impl From<u64> for Model {
+    fn from(sequence: u64) -> Self {
+        Self { sequence, ..Self::default() }
+    }
 }
 
 impl Model {

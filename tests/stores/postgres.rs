@@ -203,18 +203,12 @@ async fn change_that_waited_for_another_row_is_judged_when_its_turn_comes() {
 }
 
 #[tokio::test]
-async fn release_wakes_a_waiter_of_another_process() {
+async fn waiter_and_watcher_hear_of_another_process() {
     let database = PostgresDatabase::create().await;
     let (one, other) = (open(&database.url()).await, open(&database.url()).await);
     // An announcement has the whole name.
     let longest = "ä".repeat(LockName::MAX_BYTES / 2);
     release_wakes(&one, &other, &longest).await;
-}
-
-#[tokio::test]
-async fn watcher_hears_of_changes_by_another_process() {
-    let database = PostgresDatabase::create().await;
-    let (one, other) = (open(&database.url()).await, open(&database.url()).await);
     hears_of(&one, &other, "a").await;
 }
 

@@ -42,15 +42,19 @@ async fn untrusted_or_foreign_certificate_is_rejected() {
         (TlsPostgres::start("localhost").await, TlsPostgres::start("db.example.org").await);
     let foreign = format!("sslrootcert={}", other.root.path().display());
     for url in [server.url(&foreign), other.url(&foreign)] {
-        let service = KEYLATCH.serve(&["--store", &url], &[]).await;
-        let refused = Api::at(service.address).create("a", &json!({})).await;
-        refused.is_problem(503, "store-unavailable");
-        assert_eq!(refused.json["outcome"], "not-executed", "{refused:?}");
-        let log = service.ended_by("-TERM").await.stderr;
-        let message = "PostgreSQL cannot be reached yet";
-        let line = log.lines().find(|line| line.contains(message)).expect("a line of the log");
-        assert!(line.contains("invalid peer certificate"), "{line}");
+        is_not_trusted(&url, "PostgreSQL cannot be reached yet").await;
     }
+}
+
+/// Asserts that a service on a store grants nothing, and logs the message with the certificate as its cause.
+pub(crate) async fn is_not_trusted(url: &str, message: &str) {
+    let service = KEYLATCH.serve(&["--store", url], &[]).await;
+    let refused = Api::at(service.address).create("a", &json!({})).await;
+    refused.is_problem(503, "store-unavailable");
+    assert_eq!(refused.json["outcome"], "not-executed", "{refused:?}");
+    let log = service.ended_by("-TERM").await.stderr;
+    let line = log.lines().find(|line| line.contains(message)).expect("a line of the log");
+    assert!(line.contains("invalid peer certificate"), "{line}");
 }
 
 #[tokio::test]

@@ -3,7 +3,6 @@
 //! Method: as in `lock_rules.rs`. Random commands run on a store and on the pure rules, and both must have the same
 //! replies.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +16,11 @@ use keylatch_core::idempotency::{
 };
 use keylatch_core::lock::{FencingToken, Moment, Token, TokenHash};
 use keylatch_core::store::{Command, ListRecords, Reply};
-use keylatch_testkit::{FromStore as _, Records, TestStore, scaled, store_test};
+use keylatch_testkit::{Records, TestStore, store_test};
 use proptest::prelude::*;
 use proptest::sample::select;
-use proptest::test_runner::{Config, TestRunner};
-use tokio::runtime::Builder;
+
+use crate::lock_rules::follows_rules;
 
 /// How much older a record in a store may be than its model: the time that commands really take.
 /// All times of the commands are multiples of 30 s.
@@ -32,27 +31,9 @@ const AHEAD: Duration = Duration::from_secs(1);
 /// Runs random sequences of commands on the store and on the rules alone.
 #[store_test(records)]
 fn store_follows_the_record_rules(start: impl Future<Output = TestStore>) {
-    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let store = runtime.block_on(async { Records::from_store(&start.await).await });
-    let cases = u32::try_from(scaled(200)).expect("a number of cases");
-    let mut runner =
-        TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
-    let sequence = Cell::new(0);
-    let steps = prop::collection::vec(step(), 1..60);
-    let ran = runner.run(&steps, |steps| {
-        // Each sequence has its own records.
-        sequence.set(sequence.get() + 1);
-        let mut model = Model { sequence: sequence.get(), ..Model::default() };
-        runtime.block_on(async {
-            for (number, step) in steps.iter().enumerate() {
-                model.check(&store, step).await.map_err(|why| {
-                    TestCaseError::fail(format!("step {number}, {step:?}: {why}"))
-                })?;
-            }
-            Ok(())
-        })
+    follows_rules::<Records, _, _>(start, step(), async |model: &mut Model, store, step| {
+        model.check(store, step).await
     });
-    ran.unwrap_or_else(|error| panic!("{error}"));
 }
 
 #[derive(Debug, Clone)]
@@ -152,6 +133,13 @@ struct Model {
     records: BTreeMap<u8, RecordState>,
     /// The fencing tokens that the store gave for the model's, by record, in the order of the model's.
     fences: BTreeMap<u8, BTreeMap<FencingToken, FencingToken>>,
+}
+
+/// Each sequence has its own records.
+impl From<u64> for Model {
+    fn from(sequence: u64) -> Self {
+        Self { sequence, ..Self::default() }
+    }
 }
 
 impl Model {

@@ -14,14 +14,13 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::lock_conformance::{ask, granted, held, name, token, ttl, withdraw};
-use crate::redis_records::open;
+use crate::redis_records::{on_redis, open};
 
 const PLACE: Duration = Duration::from_secs(120);
 
 #[tokio::test]
 async fn queue_expires_with_its_last_entry() {
-    let redis = RedisServer::start().await;
-    let store = open(&redis.url()).await;
+    let (redis, store) = on_redis().await;
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     for (attempt, seconds) in [(2, 30), (3, 300), (4, 60)] {
         let span = Duration::from_secs(seconds);
@@ -39,8 +38,7 @@ async fn queue_expires_with_its_last_entry() {
 
 #[tokio::test]
 async fn empty_queue_leaves_no_key() {
-    let redis = RedisServer::start().await;
-    let store = open(&redis.url()).await;
+    let (redis, store) = on_redis().await;
     for served in [true, false] {
         granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
         held(store.acquire(&place("a", "two", 2)).await.unwrap());
@@ -59,8 +57,7 @@ async fn empty_queue_leaves_no_key() {
 
 #[tokio::test]
 async fn many_waiters_share_one_connection_and_one_is_woken() {
-    let redis = RedisServer::start().await;
-    let store = open(&redis.url()).await;
+    let (redis, store) = on_redis().await;
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     // Those of the pool, the subscription, and the connection of the test.
     let settled = async || (connections(&redis).await == 4).then_some(());
@@ -88,8 +85,7 @@ async fn many_waiters_share_one_connection_and_one_is_woken() {
 
 #[tokio::test]
 async fn subscription_ends_with_its_store() {
-    let redis = RedisServer::start().await;
-    let store = open(&redis.url()).await;
+    let (redis, store) = on_redis().await;
     eventually(async || (subscribers(&redis).await == 1).then_some(())).await;
     drop(store);
     eventually(async || (subscribers(&redis).await == 0).then_some(())).await;
@@ -97,8 +93,7 @@ async fn subscription_ends_with_its_store() {
 
 #[tokio::test]
 async fn waiters_look_again_after_a_lost_subscription() {
-    let redis = RedisServer::start().await;
-    let store = open(&redis.url()).await;
+    let (redis, store) = on_redis().await;
     for _ in 0..3 {
         eventually(async || (subscribers(&redis).await == 1).then_some(())).await;
         let turns = ["one", "two"].map(|holder| store.wakeup(&name("a"), &token(holder)));
@@ -121,8 +116,7 @@ async fn redis_down_at_start_is_subscribed_once_up() {
 
 #[tokio::test]
 async fn evicted_lock_is_granted_above_its_fencing_token() {
-    let redis = RedisServer::start().await;
-    let store = open(&redis.url()).await;
+    let (redis, store) = on_redis().await;
     let mut last = granted(store.acquire(&ask("a", "one", 1)).await.unwrap()).fencing_token;
     for attempt in 2..5 {
         evict(&redis).await;
@@ -137,8 +131,7 @@ async fn evicted_lock_is_granted_above_its_fencing_token() {
 
 #[tokio::test]
 async fn many_expired_entries_are_forgotten() {
-    let redis = RedisServer::start().await;
-    let store = open(&redis.url()).await;
+    let (redis, store) = on_redis().await;
     let long = Acquire { ttl: ttl(PLACE * 4), ..ask("a", "one", 0) };
     granted(store.acquire(&long).await.unwrap());
     let gone: Vec<_> =
@@ -177,7 +170,7 @@ async fn user_without_publish_serves_the_queue() {
     let first = service.create("a", &json!({})).await;
     let waiter = soon("the waiter", wait(&service, "a", "the-token-of-the-waiter"));
     let release = async {
-        in_line(&service, 1).await;
+        service.has_waiting("a", 1).await;
         service.release("a", &first.token()).await
     };
     let (got, released) = tokio::join!(waiter, release);
@@ -234,7 +227,7 @@ async fn serves_all(happens: impl AsyncFnOnce(&mut RedisServer)) {
             assert_eq!(released.status, 204, "{number}: {released:?}");
         });
     }
-    in_line(&services[1], WAITERS).await;
+    services[1].has_waiting("a", WAITERS).await;
     happens(&mut redis).await;
     // It may be gone, and others may have been served meanwhile.
     eventually(async || {
@@ -260,10 +253,6 @@ async fn patient(redis: &RedisServer) -> Service {
 async fn wait(service: &Service, lock: &str, token: &str) -> Answer {
     let request = service.request(Method::POST, &format!("/v1/locks/{lock}"));
     Answer::of(request.header("Lock-Token", token).json(&json!({"wait_ms": 300_000}))).await
-}
-
-async fn in_line(service: &Service, waiting: usize) {
-    eventually(async || (service.look("a").await.json["waiting"] == waiting).then_some(())).await;
 }
 
 fn place(lock: &str, holder: &str, attempt: u64) -> Acquire {

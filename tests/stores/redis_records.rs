@@ -26,8 +26,7 @@ const DEADLINE: Duration = Duration::from_secs(5);
 
 #[tokio::test]
 async fn first_run_takes_two_round_trips_and_a_replay_one() {
-    let redis = RedisServer::start().await;
-    let store = open(&redis.url()).await;
+    let (redis, store) = on_redis().await;
     use_each_script(&store).await;
     // The first fencing token of a bucket whose counter is not there takes more.
     let () = redis.run(&["SET", "keylatch:{01}:fence", "1"]).await;
@@ -51,8 +50,7 @@ async fn first_run_takes_two_round_trips_and_a_replay_one() {
 
 #[tokio::test]
 async fn records_survive_script_flush() {
-    let redis = RedisServer::start().await;
-    let store = open(&redis.url()).await;
+    let (redis, store) = on_redis().await;
     for _ in 0..5 {
         started(store.begin(&ask(1, "one")).await.unwrap());
         let () = redis.run(&["SCRIPT", "FLUSH"]).await;
@@ -63,8 +61,7 @@ async fn records_survive_script_flush() {
 
 #[tokio::test]
 async fn records_and_locks_share_only_the_counters() {
-    let redis = RedisServer::start().await;
-    let store = open(&redis.url()).await;
+    let (redis, store) = on_redis().await;
     let lock = LockName::parse("deploy").unwrap();
     // A record in the bucket of the lock, whose counter is ahead of the clock.
     let begin = BeginCommand { key: key(lock.bucket()), ..ask(0, "one") };
@@ -117,8 +114,7 @@ async fn full_redis_keeps_completed_runs() {
 
 #[tokio::test]
 async fn foreign_value_in_a_key_is_refused_with_a_sentence_and_stays() {
-    let redis = RedisServer::start().await;
-    let store = open(&redis.url()).await;
+    let (redis, store) = on_redis().await;
     let deploy = LockName::parse("deploy").unwrap();
     let lock = format!("keylatch:{{{:02x}}}:lock:deploy", deploy.bucket());
     let lists = [lock.clone(), name(1)];
@@ -159,8 +155,7 @@ pub(crate) fn is_refused_with_advice(error: &StoreError) {
 
 #[tokio::test]
 async fn every_record_expires() {
-    let redis = RedisServer::start().await;
-    let store = open(&redis.url()).await;
+    let (redis, store) = on_redis().await;
     // Longer than Redis keeps anything.
     let span = Duration::from_secs(1000 * 365 * 24 * 3600);
     let endless = BeginCommand { lease: span, retention: span, ..ask(1, "one") };
@@ -233,6 +228,13 @@ async fn lost_completion_is_stored_by_a_retry() {
 
 pub(crate) async fn open(url: &str) -> OpenStore {
     OpenStore(keylatch_stores::redis(url, &config("memory:").redis).await.expect("the store opens"))
+}
+
+/// A Redis, and a store over it.
+pub(crate) async fn on_redis() -> (RedisServer, OpenStore) {
+    let redis = RedisServer::start().await;
+    let store = open(&redis.url()).await;
+    (redis, store)
 }
 
 /// Uses each script once on another record, so that the next use is carried out at once.

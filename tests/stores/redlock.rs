@@ -18,9 +18,7 @@ use crate::redlock_fences::{hash_of, put_lock};
 async fn majority_grants_while_two_of_five_are_down() {
     let mut nodes = RedlockNodes::start().await;
     let service = Service::start_with(nodes.config()).await;
-    for node in [1, 3] {
-        nodes[node].kill().await;
-    }
+    nodes.kill_all([1, 3]).await;
     lives_through_its_life(&service).await;
 }
 
@@ -28,9 +26,7 @@ async fn majority_grants_while_two_of_five_are_down() {
 async fn majority_grants_while_two_of_five_are_stopped() {
     let nodes = RedlockNodes::start().await;
     let service = Service::start_with(nodes.config()).await;
-    for node in [0, 4] {
-        nodes[node].pause();
-    }
+    nodes.pause_all([0, 4]);
     lives_through_its_life(&service).await;
 }
 
@@ -100,9 +96,7 @@ pub(crate) async fn lives_through_its_life(service: &Service) {
 async fn minority_grants_nothing_and_is_withdrawn() {
     let mut nodes = RedlockNodes::start().await;
     let service = Service::start_with(nodes.config_with_silent_nodes()).await;
-    for node in [0, 1, 2] {
-        nodes[node].kill().await;
-    }
+    nodes.kill_all([0, 1, 2]).await;
     // Until the service knows that they are gone, it may ask them and get no answer.
     eventually(async || (service.get("/readyz").await.status == 503).then_some(())).await;
     let answer = service.create("deploy", &json!({})).await;
@@ -121,16 +115,12 @@ async fn minority_grants_nothing_and_is_withdrawn() {
 async fn late_grant_is_withdrawn_and_unknown() {
     let nodes = RedlockNodes::start().await;
     let service = Service::start_with(nodes.config_with_silent_nodes()).await;
-    for node in [0, 1, 2] {
-        nodes[node].pause();
-    }
+    nodes.pause_all([0, 1, 2]);
     let answer = service.create("deploy", &json!({"ttl_ms": 60_000})).await;
     answer.is_problem(503, "store-unavailable");
     assert_eq!(answer.json["outcome"], "unknown", "{answer:?}");
     // The nodes now run the acquire that was sent before, and behind it its withdrawal.
-    for node in [0, 1, 2] {
-        nodes[node].resume();
-    }
+    nodes.resume_all([0, 1, 2]);
     for node in nodes.iter() {
         let given = async || {
             let stats: String = node.run(&["INFO", "commandstats"]).await;
@@ -146,18 +136,14 @@ async fn missing_majority_is_an_unknown_outcome() {
     let nodes = RedlockNodes::start().await;
     let store = open_redlock(&nodes.config_with_silent_nodes()).await;
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
-    for node in [0, 1, 2] {
-        nodes[node].pause();
-    }
+    nodes.pause_all([0, 1, 2]);
     let (name, token) = (name("a"), token("one"));
     let renewal = store.renew(&name, &token, ttl(TTL)).await.unwrap_err();
     let release = store.release(&name, &token).await.unwrap_err();
     for error in [renewal, release, store.look(&name).await.unwrap_err()] {
         assert_eq!(error.effect(), Effect::Unknown, "{error:?}");
     }
-    for node in [0, 1, 2] {
-        nodes[node].resume();
-    }
+    nodes.resume_all([0, 1, 2]);
     let freed = async || (store.look(&name).await.ok()?.is_none()).then_some(());
     eventually(freed).await;
 }
@@ -205,9 +191,7 @@ async fn repeated_grant_lasts_while_a_quorum_has_it() {
     eventually(async || (nodes.with_locks().await == 5).then_some(())).await;
     // Of the three that answer, two have it for longer.
     nodes[2].age(TTL / 2).await;
-    for node in &nodes[3..] {
-        node.pause();
-    }
+    nodes.pause_all([3, 4]);
     let lease = repeated(store.acquire(&ask("a", "one", 2)).await.unwrap());
     assert!(lease.expires_in <= TTL / 2, "{lease:?}");
     assert!(lease.expires_in > TTL / 2 - Duration::from_secs(10), "{lease:?}");
@@ -229,18 +213,14 @@ async fn release_by_a_majority_frees_every_node() {
 async fn node_latency_shortens_validity_once() {
     let nodes = RedlockNodes::start().await;
     let service = Service::start_with(nodes.config()).await;
-    for node in [0, 1, 2] {
-        nodes[node].pause();
-    }
+    nodes.pause_all([0, 1, 2]);
     let (ttl, drift, waited) = (30_000, 302, Duration::from_millis(200));
     let started = Instant::now();
     let resuming = async {
         eventually(async || (nodes[4].run::<u64>(&["DBSIZE"]).await > 0).then_some(())).await;
         let asked = Instant::now();
         eventually(async || (asked.elapsed() > waited).then_some(())).await;
-        for node in [0, 1, 2] {
-            nodes[node].resume();
-        }
+        nodes.resume_all([0, 1, 2]);
     };
     let body = json!({"ttl_ms": ttl});
     let (lease, ()) = tokio::join!(service.create("deploy", &body), resuming);

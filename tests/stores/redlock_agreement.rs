@@ -108,9 +108,7 @@ async fn possible_holder_on_down_nodes_is_an_unknown_outcome() {
     }
     let asked = held(store.acquire(&ask("a", "three", 3)).await.unwrap());
     assert_eq!(asked.fencing_token.get(), 9);
-    for node in [0, 1] {
-        nodes[node].kill().await;
-    }
+    nodes.kill_all([0, 1]).await;
     // Two of the three nodes left hold the lock for `two`, without a fencing token.
     let error = store.acquire(&ask("a", "three", 4)).await.unwrap_err();
     assert_eq!(error.effect(), Effect::NotExecuted, "{error:?}");

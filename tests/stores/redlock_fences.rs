@@ -25,17 +25,11 @@ async fn fencing_token_is_above_the_counters_of_every_majority() {
         let () = node.run(&["SET", &counter_of("a"), &counter.to_string()]).await;
     }
     // Only this majority knows the largest one, and the next has but one node of it.
-    for node in [0, 1] {
-        nodes[node].kill().await;
-    }
+    nodes.kill_all([0, 1]).await;
     let first = fencing_token(&store, 1).await;
     assert_eq!(first, FAR_AHEAD + 1);
-    for node in [0, 1] {
-        nodes[node].restart().await;
-    }
-    for node in [2, 3] {
-        nodes[node].kill().await;
-    }
+    nodes.restart_all([0, 1]).await;
+    nodes.kill_all([2, 3]).await;
     eventually(async || (store.health().await.ok()?.facts["voting"] == "3").then_some(())).await;
     assert_eq!(fencing_token(&store, 2).await, FAR_AHEAD + 2);
 }
@@ -119,9 +113,7 @@ async fn possibly_chosen_fencing_token_is_not_replaced() {
     let (nodes, fencing_token) = (RedlockNodes::start().await, FAR_AHEAD);
     give(&nodes, fencing_token, [fencing_token - 1, fencing_token + 5, fencing_token + 5]).await;
     let store = open_redlock(&nodes.config_with_silent_nodes()).await;
-    for node in &nodes[3..] {
-        node.pause();
-    }
+    nodes.pause_all([3, 4]);
     let error = store.acquire(&ask("a", "one", 2)).await.unwrap_err();
     assert_eq!(error.effect(), Effect::Unknown, "{error:?}");
 }
@@ -130,9 +122,7 @@ async fn possibly_chosen_fencing_token_is_not_replaced() {
 /// other nodes, which are paused, the lock is free.
 async fn half_granted(nodes: &RedlockNodes, fencing_token: u64, floors: [u64; 3]) {
     give(nodes, fencing_token, floors).await;
-    for node in &nodes[3..] {
-        node.pause();
-    }
+    nodes.pause_all([3, 4]);
 }
 
 /// The same with all of them running.

@@ -22,9 +22,7 @@ async fn empty_restarted_node_does_not_vote() {
     // Of the three that gave the lock one forgets it, and the two that never heard of it come up.
     nodes[2].kill().await;
     nodes[2].restart_empty(&[]).await;
-    for node in [3, 4] {
-        nodes[node].restart().await;
-    }
+    nodes.restart_all([3, 4]).await;
     voting(&service, "4").await;
     let second = service.create("deploy", &json!({})).await;
     assert_ne!(second.status, 201, "a second grant: {second:?}");
@@ -39,9 +37,7 @@ async fn durable_restarted_node_votes_at_once() {
     let service = Service::start_with(nodes.config_with_silent_nodes()).await;
     let lease = held_by_three(&mut nodes, &service).await;
     nodes[2].kill().await;
-    for node in [2, 3, 4] {
-        nodes[node].restart().await;
-    }
+    nodes.restart_all([2, 3, 4]).await;
     voting(&service, "5").await;
     service.create("deploy", &json!({})).await.is_problem(409, "lock-held");
     assert_eq!(service.release("deploy", &lease).await.status, 204);
@@ -70,9 +66,7 @@ async fn durable_node_votes_once_its_log_is_read() {
 
 /// A lock that the first three nodes have, and the other two, which are down, have not: its token.
 async fn held_by_three(nodes: &mut RedlockNodes, service: &Service) -> String {
-    for node in [3, 4] {
-        nodes[node].kill().await;
-    }
+    nodes.kill_all([3, 4]).await;
     let lease = service.create("deploy", &json!({"ttl_ms": 600_000})).await;
     assert_eq!(lease.status, 201, "{lease:?}");
     for node in 0..3 {

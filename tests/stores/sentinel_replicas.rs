@@ -20,7 +20,7 @@ async fn grant_with_too_few_replicas_is_withdrawn() {
         let refused = join_all(names.iter().map(|name| service.create(name, &body))).await;
         refused.iter().for_each(is_unknown);
         for name in &names {
-            eventually(async || (service.look(name).await.status == 404).then_some(())).await;
+            service.is_free(name).await;
         }
         // A renewal is not counted on, and takes nothing.
         let renewed = service.renew("held", &held.token(), &json!({})).await;
@@ -74,7 +74,7 @@ async fn refused_wait_command_is_unknown_and_leaves_nothing_held() {
         }
         let service = replicated(&url.replace("://", "://keylatch:PASSWORD@")).await;
         is_unknown(&service.create("deploy", &json!({})).await);
-        eventually(async || (service.look("deploy").await.status == 404).then_some(())).await;
+        service.is_free("deploy").await;
         let order = json!({"amount": 1999, "currency": "EUR"});
         let order = || {
             let request = service.request(Method::POST, "/v1/payments");

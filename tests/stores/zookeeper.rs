@@ -22,16 +22,10 @@ use crate::record_conformance as records;
 const STEP: Duration = Duration::from_secs(5);
 
 #[tokio::test]
-async fn release_wakes_a_waiter_of_another_process() {
+async fn waiter_and_watcher_hear_of_another_process() {
     let root = ZookeeperRoot::create().await;
     let (one, other) = (open(&root.url()).await, open(&root.url()).await);
     release_wakes(&one, &other, &"ä".repeat(LockName::MAX_BYTES / 2)).await;
-}
-
-#[tokio::test]
-async fn watcher_hears_of_changes_by_another_process() {
-    let root = ZookeeperRoot::create().await;
-    let (one, other) = (open(&root.url()).await, open(&root.url()).await);
     hears_of(&one, &other, "a").await;
 }
 

@@ -3,13 +3,12 @@
 //!
 //! Method: a ZooKeeper with a certificate of the test's own, which is in no system's store.
 
-use keylatch_testkit::{Api, ZookeeperServer, free_port};
-use serde_json::json;
+use keylatch_testkit::{ZookeeperServer, free_port};
 use tempfile::TempDir;
 
-use crate::KEYLATCH;
 use crate::lock_conformance::{ask, granted};
 use crate::postgres::{open, open_error};
+use crate::postgres_tls::is_not_trusted;
 
 #[tokio::test]
 async fn private_authority_is_trusted_where_the_url_names_it() {
@@ -25,14 +24,7 @@ async fn untrusted_or_foreign_certificate_is_rejected() {
     let (server, other) =
         (TlsZookeeper::start("localhost").await, TlsZookeeper::start("zk.example.org").await);
     for url in [server.url(&other.root()), other.url(&other.root())] {
-        let service = KEYLATCH.serve(&["--store", &url], &[]).await;
-        let refused = Api::at(service.address).create("a", &json!({})).await;
-        refused.is_problem(503, "store-unavailable");
-        assert_eq!(refused.json["outcome"], "not-executed", "{refused:?}");
-        let log = service.ended_by("-TERM").await.stderr;
-        let message = "no encrypted connection to a member";
-        let line = log.lines().find(|line| line.contains(message)).expect("a line of the log");
-        assert!(line.contains("invalid peer certificate"), "{line}");
+        is_not_trusted(&url, "no encrypted connection to a member").await;
     }
 }
 

@@ -1,30 +1,25 @@
-//! Looks at the console with a browser. `pictures DIRECTORY` draws every view at two widths, in the light and in the
-//! dark (`make console-pictures`). `cost` says how busy 10,000 held locks with 1,000 changes a second keep a page.
-//! It prints and asserts nothing: what it found is in `docs/console.md`.
-#![expect(clippy::print_stdout, reason = "it prints what it measures")]
+//! Draws the console with a browser: every view at two widths, in the light and in the dark, into the directory of
+//! its argument.
+//!
+//! `make console-pictures` calls it. The pictures are in `docs/console.md`.
+#![expect(clippy::print_stdout, reason = "it prints what it draws")]
 #![expect(clippy::expect_used, reason = "it fails by panicking")]
 
 use std::fs;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::join_all;
-use futures_util::stream::{self, StreamExt as _};
 use keylatch_testkit::{Answer, Browser, Page, Service};
 use reqwest::Method;
 use serde_json::json;
-use tokio::time::{MissedTickBehavior, interval, sleep};
-
-const USAGE: &str = "usage: console pictures DIRECTORY | console cost";
+use tokio::time::sleep;
 
 #[tokio::main]
 async fn main() {
-    let arguments: Vec<_> = std::env::args().skip(1).collect();
-    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["pictures", directory] => draw(Path::new(directory)).await,
-        ["cost"] => measure().await,
-        _ => println!("{USAGE}"),
+    match std::env::args().nth(1) {
+        Some(directory) => draw(Path::new(&directory)).await,
+        None => println!("usage: console DIRECTORY"),
     }
 }
 
@@ -150,113 +145,5 @@ async fn work(service: &Service) {
         service.create("jobs%2Fsync", &json!({})).await;
         service.release("jobs%2Fsync", &held.token()).await;
         sleep(Duration::from_millis(10 + (round / 40 % 7) * 9)).await;
-    }
-}
-
-/// How many locks are held, how many change in a second, and for how long is measured.
-const LOCKS: usize = 10_000;
-const CHANGES: usize = 1000;
-const WINDOW: Duration = Duration::from_secs(15);
-/// How many locks a request changes at once, so that the load takes less of the machine than what is measured.
-const SET: usize = 10;
-/// The pause between two rounds of changes.
-const PAUSE: Duration = Duration::from_millis(50);
-
-/// Locks that one token holds.
-struct Held {
-    names: Vec<String>,
-    token: String,
-}
-
-impl Held {
-    async fn create(service: &Service, number: usize) -> Self {
-        let names = (number * SET..(number + 1) * SET).map(|number| format!("jobs/{number:05}"));
-        let (names, token): (Vec<_>, _) =
-            (names.collect(), format!("a-token-of-worker-{number:05}"));
-        let held = Self { names, token };
-        let body = json!({"owner": format!("worker {}", number % 100), "ttl_ms": 3_600_000});
-        let created = service.create_set_as(&held.names(), &held.token, &body).await;
-        assert_eq!(created.status, 201, "{created:?}");
-        held
-    }
-
-    fn names(&self) -> Vec<&str> {
-        self.names.iter().map(String::as_str).collect()
-    }
-}
-
-/// Creates all locks.
-async fn hold(service: &Service) -> Vec<Held> {
-    let sets = stream::iter(0..LOCKS / SET).map(|number| Held::create(service, number));
-    sets.buffered(32).collect().await
-}
-
-async fn measure() {
-    let service = Service::start("memory:").await;
-    let held = hold(&service).await;
-    let browser = Browser::start().await;
-    let changes = AtomicU64::new(0);
-    let look = async {
-        for (view, path, sort) in [
-            ("no change, by age", "#/locks", "age"),
-            ("by age", "#/locks", "age"),
-            ("by time left", "#/locks", "left"),
-            ("by name", "#/locks", "name"),
-            ("glance", "", ""),
-        ] {
-            CHANGING.store(u64::from(!view.starts_with("no")), Ordering::Relaxed);
-            let page = browser.open(&format!("http://{}/{path}", service.address)).await;
-            page.until("document.body.innerText.includes('10,000 ')").await;
-            sort_by(&page, sort).await;
-            sleep(Duration::from_secs(3)).await;
-            let (began, before) = (Instant::now(), changes.load(Ordering::Relaxed));
-            let (busy, cpu) = (page.busy_seconds().await, browser.cpu_seconds().await);
-            sleep(WINDOW).await;
-            let seconds = began.elapsed().as_secs_f64();
-            let busy = (page.busy_seconds().await - busy) / seconds;
-            let all = |cpu: &[(String, f64)]| cpu.iter().map(|(_, seconds)| seconds).sum::<f64>();
-            let cpu = (all(&browser.cpu_seconds().await) - all(&cpu)) / seconds;
-            let rate = (changes.load(Ordering::Relaxed) - before) as f64 / seconds;
-            println!(
-                "{view}: {rate:.0} changes/s, page {:.1} % of a core, browser {:.1} %",
-                busy * 100.0,
-                cpu * 100.0
-            );
-            page.goto("about:blank").await;
-        }
-    };
-    tokio::select! {
-        () = look => {}
-        () = change(&service, &held, &changes) => {}
-    }
-}
-
-async fn sort_by(page: &Page, sort: &str) {
-    if !sort.is_empty() {
-        page.eval(&format!("document.querySelector('#sort').value = '{sort}'")).await;
-        page.eval("document.querySelector('#sort').dispatchEvent(new Event('change'))").await;
-    }
-}
-
-/// Whether locks change now.
-static CHANGING: AtomicU64 = AtomicU64::new(0);
-
-/// Renews one lock after the other, so many a second, each to another end than before.
-async fn change(service: &Service, held: &[Held], changes: &AtomicU64) {
-    let mut ticks = interval(PAUSE);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
-    let sets = CHANGES * PAUSE.as_millis() as usize / 1000 / SET;
-    let mut next = held.iter().cycle();
-    for round in 0_u64.. {
-        ticks.tick().await;
-        if CHANGING.load(Ordering::Relaxed) == 0 {
-            continue;
-        }
-        let body = json!({"ttl_ms": 1_800_000 + round % 1000 * 1000});
-        let renewals = next.by_ref().take(sets).map(async |held| {
-            let renewed = service.renew_set(&held.names(), &held.token, &body).await;
-            assert_eq!(renewed.status, 200, "{renewed:?}");
-        });
-        changes.fetch_add((join_all(renewals).await.len() * SET) as u64, Ordering::Relaxed);
     }
 }

@@ -87,17 +87,6 @@ impl Browser {
         self.attach(&target.await["targetId"]).await
     }
 
-    /// For how many seconds the processes of the browser have run, by their kind.
-    pub async fn cpu_seconds(&self) -> Vec<(String, f64)> {
-        let info = self.pipe.call("", "SystemInfo.getProcessInfo", json!({})).await;
-        let processes = info["processInfo"].as_array().expect("processes").iter();
-        let of = |process: &Value| {
-            let kind = process["type"].as_str().unwrap_or_default().to_owned();
-            (kind, process["cpuTime"].as_f64().unwrap_or_default())
-        };
-        processes.map(of).collect()
-    }
-
     async fn attach(&self, target: &Value) -> Page {
         let how = json!({"targetId": target, "flatten": true});
         let session = self.pipe.call("", "Target.attachToTarget", how).await;
@@ -338,15 +327,6 @@ impl Page {
         };
         let nodes = nodes.filter(|node| node["ignored"] != true);
         nodes.map(|node| (text(node, "role"), text(node, "name"))).collect()
-    }
-
-    /// For how many seconds the page has kept its thread busy.
-    pub async fn busy_seconds(&self) -> f64 {
-        self.call("Performance.enable", json!({})).await;
-        let metrics = self.call("Performance.getMetrics", json!({})).await;
-        let metrics = metrics["metrics"].as_array().expect("metrics").iter();
-        let mut busy = metrics.filter(|metric| metric["name"] == "TaskDuration");
-        busy.find_map(|metric| metric["value"].as_f64()).expect("TaskDuration")
     }
 
     /// The page from its top as a PNG, at the width that it has and at most so high.

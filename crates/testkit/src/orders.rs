@@ -9,7 +9,7 @@ use keylatch::http::Guard;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
-use crate::{Answer, Api, Service, Upstream, config};
+use crate::{Answer, Api, Service, Upstream, config, eventually};
 
 /// A service that guards `/orders` in front of an [`Upstream`].
 #[derive(Debug)]
@@ -65,6 +65,12 @@ impl Api {
     /// The answer to [`Api::order`].
     pub async fn buy(&self, key: &str) -> Answer {
         Answer::of(self.order(key)).await
+    }
+
+    /// The answer to [`Api::order`] once it is not 409 any more.
+    #[track_caller]
+    pub fn until_done(&self, key: &str) -> impl Future<Output = Answer> {
+        eventually(async move || Some(self.buy(key).await).filter(|answer| answer.status != 409))
     }
 
     /// The record under a key of `POST /orders`; `Null` where there is none.

@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::eventually;
+use crate::{Proxy, RedisServer, eventually};
 
 /// How long a step of a store and a connection to it may take, in milliseconds: no load of a machine reaches it.
 pub(crate) const PATIENCE_MS: u64 = 60_000;
@@ -76,6 +76,27 @@ impl Service {
     pub async fn over(store: Arc<dyn Store>) -> Self {
         let app = App::with_store(config("memory:"), store, Arc::new(Metrics::new()));
         Self::serve("127.0.0.1:0", app.expect("a service")).await
+    }
+
+    /// A service in memory with other settings than those of [`config`].
+    pub async fn set(set: impl FnOnce(&mut Config)) -> Self {
+        let mut config = config("memory:");
+        set(&mut config);
+        Self::start_with(config).await
+    }
+
+    /// A Redis, and a service over it.
+    pub async fn on_redis() -> (RedisServer, Self) {
+        let redis = RedisServer::start().await;
+        let service = Self::start(&redis.url()).await;
+        (redis, service)
+    }
+
+    /// A service in memory, and a proxy in front of it.
+    pub async fn behind_proxy() -> (Self, Proxy) {
+        let service = Self::start("memory:").await;
+        let proxy = Proxy::start(service.address.to_string()).await;
+        (service, proxy)
     }
 
     async fn serve(address: &str, app: App) -> Self {
@@ -177,6 +198,26 @@ impl Api {
     /// `DELETE /v1/locks/{name}`.
     pub async fn release(&self, name: &str, token: &str) -> Answer {
         Answer::of(self.request(Method::DELETE, &lock(name)).header("Lock-Token", token)).await
+    }
+
+    /// Breaks the lease of a grant because it hangs, which succeeds.
+    pub async fn break_lease(&self, name: &str, fencing_token: u64) {
+        let request = self.request(Method::POST, &format!("{}/break", lock(name)));
+        let body = json!({"reason": "it hangs", "fencing_token": fencing_token});
+        assert_eq!(Answer::of(request.json(&body)).await.status, 200);
+    }
+
+    /// Waits until so many wait for a lock that is held.
+    #[track_caller]
+    pub fn has_waiting(&self, name: &str, waiting: impl Into<Value>) -> impl Future<Output = ()> {
+        let waiting = waiting.into();
+        eventually(async move || (self.look(name).await.json["waiting"] == waiting).then_some(()))
+    }
+
+    /// Waits until a lock is free.
+    #[track_caller]
+    pub fn is_free(&self, name: &str) -> impl Future<Output = ()> {
+        eventually(async move || (self.look(name).await.status == 404).then_some(()))
     }
 
     /// `POST /v1/locks` with a token of the client's own.

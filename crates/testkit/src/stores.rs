@@ -13,7 +13,7 @@ use keylatch::config::Config;
 use tempfile::TempDir;
 
 use crate::store_time::pass_for_store;
-use crate::{FakeEngine, Faults, OpenStore, RedisServer, Service, config, seed, started};
+use crate::{FakeEngine, Faults, OpenStore, RedisServer, Service, Shop, config, seed, started};
 
 /// How often a store in the test's process removes expired locks.
 const SWEEP_PERIOD: Duration = Duration::from_secs(5);
@@ -150,17 +150,26 @@ impl FromStore for Service {
     }
 }
 
-/// The locks of a store whose time a test moves forward.
+/// A shop over it, with a guard that is as it is by default.
+impl FromStore for Shop {
+    async fn from_store(store: &TestStore) -> Self {
+        Self::open(store.url()).await
+    }
+}
+
+/// An open store whose time a test moves forward.
 #[derive(Debug)]
 pub struct Locks {
-    locks: OpenStore,
+    open: OpenStore,
     store: TestStore,
 }
 
+/// The same, in tests of its records.
+pub type Records = Locks;
+
 impl FromStore for Locks {
     async fn from_store(store: &TestStore) -> Self {
-        let locks = store.open().await;
-        Self { locks, store: store.clone() }
+        Self { open: store.open().await, store: store.clone() }
     }
 }
 
@@ -180,41 +189,7 @@ impl Deref for Locks {
     type Target = OpenStore;
 
     fn deref(&self) -> &OpenStore {
-        &self.locks
-    }
-}
-
-/// The records of a store whose time a test moves forward.
-#[derive(Debug)]
-pub struct Records {
-    records: OpenStore,
-    store: TestStore,
-}
-
-impl FromStore for Records {
-    async fn from_store(store: &TestStore) -> Self {
-        let records = store.open().await;
-        Self { records, store: store.clone() }
-    }
-}
-
-impl Records {
-    /// Lets time pass.
-    pub async fn advance(&self, by: Duration) {
-        self.store.advance(by).await;
-    }
-
-    /// Lets so much time pass that the store removes what has expired.
-    pub async fn pass_a_sweep(&self) {
-        self.store.pass_a_sweep().await;
-    }
-}
-
-impl Deref for Records {
-    type Target = OpenStore;
-
-    fn deref(&self) -> &OpenStore {
-        &self.records
+        &self.open
     }
 }
 

@@ -12,13 +12,15 @@ use axum::body::{Bytes, to_bytes};
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, Method, Uri};
 use axum::response::{IntoResponse, Response};
+use reqwest::RequestBuilder;
 use serde_json::json;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::soon;
+use crate::{Answer, soon};
 
 /// A service that counts its runs, remembers its requests, and answers as the test says.
 #[derive(Debug)]
@@ -117,6 +119,15 @@ impl Upstream {
     /// How many requests arrived.
     pub fn runs(&self) -> usize {
         self.shared.seen.borrow().len()
+    }
+
+    /// Holds its answers, and sends a request that it has begun when this returns.
+    pub async fn holding(&self, request: RequestBuilder) -> JoinHandle<Answer> {
+        self.hold();
+        let runs = self.runs();
+        let first = tokio::spawn(Answer::of(request));
+        self.begun(runs + 1).await;
+        first
     }
 
     /// Waits until as many requests arrived.

@@ -6,7 +6,7 @@ use keylatch_core::idempotency::ResolveCommand;
 use keylatch_testkit::RedisServer;
 
 use super::*;
-use crate::redis_records::open;
+use crate::redis_records::on_redis;
 
 /// How often the server ran a command since its counts were set back.
 async fn calls(redis: &RedisServer, command: &str) -> u32 {
@@ -30,8 +30,7 @@ async fn indexed(redis: &RedisServer) -> usize {
 
 #[tokio::test]
 async fn redis_list_of_unknown_reads_no_record_that_is_done() {
-    let redis = RedisServer::start().await;
-    let store = open(&redis.url()).await;
+    let (redis, store) = on_redis().await;
     fill(&*store).await;
     assert_eq!(indexed(&redis).await, UNKNOWN as usize, "the index is not that of the unknown");
     redis.run::<()>(&["CONFIG", "RESETSTAT"]).await;
@@ -52,8 +51,7 @@ async fn redis_list_of_unknown_reads_no_record_that_is_done() {
 
 #[tokio::test]
 async fn redis_index_loses_what_expired() {
-    let redis = RedisServer::start().await;
-    let store = open(&redis.url()).await;
+    let (redis, store) = on_redis().await;
     run_orders(&*store, 0..6, &RunEnd::Unknown(UnknownReason::Failed)).await;
     let records: Vec<String> = redis.run(&["KEYS", "*:record:*"]).await;
     redis.run::<()>(&["DEL", &records[0]]).await;

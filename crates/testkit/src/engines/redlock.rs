@@ -50,6 +50,30 @@ impl RedlockNodes {
         open_redlock(&self.config()).await
     }
 
+    /// Kills these servers.
+    pub async fn kill_all(&mut self, servers: impl IntoIterator<Item = usize>) {
+        for server in servers {
+            self[server].kill().await;
+        }
+    }
+
+    /// Starts these servers again.
+    pub async fn restart_all(&mut self, servers: impl IntoIterator<Item = usize>) {
+        for server in servers {
+            self[server].restart().await;
+        }
+    }
+
+    /// Stops these servers without ending them.
+    pub fn pause_all(&self, servers: impl IntoIterator<Item = usize>) {
+        servers.into_iter().for_each(|server| self[server].pause());
+    }
+
+    /// Continues these servers.
+    pub fn resume_all(&self, servers: impl IntoIterator<Item = usize>) {
+        servers.into_iter().for_each(|server| self[server].resume());
+    }
+
     /// Lets a time pass for the locks on all servers.
     pub async fn age(&self, by: Duration) {
         join_all(self.iter().map(|node| node.age(by))).await;
