@@ -18,15 +18,6 @@ const SLACK: Duration = Duration::from_secs(5);
 pub(crate) const TTL: Duration = Duration::from_secs(60);
 
 #[store_test(locks)]
-async fn free_lock_is_granted(store: &Locks) {
-    let lease = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
-    assert_eq!(lease.ttl, TTL);
-    assert_near(lease.expires_in, TTL);
-    let holder = store.look(&name("a")).await.unwrap().expect("it is held").first;
-    assert_eq!((holder.fencing_token, holder.name.as_str()), (lease.fencing_token, "a"));
-}
-
-#[store_test(locks)]
 async fn same_token_gets_the_same_grant(store: &Locks) {
     let first = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     store.advance(TTL / 2).await;
@@ -40,91 +31,11 @@ async fn same_token_gets_the_same_grant(store: &Locks) {
 }
 
 #[store_test(locks)]
-async fn other_token_sees_the_holder(store: &Locks) {
-    let lease = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
-    let holder = held(store.acquire(&ask("a", "two", 2)).await.unwrap());
-    assert_eq!((holder.fencing_token, &holder.owner), (lease.fencing_token, &lease.owner));
-    assert_near(holder.expires_in, TTL);
-    assert_eq!(
-        Some(holder.fencing_token),
-        store.look(&name("a")).await.unwrap().map(|held| held.first.fencing_token)
-    );
-}
-
-#[store_test(locks)]
-async fn released_lock_is_free(store: &Locks) {
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
-    assert_eq!(store.release(&name("a"), &token("one")).await.unwrap(), ReleaseReply::Released);
-    assert_eq!(store.look(&name("a")).await.unwrap(), None);
-    assert_eq!(store.release(&name("a"), &token("one")).await.unwrap(), ReleaseReply::NotHeld);
-    granted(store.acquire(&ask("a", "two", 2)).await.unwrap());
-}
-
-#[store_test(locks)]
-async fn expired_lock_is_free(store: &Locks) {
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
-    store.advance(TTL - SLACK).await;
-    held(store.acquire(&ask("a", "two", 2)).await.unwrap());
-    store.advance(SLACK).await;
-    assert_eq!(store.look(&name("a")).await.unwrap(), None);
-    assert_eq!(store.release(&name("a"), &token("one")).await.unwrap(), ReleaseReply::NotHeld);
-    granted(store.acquire(&ask("a", "two", 3)).await.unwrap());
-}
-
-#[store_test(locks)]
-async fn holder_shows_the_rest_of_its_lease(store: &Locks) {
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
-    store.advance(TTL / 4).await;
-    let holder = store.look(&name("a")).await.unwrap().expect("it is held").first;
-    assert_near(holder.expires_in, TTL * 3 / 4);
-}
-
-#[store_test(locks)]
-async fn only_the_token_renews(store: &Locks) {
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
-    let renewal = store.renew(&name("a"), &token("two"), ttl(TTL * 10)).await.unwrap();
-    assert_eq!(renewal, RenewReply::Lost(LockLoss::Mismatch));
-    let holder = store.look(&name("a")).await.unwrap().expect("it is held").first;
-    assert_near(holder.expires_in, TTL);
-}
-
-#[store_test(locks)]
-async fn renewal_restarts_ttl_and_keeps_fencing_token(store: &Locks) {
-    let first = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
-    store.advance(TTL / 2).await;
-    let renewed = renewed(store.renew(&name("a"), &token("one"), ttl(TTL * 2)).await.unwrap());
-    assert_eq!((renewed.fencing_token, &renewed.owner), (first.fencing_token, &first.owner));
-    assert_eq!(renewed.ttl, TTL * 2);
-    assert_near(renewed.expires_in, TTL * 2);
-    store.advance(TTL).await;
-    held(store.acquire(&ask("a", "two", 2)).await.unwrap());
-    let again = repeated(store.acquire(&ask("a", "one", 3)).await.unwrap());
-    assert_eq!((again.fencing_token, again.ttl), (first.fencing_token, TTL * 2));
-}
-
-#[store_test(locks)]
 async fn renewal_may_shorten_the_lease(store: &Locks) {
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     renewed(store.renew(&name("a"), &token("one"), ttl(TTL / 4)).await.unwrap());
     store.advance(TTL / 4).await;
     granted(store.acquire(&ask("a", "two", 2)).await.unwrap());
-}
-
-#[store_test(locks)]
-async fn expired_lease_is_not_renewed(store: &Locks) {
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
-    store.advance(TTL).await;
-    let renewal = store.renew(&name("a"), &token("one"), ttl(TTL)).await.unwrap();
-    assert_eq!(renewal, RenewReply::Lost(LockLoss::NotHeld));
-    assert_eq!(store.look(&name("a")).await.unwrap(), None);
-}
-
-#[store_test(locks)]
-async fn only_the_token_releases(store: &Locks) {
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
-    assert_eq!(store.release(&name("a"), &token("two")).await.unwrap(), ReleaseReply::Mismatch);
-    held(store.acquire(&ask("a", "two", 2)).await.unwrap());
-    assert_eq!(store.release(&name("b"), &token("one")).await.unwrap(), ReleaseReply::NotHeld);
 }
 
 #[store_test(locks)]

@@ -1,8 +1,8 @@
 //! Goal: every store that has locks of all kinds follows their contract in its corners, however it keeps and
 //! batches what it is asked.
 //!
-//! Method: one function for each sentence of the contract, on every store of the matrix that can. The rules
-//! themselves are tested in `crates/core/tests/modes`, and the differential test compares random histories.
+//! Method: one function for each sentence of the contract, on every store of the matrix that can. A model checks the
+//! rules themselves in `crates/core/tests/modes`, and the differential test compares random histories.
 
 use std::time::Duration;
 
@@ -45,11 +45,6 @@ impl Lock<'_> {
     async fn released(&self, holder: &str) {
         let reply = self.0.0.release(&name("lock"), &token(holder)).await.unwrap();
         assert_eq!(reply, ReleaseReply::Released, "{holder}");
-    }
-
-    async fn leave(&self, holder: &str, entry: &str) -> ReleaseReply {
-        let entry = EntryName::parse(entry).unwrap();
-        self.0.0.leave(&name("lock"), &token(holder), Some(entry)).await.unwrap().0
     }
 
     async fn renew(&self, holder: &str) -> RenewReply {
@@ -106,27 +101,6 @@ async fn lower_limit_waits_until_few_enough_are_left(store: &Locks) {
 }
 
 #[store_test(modes)]
-async fn reader_does_not_pass_a_waiting_writer(store: &Locks) {
-    let lock = Lock(store);
-    lock.granted("one", Limit::Shared).await;
-    lock.waits("writer", Limit::Exclusive).await;
-    lock.refused("two", Limit::Shared).await;
-    for reader in ["three", "four"] {
-        lock.waits(reader, Limit::Shared).await;
-    }
-    lock.waits("last writer", Limit::Exclusive).await;
-    lock.released("one").await;
-    lock.refused("three", Limit::Shared).await;
-    lock.granted("writer", Limit::Exclusive).await;
-    lock.released("writer").await;
-    // Both come in together, in whatever order they ask, and the writer behind them does not.
-    lock.refused("last writer", Limit::Exclusive).await;
-    lock.granted("four", Limit::Shared).await;
-    lock.granted("three", Limit::Shared).await;
-    lock.refused("last writer", Limit::Exclusive).await;
-}
-
-#[store_test(modes)]
 async fn readers_of_an_era_share_a_fencing_token_and_the_next_grant_has_a_larger_one(
     store: &Locks,
 ) {
@@ -141,40 +115,6 @@ async fn readers_of_an_era_share_a_fencing_token_and_the_next_grant_has_a_larger
     assert!(writer > era);
     lock.released("writer").await;
     assert!(lock.granted("one", Limit::Shared).await.fencing_token > writer);
-}
-
-#[store_test(modes)]
-async fn counted_holders_have_the_lowest_free_slots_and_rising_fencing_tokens(store: &Locks) {
-    let lock = Lock(store);
-    let mut leases = Vec::new();
-    for (slot, holder) in ["one", "two", "three"].into_iter().enumerate() {
-        let lease = lock.granted(holder, counted(3)).await;
-        assert_eq!(lease.slot as usize, slot);
-        leases.push(lease.fencing_token);
-    }
-    assert!(leases.is_sorted_by(|one, next| one < next), "{leases:?}");
-    lock.released("two").await;
-    let next = lock.granted("four", counted(3)).await;
-    assert_eq!(next.slot, 1);
-    assert!(next.fencing_token > leases[2]);
-}
-
-#[store_test(modes)]
-async fn entry_entered_again_changes_nothing_and_the_last_one_frees_the_lock(store: &Locks) {
-    let lock = Lock(store);
-    lock.granted("one", Limit::Exclusive).await;
-    let entry = EntryName::parse("step 2").unwrap();
-    for _ in 0..2 {
-        let again = AcquireCommand { entry: Some(entry.clone()), ..ask("one", Limit::Exclusive) };
-        let entries = repeated(lock.acquire(again).await).entries;
-        assert_eq!(entries, std::slice::from_ref(&entry));
-    }
-    for _ in 0..2 {
-        assert_eq!(lock.leave("one", "step 2").await, ReleaseReply::Entered(Vec::new()));
-    }
-    lock.refused("two", Limit::Exclusive).await;
-    lock.released("one").await;
-    lock.granted("two", Limit::Exclusive).await;
 }
 
 #[store_test(modes)]
@@ -207,38 +147,6 @@ async fn lock_has_at_most_1000_holders(store: &Locks) {
 }
 
 #[store_test(modes)]
-async fn downgrade_is_at_once_and_lets_readers_in(store: &Locks) {
-    let lock = Lock(store);
-    let writer = lock.granted("one", Limit::Exclusive).await;
-    lock.waits("two", Limit::Shared).await;
-    lock.waits("three", Limit::Exclusive).await;
-    let reader = repeated(lock.acquire(ask("one", Limit::Shared)).await);
-    assert_eq!((reader.limit, reader.fencing_token), (Limit::Shared, writer.fencing_token));
-    assert_eq!(lock.granted("two", Limit::Shared).await.fencing_token, writer.fencing_token);
-    lock.refused("three", Limit::Exclusive).await;
-}
-
-#[store_test(modes)]
-async fn upgrade_is_for_the_sole_holder_without_a_queue_and_never_waits(store: &Locks) {
-    let lock = Lock(store);
-    let reader = lock.granted("one", Limit::Shared).await;
-    lock.granted("two", Limit::Shared).await;
-    let upgrade = || AcquireCommand { queue: Some(PLACE), ..ask("one", Limit::Exclusive) };
-    let reply = lock.acquire(upgrade()).await;
-    assert!(matches!(reply, AcquireReply::NotAlone(_)), "{reply:?}");
-    lock.released("two").await;
-    lock.waits("three", Limit::Exclusive).await;
-    let reply = lock.acquire(upgrade()).await;
-    assert!(matches!(reply, AcquireReply::NotAlone(_)), "it passed a waiter: {reply:?}");
-    let attempt = ask("three", Limit::Exclusive).attempt;
-    store.0.withdraw(&name("lock"), &token("three"), attempt).await.unwrap();
-    let writer = granted(lock.acquire(upgrade()).await);
-    assert!(writer.fencing_token > reader.fencing_token);
-    let again = repeated(lock.acquire(upgrade()).await);
-    assert_eq!(again.fencing_token, writer.fencing_token);
-}
-
-#[store_test(modes)]
 async fn broken_lease_ends_when_it_would_and_is_not_renewed(store: &Locks) {
     let lock = Lock(store);
     let broken = lock.granted("one", Limit::Exclusive).await;
@@ -266,18 +174,6 @@ async fn grace_ends_a_lease_sooner_and_never_later(store: &Locks) {
     let reply = lock.break_lease(lease.fencing_token, Some(Duration::ZERO)).await;
     assert_eq!(reply, BreakReply::Broken { ends_in: Duration::ZERO });
     lock.granted("two", Limit::Exclusive).await;
-}
-
-#[store_test(modes)]
-async fn break_names_a_grant_and_takes_no_later_one(store: &Locks) {
-    let lock = Lock(store);
-    let first = lock.granted("one", Limit::Exclusive).await;
-    lock.released("one").await;
-    assert_eq!(lock.break_lease(first.fencing_token, None).await, BreakReply::NotHeld);
-    lock.granted("two", Limit::Exclusive).await;
-    let reply = lock.break_lease(first.fencing_token, None).await;
-    assert!(matches!(reply, BreakReply::Mismatch(_)), "{reply:?}");
-    assert!(matches!(lock.renew("two").await, RenewReply::Renewed(_)));
 }
 
 #[store_test(modes)]

@@ -18,24 +18,6 @@ use crate::lock_conformance::{TTL, ask, granted, held, name, repeated, token, tt
 const PLACE: Duration = Duration::from_secs(120);
 
 #[store_test(queue)]
-async fn first_waiter_is_served_first(store: &Locks) {
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
-    assert_eq!(join(store, "a", "two", 2).await.ahead, 0);
-    assert_eq!(join(store, "a", "three", 3).await.ahead, 1);
-    assert_eq!(join(store, "a", "four", 4).await.ahead, 2);
-    let mut fencing_token = None;
-    for (last, first, second) in [("one", "two", "three"), ("two", "three", "four")] {
-        assert_eq!(store.release(&name("a"), &token(last)).await.unwrap(), ReleaseReply::Released);
-        let early = join(store, "a", second, 5).await;
-        assert_eq!((early.holding, early.ahead), (None, 1), "{second} before {first}");
-        let lease = granted(store.acquire(&place("a", first, 6)).await.unwrap());
-        assert!(fencing_token < Some(lease.fencing_token));
-        fencing_token = Some(lease.fencing_token);
-        assert_eq!(join(store, "a", second, 7).await.ahead, 0);
-    }
-}
-
-#[store_test(queue)]
 async fn many_waiters_are_served_in_order(store: &Locks) {
     let holder = |number: u64| format!("holder {number}");
     granted(store.acquire(&ask("a", &holder(0), 0)).await.unwrap());
@@ -49,92 +31,6 @@ async fn many_waiters_are_served_in_order(store: &Locks) {
         granted(store.acquire(&place("a", &holder(number), number)).await.unwrap());
     }
     assert_eq!(waiting(store, "a").await, 1);
-}
-
-#[store_test(queue)]
-async fn repeated_request_keeps_its_queue_position(store: &Locks) {
-    granted(store.acquire(&long("a", "one", 1)).await.unwrap());
-    join(store, "a", "two", 2).await;
-    join(store, "a", "three", 3).await;
-    for attempt in 4..8 {
-        // Each time for longer than a place would last by itself.
-        store.advance(PLACE * 2 / 3).await;
-        assert_eq!(join(store, "a", "three", attempt).await.ahead, 1);
-        assert_eq!(join(store, "a", "two", attempt).await.ahead, 0);
-        assert_eq!(waiting(store, "a").await, 2);
-    }
-}
-
-#[store_test(queue)]
-async fn queue_entry_expires(store: &Locks) {
-    granted(store.acquire(&long("a", "one", 1)).await.unwrap());
-    join(store, "a", "two", 2).await;
-    join(store, "a", "three", 3).await;
-    store.advance(PLACE / 2).await;
-    assert_eq!(join(store, "a", "three", 4).await.ahead, 1);
-    store.advance(PLACE / 2).await;
-    assert_eq!(waiting(store, "a").await, 1);
-    assert_eq!(join(store, "a", "three", 5).await.ahead, 0);
-    assert_eq!(join(store, "a", "two", 6).await.ahead, 1);
-    store.advance(PLACE).await;
-    assert_eq!(waiting(store, "a").await, 0);
-    assert_eq!(join(store, "a", "four", 7).await.ahead, 0);
-}
-
-#[store_test(queue)]
-async fn free_lock_passes_an_expired_first_waiter(store: &Locks) {
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
-    let short = Acquire { queue: Some(PLACE / 4), ..ask("a", "two", 2) };
-    busy(store.acquire(&short).await.unwrap());
-    join(store, "a", "three", 3).await;
-    store.release(&name("a"), &token("one")).await.unwrap();
-    assert_eq!(join(store, "a", "three", 4).await.ahead, 1);
-    store.advance(PLACE / 4).await;
-    granted(store.acquire(&place("a", "three", 5)).await.unwrap());
-}
-
-#[store_test(queue)]
-async fn request_outside_the_queue_does_not_overtake(store: &Locks) {
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
-    join(store, "a", "two", 2).await;
-    store.release(&name("a"), &token("one")).await.unwrap();
-    for attempt in 3..6 {
-        let greedy = busy(store.acquire(&ask("a", "three", attempt)).await.unwrap());
-        assert_eq!(greedy, Contention { holding: None, ahead: 1 });
-    }
-    assert_eq!(store.look(&name("a")).await.unwrap(), None);
-    // The last holder does not overtake either.
-    busy(store.acquire(&ask("a", "one", 6)).await.unwrap());
-    granted(store.acquire(&ask("a", "two", 7)).await.unwrap());
-    assert_eq!(waiting(store, "a").await, 0, "asking without a place took one");
-}
-
-#[store_test(queue)]
-async fn expired_lock_goes_to_the_first_waiter(store: &Locks) {
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
-    join(store, "a", "two", 2).await;
-    join(store, "a", "three", 3).await;
-    store.advance(TTL).await;
-    assert_eq!(busy(store.acquire(&ask("a", "four", 4)).await.unwrap()).ahead, 2);
-    assert_eq!(join(store, "a", "three", 5).await, Contention { holding: None, ahead: 1 });
-    granted(store.acquire(&place("a", "two", 6)).await.unwrap());
-}
-
-#[store_test(queue)]
-async fn withdrawn_attempt_leaves_queue(store: &Locks) {
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
-    join(store, "a", "two", 2).await;
-    join(store, "a", "three", 3).await;
-    withdraw(store, "a", "two", 2).await;
-    assert_eq!(waiting(store, "a").await, 1);
-    assert_eq!(join(store, "a", "three", 4).await.ahead, 0);
-    // A waiter that left joins again at the end.
-    assert_eq!(join(store, "a", "two", 5).await.ahead, 1);
-    withdraw(store, "a", "two", 5).await;
-    withdraw(store, "a", "three", 4).await;
-    assert_eq!(waiting(store, "a").await, 0);
-    store.release(&name("a"), &token("one")).await.unwrap();
-    granted(store.acquire(&ask("a", "four", 6)).await.unwrap());
 }
 
 #[store_test(queue)]
@@ -184,22 +80,6 @@ async fn request_takes_over_the_place_of_one_that_has_ended(store: &Locks) {
     assert_eq!(join(store, "a", "two", new.get()).await.ahead, 0, "the old one took the place");
     withdraw(store, "a", "two", new.get()).await;
     assert_eq!(join(store, "a", "three", other.get()).await.ahead, 0, "the new one left none");
-}
-
-#[store_test(queue)]
-async fn granted_waiter_leaves_queue(store: &Locks) {
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
-    join(store, "a", "two", 2).await;
-    store.release(&name("a"), &token("one")).await.unwrap();
-    granted(store.acquire(&place("a", "two", 3)).await.unwrap());
-    assert_eq!(waiting(store, "a").await, 0);
-    // The holder that asks again waits for nothing.
-    repeated(store.acquire(&place("a", "two", 4)).await.unwrap());
-    assert_eq!(waiting(store, "a").await, 0);
-    assert_eq!(join(store, "a", "three", 5).await.ahead, 0);
-    store.release(&name("a"), &token("two")).await.unwrap();
-    busy(store.acquire(&place("a", "two", 6)).await.unwrap());
-    granted(store.acquire(&place("a", "three", 7)).await.unwrap());
 }
 
 #[store_test(queue)]

@@ -7,15 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use keylatch_core::idempotency::{
-    AbandonReply, BeginCommand, IdempotencyKey, PhaseName, RecordFilter, RecordKey, RecordPhase,
-    RecordScope, RecordSummary, ResolveCommand, RunEnd, Scope, StoredResponse, UnknownReason,
+    BeginCommand, IdempotencyKey, PhaseName, RecordFilter, RecordKey, RecordPhase, RecordScope,
+    RecordSummary, RunEnd, Scope, StoredResponse, UnknownReason,
 };
 use keylatch_core::store::{Cursor, ListLocks, ListRecords, Page};
 use keylatch_testkit::{FromStore as _, Records, TestStore, store_test};
 
-use super::{
-    LEASE, RETENTION, SLACK, UNKNOWN, assert_near, assert_wall, done, kept, started, token,
-};
+use super::{LEASE, RETENTION, SLACK, UNKNOWN, assert_near, assert_wall, done, kept, started};
 
 const ORDERS: &str = "/v1/orders";
 
@@ -126,55 +124,6 @@ async fn each_record_is_in_the_list_of_its_state(store: &Records) {
         }
     }
     assert_eq!(numbers(store, RecordFilter::default()).await, BTreeSet::from([1, 2, 3]));
-}
-
-#[store_test(records)]
-async fn record_that_ends_leaves_the_list_of_the_unfinished(store: &Records) {
-    for number in 1..=5 {
-        begin_and_end(store, &ask_at(ORDERS, number), FATES[usize::from(number > 3)]).await;
-    }
-    let asks: Vec<_> = (0..=5).map(|number| ask_at(ORDERS, number)).collect();
-    kept(store.complete(&asks[1].key, &token("one"), done("a")).await.unwrap());
-    let abandoned = store.abandon(&asks[2].key, &token("one")).await.unwrap();
-    assert_eq!(abandoned, AbandonReply::Done(()));
-    for (number, end) in [(4, Some(StoredResponse::Mark(200))), (5, None)] {
-        let resolve = ResolveCommand { key: asks[number].key, fencing_token: None, end };
-        store.resolve(&resolve).await.unwrap();
-    }
-    assert_eq!(numbers(store, in_phase(PhaseName::InFlight)).await, BTreeSet::from([3]));
-    assert_eq!(numbers(store, in_phase(PhaseName::Unknown)).await, BTreeSet::new());
-    assert_eq!(numbers(store, in_phase(PhaseName::Done)).await, BTreeSet::from([1, 4]));
-    assert_eq!(numbers(store, RecordFilter::default()).await, BTreeSet::from([1, 3, 4]));
-    // A key that was freed may be used again.
-    for number in [2, 5] {
-        begin_and_end(store, &asks[number], Fate::Unknown).await;
-    }
-    assert_eq!(numbers(store, in_phase(PhaseName::Unknown)).await, BTreeSet::from([2, 5]));
-}
-
-#[store_test(records)]
-async fn ended_lease_turns_in_flight_into_unknown_in_the_list(store: &Records) {
-    let (lost, kept_alive) = (ask_at(ORDERS, 1), ask_at(ORDERS, 2));
-    let rerun = BeginCommand { on_crash: super::rerun(0, "").on_crash, ..ask_at(ORDERS, 3) };
-    for ask in [&lost, &kept_alive, &rerun] {
-        begin_and_end(store, ask, Fate::InFlight).await;
-    }
-    assert_eq!(numbers(store, in_phase(PhaseName::Unknown)).await, BTreeSet::new());
-    store.advance(LEASE / 2).await;
-    store.extend(&kept_alive.key, &token("one")).await.unwrap();
-    store.advance(LEASE / 2 + SLACK).await;
-    let unknown = listed(store, &in_phase(PhaseName::Unknown), 10).await;
-    let RecordPhase::Unknown { since_millis, reason } = unknown[&lost.key].phase else {
-        panic!("unknown")
-    };
-    assert_eq!((unknown.len(), reason), (1, UnknownReason::Interrupted));
-    assert_wall(since_millis, SLACK);
-    let in_flight = listed(store, &in_phase(PhaseName::InFlight), 10).await;
-    assert_eq!(in_flight.len(), 2, "{in_flight:?}");
-    assert_eq!(in_flight[&rerun.key].phase, RecordPhase::InFlight { lease: Duration::ZERO });
-    assert!(
-        matches!(in_flight[&kept_alive.key].phase, RecordPhase::InFlight { lease } if !lease.is_zero())
-    );
 }
 
 #[store_test(records)]

@@ -6,17 +6,13 @@ use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
-use keylatch_core::idempotency::{
-    AbandonReply, BeginCommand, BeginReply, CompleteReply, Fingerprint, OnCrash, RecordKey,
-    ResolveReply, RunRenewal, UnknownReason,
-};
+use keylatch_core::idempotency::{AbandonReply, BeginCommand, BeginReply, Fingerprint, RecordKey};
 use keylatch_core::lock::FencingToken;
 use keylatch_testkit::{Records, store_test};
 
 use super::{
-    LEASE, RETENTION, SLACK, abandon, answer, ask, assert_near, assert_same, assert_wall, begin,
-    complete, done, extend, find, found, found_now, kept, lease_of, refused, rerun, resolve,
-    started, unknown,
+    LEASE, RETENTION, SLACK, abandon, ask, assert_near, assert_same, assert_wall, begin, complete,
+    done, find, found, found_now, kept, lease_of, rerun, started,
 };
 
 #[store_test(records)]
@@ -30,54 +26,6 @@ async fn new_key_starts_a_run(store: &Records) {
     assert_near(lease_of(&view), LEASE);
     assert_near(view.expires_in, RETENTION);
     assert_wall(view.begun_at_millis, Duration::ZERO);
-}
-
-#[store_test(records)]
-async fn same_token_gets_the_same_run(store: &Records) {
-    let first = started(begin(store, &ask(1, "one")).await);
-    store.advance(LEASE / 2).await;
-    let other = BeginCommand { lease: LEASE * 9, on_crash: OnCrash::Rerun, ..ask(1, "one") };
-    let BeginReply::Again(again) = begin(store, &other).await else { panic!("not the same run") };
-    assert_eq!((again.fencing_token, again.attempts), (first.fencing_token, 1));
-    assert_near(again.lease, LEASE / 2);
-    assert_near(lease_of(&found_now(store, 1).await), LEASE / 2);
-}
-
-#[store_test(records)]
-async fn other_token_sees_the_run_in_flight(store: &Records) {
-    let run = started(begin(store, &ask(1, "one")).await);
-    store.advance(LEASE / 4).await;
-    let view = found(begin(store, &ask(1, "two")).await);
-    assert_eq!((view.fencing_token, view.attempts), (run.fencing_token, 1));
-    assert_near(lease_of(&view), LEASE * 3 / 4);
-    assert_near(view.expires_in, RETENTION);
-    kept(complete(store, 1, "one", done("a")).await);
-}
-
-#[store_test(records)]
-async fn other_fingerprint_is_a_reused_key_in_every_status(store: &Records) {
-    let other =
-        |key, token| BeginCommand { fingerprint: Fingerprint::of_text("other"), ..ask(key, token) };
-    started(begin(store, &rerun(1, "one")).await);
-    started(begin(store, &ask(2, "one")).await);
-    started(begin(store, &ask(3, "one")).await);
-    kept(complete(store, 2, "one", done("a")).await);
-    kept(complete(store, 3, "one", unknown(UnknownReason::Failed)).await);
-    // The first may be run again after its lease, but only for the same request.
-    for pass in [Duration::ZERO, LEASE] {
-        store.advance(pass).await;
-        for key in 1..=3 {
-            let before = found_now(store, key).await;
-            for token in ["one", "two"] {
-                let BeginReply::Reused(view) = begin(store, &other(key, token)).await else {
-                    panic!("key {key} was used for something else");
-                };
-                assert_same(&view, &before);
-            }
-            assert_same(&found_now(store, key).await, &before);
-        }
-    }
-    assert_eq!(started(begin(store, &rerun(1, "two")).await).attempts, 2);
 }
 
 #[store_test(records)]
@@ -104,64 +52,6 @@ async fn run_without_room_for_its_answer_does_not_start(store: &Records) {
     store.advance(RETENTION - LEASE).await;
     assert_eq!(begin(store, &roomless(ask(2, "two"))).await, BeginReply::NoRoom);
     assert_eq!(find(store, 2).await, None);
-}
-
-#[store_test(records)]
-async fn only_the_token_completes_extends_or_abandons(store: &Records) {
-    started(begin(store, &ask(1, "one")).await);
-    store.advance(LEASE / 2).await;
-    let view = found_now(store, 1).await;
-    assert_same(&refused(complete(store, 1, "two", done("a")).await), &view);
-    assert_eq!(extend(store, 1, "two").await, RunRenewal::Lost);
-    let AbandonReply::Refused(told) = abandon(store, 1, "two").await else { panic!("refused") };
-    assert_same(&told, &view);
-    assert_same(&found_now(store, 1).await, &view);
-}
-
-#[store_test(records)]
-async fn unused_key_has_nothing_to_change(store: &Records) {
-    assert_eq!(complete(store, 1, "one", done("a")).await, CompleteReply::Absent);
-    assert_eq!(
-        complete(store, 1, "one", unknown(UnknownReason::Failed)).await,
-        CompleteReply::Absent
-    );
-    assert_eq!(extend(store, 1, "one").await, RunRenewal::Lost);
-    assert_eq!(abandon(store, 1, "one").await, AbandonReply::Absent);
-    for end in [None, Some(answer("a"))] {
-        assert_eq!(resolve(store, 1, None, end).await, ResolveReply::Absent);
-    }
-    assert_eq!(find(store, 1).await, None);
-}
-
-#[store_test(records)]
-async fn abandoned_key_is_unused(store: &Records) {
-    let first = started(begin(store, &ask(1, "one")).await);
-    assert_eq!(abandon(store, 1, "one").await, AbandonReply::Done(()));
-    assert_eq!(find(store, 1).await, None);
-    assert_eq!(abandon(store, 1, "one").await, AbandonReply::Absent);
-    let other = BeginCommand { fingerprint: Fingerprint::of_text("other"), ..ask(1, "two") };
-    let next = started(begin(store, &other).await);
-    assert_eq!(next.attempts, 1);
-    assert!(next.fencing_token > first.fencing_token);
-}
-
-#[store_test(records)]
-async fn extension_restarts_the_lease(store: &Records) {
-    let run = started(begin(store, &ask(1, "one")).await);
-    started(begin(store, &rerun(2, "one")).await);
-    // Three leases long.
-    for _ in 0..6 {
-        store.advance(LEASE / 2).await;
-        for key in [1, 2] {
-            assert_eq!(extend(store, key, "one").await, RunRenewal::Extended);
-            let view = found_now(store, key).await;
-            assert_near(lease_of(&view), LEASE);
-            assert_near(view.expires_in, RETENTION);
-            assert_eq!(view.attempts, 1);
-        }
-    }
-    let view = kept(complete(store, 1, "one", done("a")).await);
-    assert_eq!(view.fencing_token, run.fencing_token);
 }
 
 #[store_test(records)]

@@ -4,18 +4,15 @@
 
 use std::time::Duration;
 
-use keylatch_core::idempotency::{
-    AbandonReply, BeginCommand, CompleteReply, Fingerprint, RecordStatus, ResolveReply, RunRenewal,
-    UnknownReason,
-};
+use keylatch_core::idempotency::{AbandonReply, BeginCommand, RunRenewal, UnknownReason};
 use keylatch_testkit::{Records, store_test};
 
 use std::mem::discriminant;
 
 use super::{
-    LEASE, RETENTION, SLACK, UNKNOWN, abandon, ask, assert_ended, assert_near, assert_same,
-    assert_wall, begin, complete, done, end_of, ended_at, extend, find, found, found_now, kept,
-    lease_of, refused, rerun, resolve, started, unknown,
+    LEASE, RETENTION, SLACK, UNKNOWN, abandon, ask, assert_near, assert_same, assert_wall, begin,
+    complete, done, end_of, ended_at, extend, find, found, found_now, kept, lease_of, refused,
+    rerun, started, unknown,
 };
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -40,65 +37,6 @@ async fn expired_run_is_an_unknown_outcome(store: &Records) {
     let AbandonReply::Refused(told) = abandon(store, 1, "one").await else { panic!("refused") };
     assert_same(&told, &view);
     assert_same(&found_now(store, 1).await, &view);
-}
-
-#[store_test(records)]
-async fn expired_rerunnable_run_restarts_with_a_higher_fencing_token(store: &Records) {
-    let first = started(begin(store, &rerun(1, "one")).await);
-    let begun_at = found_now(store, 1).await.begun_at_millis;
-    store.advance(LEASE).await;
-    let gone = found_now(store, 1).await;
-    assert_eq!(gone.phase, RecordStatus::InFlight { lease: Duration::ZERO });
-    assert_near(gone.expires_in, RETENTION);
-    // Not even the caller of the run can end it now.
-    assert_same(&refused(complete(store, 1, "one", done("late")).await), &gone);
-    assert_eq!(extend(store, 1, "one").await, RunRenewal::Lost);
-    let AbandonReply::Refused(told) = abandon(store, 1, "one").await else { panic!("refused") };
-    assert_same(&told, &gone);
-    let ResolveReply::Refused(told) = resolve(store, 1, None, None).await else {
-        panic!("refused")
-    };
-    assert_same(&told, &gone);
-    let ask = BeginCommand { lease: LEASE * 2, retention: RETENTION * 2, ..rerun(1, "two") };
-    let second = started(begin(store, &ask).await);
-    assert_eq!(second.attempts, 2);
-    assert!(second.fencing_token > first.fencing_token);
-    assert_near(second.lease, LEASE * 2);
-    refused(complete(store, 1, "one", done("late")).await);
-    let view = kept(complete(store, 1, "two", done("a")).await);
-    assert_eq!((view.fencing_token, view.attempts), (second.fencing_token, 2));
-    assert_eq!(view.begun_at_millis, begun_at);
-    assert_near(view.expires_in, RETENTION * 2);
-    assert_ended(&view, &done("a"));
-}
-
-#[store_test(records)]
-async fn latest_run_decides_what_its_crash_leaves(store: &Records) {
-    started(begin(store, &rerun(1, "one")).await);
-    store.advance(LEASE).await;
-    // Its own token may begin again as well.
-    assert_eq!(started(begin(store, &ask(1, "one")).await).attempts, 2);
-    assert_near(found_now(store, 1).await.expires_in, RETENTION);
-    store.advance(LEASE).await;
-    let view = found(begin(store, &rerun(1, "two")).await);
-    assert_ended(&view, &unknown(UnknownReason::Interrupted));
-    assert_eq!(view.attempts, 2);
-}
-
-#[store_test(records)]
-async fn completed_run_is_forgotten_after_its_retention(store: &Records) {
-    let first = started(begin(store, &ask(1, "one")).await);
-    store.advance(LEASE / 2).await;
-    kept(complete(store, 1, "one", done("a")).await);
-    store.advance(RETENTION - SLACK).await;
-    found(begin(store, &ask(1, "two")).await);
-    store.advance(SLACK).await;
-    assert_eq!(find(store, 1).await, None);
-    assert_eq!(complete(store, 1, "one", done("a")).await, CompleteReply::Absent);
-    let other = BeginCommand { fingerprint: Fingerprint::of_text("other"), ..ask(1, "two") };
-    let next = started(begin(store, &other).await);
-    assert_eq!(next.attempts, 1);
-    assert!(next.fencing_token > first.fencing_token);
 }
 
 #[store_test(records)]
