@@ -80,7 +80,7 @@ async fn broken_lock_stops_the_command_and_the_others_are_released() {
 
 #[tokio::test]
 async fn unreachable_service_stops_the_command_of_a_set() {
-    let (service, proxy) = Service::behind_proxy().await;
+    let (_service, proxy) = Service::behind_proxy().await;
     let stage = ScriptDirectory::new();
     let arguments = ["--ttl", "6s", "a", "b"];
     let running = stage.run(&KEYLATCH, &proxy.http_url(), &arguments, "begun; held");

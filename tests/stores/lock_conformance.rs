@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use keylatch_core::lock::{
-    AcquireReply, Attempt, Holder, Lease, LockLoss, LockName, Owner, ReleaseReply, RenewReply,
-    Token, TokenHash, Ttl,
+    AcquireReply, Attempt, Holder, Lease, LockName, Owner, ReleaseReply, RenewReply, Token,
+    TokenHash, Ttl,
 };
 use keylatch_core::store::{Cursor, ListLocks, Page};
 use keylatch_testkit::{Acquire, Locks, OpenStore, store_test};
