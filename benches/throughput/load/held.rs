@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::{CONNECTIONS, Connection, Load, Phase, takes_one};
+use super::{Connection, Load, Phase, takes_one};
 use crate::Result;
 use crate::processes::Process;
 use crate::wire::{Names, Pair, lock_set};
