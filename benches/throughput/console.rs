@@ -46,24 +46,18 @@ pub(crate) fn run(machine: &Machine, load: &Load, rounds: u32) -> Result<()> {
 
 fn print(measured: &[Vec<Slice>; 3]) {
     let [none, one, three] = measured;
-    let cost =
-        |slices: &[Slice]| Spread::of_ratios(none, slices, |none, some| none.cost() / some.cost());
-    let costs = [cost(one), cost(three)];
     let rows = [("no console", &none[..]), ("1 console", &one[..]), ("3 consoles", &three[..])];
     println!("\n{HELD} locks are held beside those of the load.");
     report::table(&["of no console"], &rows, |slices| vec![Some(Spread::of_rates(slices, none))]);
     report::legend("", &rows);
     println!("\nGoals:");
-    let left = 1.0 - GOAL;
-    let one = Spread::of_rates(one, none);
-    let what = format!("with one console, at least {left} of the throughput");
-    report::goal(&what, one.median >= left, one);
-    println!("           and by CPU time for a request, which others disturb less, {}", costs[0]);
-    let three = Spread::of_rates(three, none);
-    let left = 3.0f64.mul_add(-GOAL, 1.0);
-    let what = format!("with three, at least {left:.2}");
-    report::goal(&what, three.median >= left, three);
-    println!("           and by CPU time for a request {}", costs[1]);
+    for (consoles, what, slices) in [(1.0, "with one console", one), (3.0, "with three", three)] {
+        let left = 1.0 - consoles * GOAL;
+        let rate = Spread::of_rates(slices, none);
+        let what = format!("{what}, at least {left:.2} of the throughput");
+        report::goal(&what, rate.median >= left, rate);
+        report::by_cpu_time(slices, none);
+    }
 }
 
 /// A client that reads what a console reads.

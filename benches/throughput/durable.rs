@@ -119,11 +119,9 @@ impl Rounds {
         }
         println!("\nGoals:");
         let many = Spread::of_rates(&self.embedded, &self.memory);
-        let what = format!("on 64 connections, at least {GOAL_MANY} of memory");
-        report::goal(&what, many.median >= GOAL_MANY, many);
+        report::at_least("on 64 connections, of memory", GOAL_MANY, many);
         let one = Spread::of_rates(&self.one, &self.disk);
-        let what = format!("on 1 connection, at least {GOAL_ONE} of the disk's own rate");
-        report::goal(&what, one.median >= GOAL_ONE, one);
+        report::at_least("on 1 connection, of the disk's own rate", GOAL_ONE, one);
         let p99 = |slices: &[Slice]| Spread::of(slices, |slice| slice.p99).median;
         let sync = 1000.0 / Spread::of(&self.disk, |slice| slice.rate).median;
         let (limit, found) = (3.0 * p99(&self.memory) + 10.0 * sync, p99(&self.embedded));

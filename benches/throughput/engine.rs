@@ -122,9 +122,8 @@ impl AtStore {
             [("used names", used_names, goals.used), ("new names", new_names, goals.new)]
         {
             let Some(goal) = goal else { continue };
-            let ratio = Spread::of_rates(slices, alone);
-            let what = format!("{what}, at least {goal} times the engine alone");
-            report::goal(&what, ratio.median >= goal, ratio);
+            let what = format!("{what}, of the engine alone");
+            report::at_least(&what, goal, Spread::of_rates(slices, alone));
         }
     }
 }
@@ -148,8 +147,7 @@ impl OverHttp {
         println!("\nA request is here a cycle. Times are, over HTTP, of a request.");
         if !gateway.is_empty() {
             println!("\nGoals:");
-            let ratio = Spread::of_rates(service, gateway);
-            report::goal("at least 3 times etcd's lock gateway", ratio.median >= 3.0, ratio);
+            report::at_least("of etcd's lock gateway", 3.0, Spread::of_rates(service, gateway));
         }
     }
 }

@@ -122,16 +122,12 @@ fn print(subjects: &[Subject<'_>; 6], bare: &[Slice], alone: &[Slice]) {
     for (name, subject, goal) in
         [("a replay", replay, GOAL_REPLAY), ("a first run", first, GOAL_FIRST)]
     {
-        let ratio = Spread::of_rates(&subject.rounds, bare);
-        let what = format!("on memory, {name} at least {goal} of the bare handler");
-        report::goal(&what, ratio.median >= goal, ratio);
-        let cost =
-            Spread::of_ratios(bare, &subject.rounds, |bare, slice| bare.cost() / slice.cost());
-        println!("           and by CPU time for a request, which others disturb less, {cost}");
+        let what = format!("on memory, {name}, of the bare handler");
+        report::at_least(&what, goal, Spread::of_rates(&subject.rounds, bare));
+        report::by_cpu_time(&subject.rounds, bare);
     }
     let ratio = Spread::of_rates(&on_redis.rounds, alone);
-    let what = format!("on Redis, a replay at least {GOAL_REDIS} of Redis alone");
-    report::goal(&what, ratio.median >= GOAL_REDIS, ratio);
+    report::at_least("on Redis, a replay, of Redis alone", GOAL_REDIS, ratio);
 }
 
 fn print_size(first_runs: &Subject<'_>) -> Result<()> {

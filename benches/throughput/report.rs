@@ -64,6 +64,17 @@ pub(crate) fn goal(what: &str, reached: bool, measured: impl fmt::Display) {
     println!("  {verdict:<8} {what}: {measured}");
 }
 
+/// The same of a part that is to be left.
+pub(crate) fn at_least(what: &str, goal: f64, found: Spread) {
+    self::goal(&format!("{what}, at least {goal}"), found.median >= goal, found);
+}
+
+/// Prints the same by CPU time for a request.
+pub(crate) fn by_cpu_time(slices: &[Slice], base: &[Slice]) {
+    let cost = Spread::of_ratios(base, slices, |base, slice| base.cost() / slice.cost());
+    println!("           and by CPU time for a request, which others disturb less, {cost}");
+}
+
 /// A ratio.
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

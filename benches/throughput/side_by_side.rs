@@ -77,14 +77,10 @@ impl Rounds {
         let p99 = |slices: &[Slice]| Spread::of(slices, |slice| slice.p99).median;
         println!("\nGoals:");
         let memory = Spread::of_rates(&self.memory, &self.bare);
-        let what = format!("on memory, at least {GOAL_MEMORY} of the bare handler");
-        report::goal(&what, memory.median >= GOAL_MEMORY, memory);
-        let cost =
-            Spread::of_ratios(&self.bare, &self.memory, |bare, memory| bare.cost() / memory.cost());
-        println!("           and by CPU time for a request, which others disturb less, {cost}");
+        report::at_least("on memory, of the bare handler", GOAL_MEMORY, memory);
+        report::by_cpu_time(&self.memory, &self.bare);
         let redis = Spread::of_rates(&self.redis, &self.alone);
-        let what = format!("on Redis, at least {GOAL_REDIS} of Redis alone");
-        report::goal(&what, redis.median >= GOAL_REDIS, redis);
+        report::at_least("on Redis, of Redis alone", GOAL_REDIS, redis);
         let (bare, redis) = (p99(&self.bare), p99(&self.redis));
         if bare < CALM_P99 {
             let what = format!("on Redis, p99 below {GOAL_P99} ms");
