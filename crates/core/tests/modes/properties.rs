@@ -66,11 +66,11 @@ struct Pair {
 
 type TokenHashKey = [u8; 32];
 
-fn token_hash(token: u8) -> TokenHash {
+pub(crate) fn token_hash(token: u8) -> TokenHash {
     TokenHash::from_bytes([token; 32])
 }
 
-fn limit(number: u8) -> Limit {
+pub(crate) fn limit(number: u8) -> Limit {
     match number {
         0 => Limit::Shared,
         1 => Limit::Exclusive,

@@ -16,6 +16,7 @@ use proptest::prelude::*;
 use proptest::sample::subsequence;
 
 use crate::oracle::{Member, Oracle};
+use crate::properties::{limit, token_hash};
 
 const LOCKS: usize = 4;
 const TTL_MILLIS: u64 = 1000;
@@ -42,18 +43,6 @@ fn step() -> impl Strategy<Value = (Vec<usize>, u64, Step)> {
     ];
     let locks = subsequence((0..LOCKS).collect::<Vec<_>>(), 1..=3).prop_shuffle();
     (locks, prop_oneof![3 => Just(0_u64), 2 => 1_u64..400], step)
-}
-
-fn token_hash(token: u8) -> TokenHash {
-    TokenHash::from_bytes([token; 32])
-}
-
-fn limit(number: u8) -> Limit {
-    match number {
-        0 => Limit::Shared,
-        1 => Limit::Exclusive,
-        slots => Limit::Counted(Slots::new(slots.into()).expect("a number of slots")),
-    }
 }
 
 fn name(lock: usize) -> LockName {
