@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::KEYLATCH;
 use crate::lock_conformance::{TTL, ask, granted, held, list_all, name, token, ttl};
-use crate::postgres::{everything_works, hears_of, open, open_error, release_wakes};
+use crate::postgres::{everything_works, hears_of, open, open_error, open_held, release_wakes};
 use crate::record_conformance as records;
 use crate::redis_records::is_refused_with_advice;
 use crate::zookeeper::{floor_of, same_bucket};
@@ -52,8 +52,7 @@ async fn token_that_is_not_valid_any_more_is_renewed() {
     let server = EtcdServer::start_with(&[]).await;
     let users = Users::create(&server).await;
     let url = server.url("locks").replace("etcd://", &format!("etcd://keylatch:{PASSWORD}@"));
-    let store = open(&url).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let store = open_held(&url).await;
     // A change of the password, to the same one, ends the user's tokens.
     users.post("auth/user/changepw", &json!({"name": "keylatch", "password": PASSWORD})).await;
     granted(store.acquire(&ask("b", "one", 1)).await.unwrap());
@@ -229,8 +228,7 @@ async fn answer_that_etcd_does_not_take_is_too_large() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn line_that_is_full_takes_no_more_waiters() {
     let url = empty_etcd().await;
-    let store = open(&url).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let store = open_held(&url).await;
     let waiters = (0..1000).map(|waiter| {
         let store = store.clone();
         let waiter = Acquire { queue: Some(TTL), ..ask("a", &format!("waiter {waiter}"), 1) };

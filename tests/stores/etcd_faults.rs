@@ -16,7 +16,9 @@ use serde_json::json;
 use crate::KEYLATCH;
 use crate::failover;
 use crate::lock_conformance::{TTL, ask, granted, held, name, token};
-use crate::postgres::{hears_of, open_by_default as open, release_wakes, until};
+use crate::postgres::{
+    hears_of, open_by_default as open, open_held_by_default as open_held, release_wakes, until,
+};
 
 /// How many requests in a row show that none goes to the dead member.
 const REQUESTS: u64 = 50;
@@ -24,8 +26,7 @@ const REQUESTS: u64 = 50;
 #[tokio::test]
 async fn killed_member_gets_no_more_requests() {
     let cluster = EtcdCluster::start().await;
-    let store = open(&cluster.url()).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let store = open_held(&cluster.url()).await;
     in_use(&cluster, &store).await.signal("-KILL");
     recovers(&store).await;
     held(store.acquire(&ask("a", "two", 2)).await.unwrap());
@@ -34,8 +35,7 @@ async fn killed_member_gets_no_more_requests() {
 #[tokio::test]
 async fn killed_leader_is_succeeded() {
     let cluster = EtcdCluster::start().await;
-    let store = open(&cluster.url()).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let store = open_held(&cluster.url()).await;
     cluster.members[cluster.leader().await].signal("-KILL");
     recovers(&store).await;
     held(store.acquire(&ask("a", "two", 2)).await.unwrap());
@@ -44,8 +44,7 @@ async fn killed_leader_is_succeeded() {
 #[tokio::test]
 async fn stopped_member_gets_no_more_requests() {
     let cluster = EtcdCluster::start().await;
-    let store = open(&cluster.url()).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let store = open_held(&cluster.url()).await;
     let mut changes = store.changes(&name("a"));
     let stopped = in_use(&cluster, &store).await;
     stopped.signal("-STOP");
@@ -73,8 +72,7 @@ async fn member_that_is_stopped_at_the_start_does_not_keep_from_the_next_one() {
 #[tokio::test]
 async fn minority_grants_nothing_and_works_again_as_a_majority() {
     let mut cluster = EtcdCluster::start().await;
-    let store = open(&cluster.url()).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let store = open_held(&cluster.url()).await;
     for member in &cluster.members[1..] {
         member.signal("-KILL");
     }
@@ -94,8 +92,7 @@ async fn minority_grants_nothing_and_works_again_as_a_majority() {
 #[tokio::test]
 async fn cluster_that_is_away_executes_nothing() {
     let mut server = EtcdServer::start_with(&[]).await;
-    let store = open(&server.url("locks")).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let store = open_held(&server.url("locks")).await;
     server.signal("-KILL");
     let is_away = async || {
         let error = store.acquire(&ask("b", "one", 1)).await.expect_err("it is away");
@@ -116,8 +113,7 @@ async fn cluster_that_is_away_executes_nothing() {
 async fn lost_answer_is_unknown() {
     let server = EtcdServer::start_with(&[]).await;
     let proxy = Proxy::start(server.address()).await;
-    let store = open(&format!("etcd://{}/locks", proxy.address())).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let store = open_held(&format!("etcd://{}/locks", proxy.address())).await;
     // The watch repeats the grant. The proxy would lose that, and cut the connection before the release.
     hears_of(&open(&server.url("locks")).await, &store, "b").await;
     proxy.lose_answers();
@@ -172,8 +168,7 @@ async fn waiter_of_an_instance_whose_watch_was_compacted_away_is_served() {
     let server = EtcdServer::start_with(&[]).await;
     let instance = KEYLATCH.serve(&["--store", &server.url("locks")], &[]).await;
     let api = Api::at(instance.address);
-    let store = open(&server.url("locks")).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let store = open_held(&server.url("locks")).await;
     let waiter = api.request(Method::POST, "/v1/locks/a").json(&json!({"wait_ms": 60_000}));
     let waiter = tokio::spawn(Answer::of(waiter));
     api.has_waiting("a", 1).await;
@@ -200,19 +195,8 @@ async fn waiter_of_an_instance_whose_watch_was_compacted_away_is_served() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_to_a_stopped_cluster_end_by_their_deadline() {
     let server = EtcdServer::start_with(&[]).await;
-    let service = Service::by_default(&server.url("locks")).await;
-    let lease = service.create("a", &json!({})).await;
-    server.signal("-STOP");
-    let late = soon("the answer", service.renew("a", &lease.token(), &json!({}))).await;
-    late.is_problem(503, "store-unavailable");
-    assert_eq!(late.json["outcome"], "unknown", "{late:?}");
-    soon("the answer", service.look("a")).await.is_problem(503, "store-unavailable");
-    server.signal("-CONT");
-    let renewed = async || {
-        let answer = service.renew("a", &lease.token(), &json!({})).await;
-        (answer.status != 503).then_some(answer)
-    };
-    assert_eq!(eventually(renewed).await.status, 200);
+    failover::requests_end_by_their_deadline(&server.url("locks"), |signal| server.signal(signal))
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -40,6 +40,23 @@ pub(crate) async fn what_was_done_is_known(url: &str, kill: impl AsyncFnOnce()) 
     again.is_replay_of(1);
 }
 
+/// A renewal and a look at a server that `signal` stops end by their deadline, and succeed once it continues.
+pub(crate) async fn requests_end_by_their_deadline(url: &str, signal: impl Fn(&str)) {
+    let service = Service::by_default(url).await;
+    let lease = service.create("a", &json!({})).await;
+    signal("-STOP");
+    let late = soon("the answer", service.renew("a", &lease.token(), &json!({}))).await;
+    late.is_problem(503, "store-unavailable");
+    assert_eq!(late.json["outcome"], "unknown", "{late:?}");
+    soon("the answer", service.look("a")).await.is_problem(503, "store-unavailable");
+    signal("-CONT");
+    let renewed = async || {
+        let answer = service.renew("a", &lease.token(), &json!({})).await;
+        (answer.status != 503).then_some(answer)
+    };
+    assert_eq!(eventually(renewed).await.status, 200);
+}
+
 /// Waits until a replica has all that its master has.
 pub(crate) async fn replicated(master: &RedisServer, replica: &RedisServer) {
     let offset = async |server: &RedisServer, field: &str| {

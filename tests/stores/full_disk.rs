@@ -12,7 +12,7 @@ use keylatch_testkit::{
 use serde_json::json;
 
 use crate::lock_conformance::{ask, granted, held};
-use crate::postgres::open;
+use crate::postgres::open_held;
 use crate::record_conformance as records;
 
 /// How large an answer is that fills a disk. No engine makes it smaller.
@@ -21,8 +21,7 @@ const ANSWER: usize = 400_000;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn full_postgres_refuses_and_forgets_nothing() {
     let server = PostgresServer::start().await;
-    let store = open(&server.url("postgres")).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let store = open_held(&server.url("postgres")).await;
     // Its log is in files of 16 MB that are there.
     server.limit_files(Some(20_000_000));
     let (kept, refused) = fill(&store).await;
@@ -34,8 +33,7 @@ async fn full_postgres_refuses_and_forgets_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn full_etcd_ends_and_forgets_nothing() {
     let mut server = EtcdServer::start_with(&[]).await;
-    let store = open(&server.url("locks")).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let store = open_held(&server.url("locks")).await;
     server.limit_files(3_000_000);
     let (kept, _) = fill(&store).await;
     is_unavailable(&server.url("locks")).await;
@@ -46,8 +44,7 @@ async fn full_etcd_ends_and_forgets_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn full_zookeeper_ends_and_forgets_nothing() {
     let mut server = ZookeeperServer::start().await;
-    let store = open(&server.url("a")).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let store = open_held(&server.url("a")).await;
     server.limit_files(3_000_000);
     let (kept, _) = fill(&store).await;
     is_unavailable(&server.url("a")).await;
@@ -58,8 +55,7 @@ async fn full_zookeeper_ends_and_forgets_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn etcd_above_its_quota_takes_changes_again_when_there_is_room() {
     let server = EtcdServer::start_with(&["--quota-backend-bytes=6000000"]).await;
-    let store = open(&server.url("locks")).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let store = open_held(&server.url("locks")).await;
     // What another program keeps there: the base64 of no key of keylatch. It is half of the quota, because
     // the file may be larger after it was defragmented than what is in it.
     let junk = "QUFB".repeat(300_000);

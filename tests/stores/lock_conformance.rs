@@ -77,28 +77,20 @@ async fn withdrawal_revokes_the_grant_of_its_attempt(store: &Locks) {
 }
 
 #[store_test(locks)]
-async fn withdrawal_spares_a_grant_repeated_by_another_attempt(store: &Locks) {
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
-    repeated(store.acquire(&ask("a", "one", 2)).await.unwrap());
-    withdraw(store, "a", "one", 1).await;
-    withdraw(store, "a", "one", 2).await;
-    assert!(store.look(&name("a")).await.unwrap().is_some());
-}
-
-#[store_test(locks)]
-async fn withdrawal_spares_a_renewed_grant(store: &Locks) {
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
-    renewed(store.renew(&name("a"), &token("one"), ttl(TTL)).await.unwrap());
-    withdraw(store, "a", "one", 1).await;
-    assert!(store.look(&name("a")).await.unwrap().is_some());
-}
-
-#[store_test(locks)]
-async fn withdrawal_spares_another_token(store: &Locks) {
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
-    withdraw(store, "a", "two", 1).await;
-    withdraw(store, "a", "one", 2).await;
-    assert!(store.look(&name("a")).await.unwrap().is_some());
+async fn withdrawal_spares_what_another_attempt_or_token_has(store: &Locks) {
+    for lock in ["repeated", "renewed", "of another"] {
+        granted(store.acquire(&ask(lock, "one", 1)).await.unwrap());
+    }
+    repeated(store.acquire(&ask("repeated", "one", 2)).await.unwrap());
+    withdraw(store, "repeated", "one", 1).await;
+    withdraw(store, "repeated", "one", 2).await;
+    renewed(store.renew(&name("renewed"), &token("one"), ttl(TTL)).await.unwrap());
+    withdraw(store, "renewed", "one", 1).await;
+    withdraw(store, "of another", "two", 1).await;
+    withdraw(store, "of another", "one", 2).await;
+    for lock in ["repeated", "renewed", "of another"] {
+        assert!(store.look(&name(lock)).await.unwrap().is_some(), "{lock}");
+    }
 }
 
 #[store_test(locks)]
@@ -273,11 +265,6 @@ async fn sweep_removes_expired_locks(store: &Locks) {
     store.pass_a_sweep().await;
     assert_eq!(list_all(store, "", 10).await, []);
     granted(store.acquire(&ask("lock 1", "two", 99)).await.unwrap());
-}
-
-#[store_test(locks)]
-async fn working_store_reports_healthy(store: &Locks) {
-    store.health().await.expect("it works");
 }
 
 /// All pages of a listing.

@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use keylatch_core::lock::{
-    AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, EndCause, EntryName,
-    FencingToken, Lease, Limit, LockLoss, Reason, ReleaseReply, RenewReply, Slots, Token,
-    TokenHash,
+    AcquireCommand, AcquireReply, Attempt, BreakCommand, EndCause, EntryName, Lease, Limit, Reason,
+    ReleaseReply, Slots, Token, TokenHash,
 };
 use keylatch_testkit::{Locks, store_test};
 
@@ -45,16 +44,6 @@ impl Lock<'_> {
     async fn released(&self, holder: &str) {
         let reply = self.0.0.release(&name("lock"), &token(holder)).await.unwrap();
         assert_eq!(reply, ReleaseReply::Released, "{holder}");
-    }
-
-    async fn renew(&self, holder: &str) -> RenewReply {
-        self.0.0.renew(&name("lock"), &token(holder), ttl(TTL)).await.unwrap()
-    }
-
-    async fn break_lease(&self, fence: FencingToken, grace: Option<Duration>) -> BreakReply {
-        let reason = Reason::parse("it stands still").unwrap();
-        let command = BreakCommand { fencing_token: fence, slot: None, reason, by: None, grace };
-        self.0.0.break_lease(&name("lock"), command).await.unwrap()
     }
 }
 
@@ -101,23 +90,6 @@ async fn lower_limit_waits_until_few_enough_are_left(store: &Locks) {
 }
 
 #[store_test(modes)]
-async fn readers_of_an_era_share_a_fencing_token_and_the_next_grant_has_a_larger_one(
-    store: &Locks,
-) {
-    let lock = Lock(store);
-    let era = lock.granted("one", Limit::Shared).await.fencing_token;
-    assert_eq!(lock.granted("two", Limit::Shared).await.fencing_token, era);
-    lock.released("one").await;
-    assert_eq!(lock.granted("three", Limit::Shared).await.fencing_token, era, "the era lasts");
-    lock.released("two").await;
-    lock.released("three").await;
-    let writer = lock.granted("writer", Limit::Exclusive).await.fencing_token;
-    assert!(writer > era);
-    lock.released("writer").await;
-    assert!(lock.granted("one", Limit::Shared).await.fencing_token > writer);
-}
-
-#[store_test(modes)]
 async fn holder_has_at_most_64_entries(store: &Locks) {
     let lock = Lock(store);
     lock.granted("one", Limit::Exclusive).await;
@@ -147,36 +119,6 @@ async fn lock_has_at_most_1000_holders(store: &Locks) {
 }
 
 #[store_test(modes)]
-async fn broken_lease_ends_when_it_would_and_is_not_renewed(store: &Locks) {
-    let lock = Lock(store);
-    let broken = lock.granted("one", Limit::Exclusive).await;
-    for _ in 0..2 {
-        let reply = lock.break_lease(broken.fencing_token, None).await;
-        let BreakReply::Broken { ends_in } = reply else { panic!("{reply:?}") };
-        assert!(ends_in <= TTL && ends_in > TTL / 2, "{ends_in:?}");
-    }
-    assert!(matches!(lock.renew("one").await, RenewReply::Lost(LockLoss::Broken(_))));
-    lock.refused("two", Limit::Exclusive).await;
-    store.advance(TTL).await;
-    assert!(
-        matches!(lock.renew("one").await, RenewReply::Lost(LockLoss::Broken(_))),
-        "its holder reads why"
-    );
-    assert!(lock.granted("two", Limit::Exclusive).await.fencing_token > broken.fencing_token);
-}
-
-#[store_test(modes)]
-async fn grace_ends_a_lease_sooner_and_never_later(store: &Locks) {
-    let lock = Lock(store);
-    let lease = lock.granted("one", Limit::Exclusive).await;
-    let reply = lock.break_lease(lease.fencing_token, Some(TTL * 10)).await;
-    assert!(matches!(reply, BreakReply::Broken { ends_in } if ends_in <= TTL), "{reply:?}");
-    let reply = lock.break_lease(lease.fencing_token, Some(Duration::ZERO)).await;
-    assert_eq!(reply, BreakReply::Broken { ends_in: Duration::ZERO });
-    lock.granted("two", Limit::Exclusive).await;
-}
-
-#[store_test(modes)]
 async fn history_has_breaks_and_expiries_in_their_order_and_no_releases(store: &Locks) {
     let lock = Lock(store);
     lock.granted("one", Limit::Exclusive).await;
@@ -187,7 +129,10 @@ async fn history_has_breaks_and_expiries_in_their_order_and_no_releases(store: &
     let broken = granted(lock.acquire(long).await).fencing_token;
     store.advance(TTL).await;
     lock.refused("four", Limit::Exclusive).await;
-    lock.break_lease(broken, Some(Duration::ZERO)).await;
+    let reason = Reason::parse("it stands still").unwrap();
+    let (slot, by, grace) = (None, None, Some(Duration::ZERO));
+    let command = BreakCommand { fencing_token: broken, slot, reason, by, grace };
+    store.0.break_lease(&name("lock"), command).await.unwrap();
     lock.granted("four", Limit::Exclusive).await;
     let ends = store.0.recall(&name("lock")).await.unwrap();
     let ends: Vec<_> = ends

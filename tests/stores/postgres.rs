@@ -148,8 +148,7 @@ async fn empty_database_is_opened_by_many_at_once() {
 #[tokio::test]
 async fn table_that_was_dropped_is_made_again() {
     let database = PostgresDatabase::create().await;
-    let store = open(&database.url()).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let store = open_held(&database.url()).await;
     database.run("DROP SCHEMA keylatch CASCADE").await;
     eventually(async || store.acquire(&ask("b", "one", 1)).await.ok()).await;
     assert_eq!(database.ask::<i64>("SELECT count(*) FROM keylatch.entries").await, 1);
@@ -258,6 +257,21 @@ pub(crate) async fn open(url: &str) -> OpenStore {
 /// The same with the limits that users have: it soon leaves a host that is silent.
 pub(crate) async fn open_by_default(url: &str) -> OpenStore {
     open_with(&default_config(url)).await
+}
+
+/// The store of [`open`], where the lock `a` is held by `one`.
+pub(crate) async fn open_held(url: &str) -> OpenStore {
+    holding(open(url).await).await
+}
+
+/// The same of [`open_by_default`].
+pub(crate) async fn open_held_by_default(url: &str) -> OpenStore {
+    holding(open_by_default(url).await).await
+}
+
+async fn holding(store: OpenStore) -> OpenStore {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    store
 }
 
 async fn open_with(config: &Config) -> OpenStore {

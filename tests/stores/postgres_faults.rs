@@ -8,13 +8,14 @@ use std::cell::Cell;
 
 use keylatch_core::lock::{AcquireReply, ReleaseReply};
 use keylatch_core::store::{Effect, Hint, StoreError};
-use keylatch_testkit::{OpenStore, PostgresServer, Service, eventually, soon};
-use serde_json::json;
+use keylatch_testkit::{OpenStore, PostgresServer, eventually, soon};
 use tokio::task::JoinHandle;
 
 use crate::failover;
 use crate::lock_conformance::{ask, granted, held, name, token};
-use crate::postgres::{open_by_default as open, release_wakes, until};
+use crate::postgres::{
+    open_by_default as open, open_held_by_default as open_held, release_wakes, until,
+};
 
 /// How many calls of keylatch wait for a lock in the database.
 const BLOCKED: &str = "SELECT count(*) FROM pg_stat_activity
@@ -26,8 +27,7 @@ const WAITING: &str = "SELECT count(*) FROM pg_stat_activity
 #[tokio::test]
 async fn killed_server_leaves_unknown_what_was_under_way_and_comes_back() {
     let mut server = PostgresServer::start().await;
-    let store = open(&server.url("postgres")).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let store = open_held(&server.url("postgres")).await;
     let blocker = blocked(&server).await;
     let under_way = tokio::spawn({
         let store = store.clone();
@@ -49,8 +49,7 @@ async fn killed_server_leaves_unknown_what_was_under_way_and_comes_back() {
 #[tokio::test]
 async fn server_that_starts_up_executes_nothing() {
     let mut server = PostgresServer::start().await;
-    let store = open(&server.url("postgres")).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let store = open_held(&server.url("postgres")).await;
     server.kill();
     server.restart_unready().await;
     // The first call may find a connection whose end it has not heard of.
@@ -70,8 +69,7 @@ async fn server_that_starts_up_executes_nothing() {
 #[tokio::test]
 async fn stopped_server_answers_nothing_until_it_runs_again() {
     let server = PostgresServer::start().await;
-    let store = open(&server.url("postgres")).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let store = open_held(&server.url("postgres")).await;
     let writer = "SELECT pid FROM pg_stat_activity
         WHERE application_name = 'keylatch' AND query LIKE '%INSERT INTO%'";
     let writer: i32 = server.ask("postgres", writer).await;
@@ -93,34 +91,23 @@ async fn stopped_server_answers_nothing_until_it_runs_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_to_a_stopped_server_end_by_their_deadline() {
     let server = PostgresServer::start().await;
-    let service = Service::by_default(&server.url("postgres")).await;
-    let lease = service.create("a", &json!({})).await;
-    server.signal("-STOP");
-    let late = soon("the answer", service.renew("a", &lease.token(), &json!({}))).await;
-    late.is_problem(503, "store-unavailable");
-    assert_eq!(late.json["outcome"], "unknown", "{late:?}");
-    soon("the answer", service.look("a")).await.is_problem(503, "store-unavailable");
-    server.signal("-CONT");
-    let renewed = async || {
-        let answer = service.renew("a", &lease.token(), &json!({})).await;
-        (answer.status != 503).then_some(answer)
-    };
-    assert_eq!(eventually(renewed).await.status, 200);
+    failover::requests_end_by_their_deadline(&server.url("postgres"), |signal| {
+        server.signal(signal)
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn host_that_is_stopped_does_not_keep_from_the_next_one() {
     let (stopped, server) = (PostgresServer::start().await, PostgresServer::start().await);
     stopped.signal("-STOP");
-    let store = open(&both(&stopped, &server)).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let _store = open_held(&both(&stopped, &server)).await;
 }
 
 #[tokio::test]
 async fn server_that_takes_no_writes_any_more_is_left() {
     let (first, second) = (PostgresServer::start().await, PostgresServer::start().await);
-    let store = open(&both(&first, &second)).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let store = open_held(&both(&first, &second)).await;
     let mut changes = store.changes(&name("a"));
     first.set(&[("default_transaction_read_only", "on")]).await;
     // A look may not be answered by what the old server has.

@@ -10,7 +10,7 @@ use keylatch_testkit::{OpenStore, PgBouncer, PostgresServer, Service, eventually
 use serde_json::json;
 
 use crate::lock_conformance::{ask, granted, name, token};
-use crate::postgres::open;
+use crate::postgres::{open, open_held};
 use crate::postgres_faults::blocked;
 
 #[tokio::test]
@@ -65,8 +65,7 @@ async fn waiters_are_served_through_the_pooler() {
 async fn server_lost_behind_the_pooler_leaves_the_write_unknown() {
     let server = PostgresServer::start().await;
     let pooler = PgBouncer::start(&server, 4).await;
-    let store = open(&pooler.url("postgres")).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let store = open_held(&pooler.url("postgres")).await;
     let _blocker = blocked(&server).await;
     let under_way = tokio::spawn({
         let store = store.clone();

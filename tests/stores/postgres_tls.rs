@@ -9,7 +9,7 @@ use tempfile::NamedTempFile;
 
 use crate::KEYLATCH;
 use crate::lock_conformance::{ask, granted};
-use crate::postgres::{open, open_error};
+use crate::postgres::{open, open_error, open_held};
 
 #[tokio::test]
 async fn private_authority_is_trusted_where_the_url_names_it() {
@@ -88,8 +88,7 @@ async fn certificate_may_be_for_another_name_than_the_address() {
     let server = TlsPostgres::start("db.example.org").await;
     let url = server.url(&format!("sslrootcert={}", server.root.path().display()));
     let url = url.replace("localhost", "db.example.org") + "&hostaddr=127.0.0.1";
-    let store = open(&url).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let _store = open_held(&url).await;
     let wrong = open(&url.replace("db.example.org", "other.example.org")).await;
     assert!(wrong.acquire(&ask("b", "one", 1)).await.is_err(), "the name is not checked");
 }
@@ -125,8 +124,7 @@ async fn server_that_asks_for_a_certificate_gets_it() {
         std::fs::write(&key, &certificate.key).unwrap();
         format!("{url}&sslcert={}&sslkey={}", cert.display(), key.display())
     };
-    let store = open(&shown("client", &client)).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let _store = open_held(&shown("client", &client)).await;
     let of_another = shown("another", &authority.sign("another", &[]));
     let refusals =
         [(&url, "requires a valid client certificate"), (&of_another, "authentication failed")];

@@ -128,44 +128,6 @@ async fn one_redis_asks_for_a_certificate_of_a_private_authority() {
     assert!(log.contains("Redis cannot be reached yet"), "no certificate of a client: {log}");
 }
 
-#[cfg(feature = "test-engines")]
-#[tokio::test]
-async fn redlock_shows_its_certificate_to_every_node() {
-    let authority = Authority::default();
-    let mut nodes = Vec::new();
-    for _ in 0..3 {
-        let remembers = ["--appendonly", "yes", "--appendfsync", "always"];
-        nodes.push(SecureRedis::start(&authority, &remembers).await);
-    }
-    let hosts: Vec<_> = nodes.iter().map(SecureRedis::host).collect();
-    granting(&format!("rediss+redlock://{}?{}", hosts.join(","), certificates(&authority))).await;
-}
-
-#[cfg(feature = "test-engines")]
-#[tokio::test]
-async fn cluster_asks_for_a_certificate() {
-    let authority = Authority::default();
-    let bus = free_port().to_string();
-    let options = ["--cluster-enabled", "yes", "--tls-cluster", "yes", "--cluster-port", &bus];
-    let node = SecureRedis::start(&authority, &options).await;
-    let () = node.plain.run(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
-    granting(&format!("rediss+cluster://{}?{}", node.host(), certificates(&authority))).await;
-}
-
-#[cfg(feature = "test-engines")]
-#[tokio::test]
-async fn sentinel_and_its_master_ask_for_a_certificate() {
-    let authority = Authority::default();
-    let master = SecureRedis::start(&authority, &[]).await;
-    let file = authority.file("sentinel.conf");
-    let watch = format!("sentinel monitor mymaster 127.0.0.1 {} 1\n", master.port);
-    std::fs::write(&file, watch).unwrap();
-    let options = [&*file.display().to_string(), "--sentinel"];
-    let sentinel = SecureRedis::start(&authority, &options).await;
-    let certificates = certificates(&authority);
-    granting(&format!("rediss+sentinel://{}/mymaster/1?{certificates}", sentinel.host())).await;
-}
-
 /// A name that no machine has: it is for the certificates alone.
 const NAME: &str = "redis.example.org";
 
@@ -187,53 +149,66 @@ async fn certificate_may_be_for_another_name_that_the_url_has() {
     }
 }
 
+/// The host of a server, the names of its certificate and the parameters of the URL: once by its own name, and once with
+/// a certificate for another name, where nodes announce the addresses of each other.
+#[cfg(feature = "test-engines")]
+fn ways(
+    authority: &Authority,
+) -> [(fn(&SecureRedis) -> String, &'static [&'static str], String); 2] {
+    [
+        (SecureRedis::host, &["localhost", "127.0.0.1"], certificates(authority)),
+        (SecureRedis::address, &[NAME], named(authority, NAME)),
+    ]
+}
+
 #[cfg(feature = "test-engines")]
 #[tokio::test]
-async fn nodes_of_redlock_may_have_a_certificate_for_another_name() {
+async fn redlock_shows_its_certificate_to_every_node() {
     let authority = Authority::default();
-    let mut nodes = Vec::new();
-    for _ in 0..3 {
-        let remembers = ["--appendonly", "yes", "--appendfsync", "always"];
-        nodes.push(SecureRedis::start_as(&authority, &[NAME], &remembers).await);
+    for (host, names, parameters) in ways(&authority) {
+        let mut nodes = Vec::new();
+        for _ in 0..3 {
+            let remembers = ["--appendonly", "yes", "--appendfsync", "always"];
+            nodes.push(SecureRedis::start_as(&authority, names, &remembers).await);
+        }
+        let hosts: Vec<_> = nodes.iter().map(host).collect();
+        granting(&format!("rediss+redlock://{}?{parameters}", hosts.join(","))).await;
     }
-    let addresses: Vec<_> = nodes.iter().map(SecureRedis::address).collect();
-    let nodes = addresses.join(",");
-    granting(&format!("rediss+redlock://{nodes}?{}", named(&authority, NAME))).await;
 }
 
-/// Nodes announce their addresses.
 #[cfg(feature = "test-engines")]
 #[tokio::test]
-async fn nodes_of_a_cluster_may_have_a_certificate_for_another_name() {
+async fn cluster_asks_for_a_certificate() {
     let authority = Authority::default();
-    let bus = free_port().to_string();
-    let options = ["--cluster-enabled", "yes", "--tls-cluster", "yes", "--cluster-port", &bus];
-    let node = SecureRedis::start_as(&authority, &[NAME], &options).await;
-    let () = node.plain.run(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
-    let url = format!("rediss+cluster://{}?{}", node.address(), named(&authority, NAME));
-    node.hands_over(&url).await;
+    for (host, names, parameters) in ways(&authority) {
+        let bus = free_port().to_string();
+        let options = ["--cluster-enabled", "yes", "--tls-cluster", "yes", "--cluster-port", &bus];
+        let node = SecureRedis::start_as(&authority, names, &options).await;
+        let () = node.plain.run(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
+        node.hands_over(&format!("rediss+cluster://{}?{parameters}", host(&node))).await;
+    }
 }
 
-/// Sentinels name the address of the master.
 #[cfg(feature = "test-engines")]
 #[tokio::test]
-async fn sentinel_and_its_master_may_have_a_certificate_for_another_name() {
+async fn sentinel_and_its_master_ask_for_a_certificate() {
     let authority = Authority::default();
-    let master = SecureRedis::start_as(&authority, &[NAME], &[]).await;
-    let file = authority.file("sentinel.conf");
-    let watch = format!("sentinel monitor mymaster 127.0.0.1 {} 1\n", master.port);
-    std::fs::write(&file, watch).unwrap();
-    let options = [&*file.display().to_string(), "--sentinel"];
-    let sentinel = SecureRedis::start_as(&authority, &[NAME], &options).await;
-    let parameters = named(&authority, NAME);
-    let url = format!("rediss+sentinel://{}/mymaster/1?{parameters}", sentinel.address());
-    let _services = master.hands_over(&url).await;
-    // The sentinel publishes failovers on a connection of the same kind.
-    eventually(async || {
-        let listening: String = sentinel.plain.run(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
-        (!listening.is_empty()).then_some(())
-    })
-    .await;
+    for (host, names, parameters) in ways(&authority) {
+        let master = SecureRedis::start_as(&authority, names, &[]).await;
+        let file = authority.file("sentinel.conf");
+        let watch = format!("sentinel monitor mymaster 127.0.0.1 {} 1\n", master.port);
+        std::fs::write(&file, watch).unwrap();
+        let options = [&*file.display().to_string(), "--sentinel"];
+        let sentinel = SecureRedis::start_as(&authority, names, &options).await;
+        let url = format!("rediss+sentinel://{}/mymaster/1?{parameters}", host(&sentinel));
+        let _services = master.hands_over(&url).await;
+        // The sentinel publishes failovers on a connection of the same kind.
+        eventually(async || {
+            let listening: String = sentinel.plain.run(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
+            (!listening.is_empty()).then_some(())
+        })
+        .await;
+    }
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use keylatch_testkit::zookeeper_client::{Client, Error};
 use keylatch_testkit::{Acquire, OpenStore, ZookeeperRoot, ZookeeperServer, eventually};
 
 use crate::lock_conformance::{ask, granted, name, token};
-use crate::postgres::{hears_of, open, open_error, release_wakes};
+use crate::postgres::{hears_of, open, open_error, open_held, release_wakes};
 use crate::record_conformance as records;
 
 /// How long a sweep waits between its steps.
@@ -106,8 +106,7 @@ async fn rows_of_one_bucket_are_removed_together() {
 #[tokio::test]
 async fn row_in_an_empty_node_continues_its_versions() {
     let root = ZookeeperRoot::create().await;
-    let store = open(&root.url()).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let store = open_held(&root.url()).await;
     store.release(&name("a"), &token("one")).await.unwrap();
     let node = node_of(&root, "a");
     let emptied = root.client().set_data(&node, &[], None).await.unwrap();
@@ -177,8 +176,7 @@ async fn creation_is_above_a_floor_that_was_raised_since_it_was_read() {
 #[tokio::test]
 async fn tree_that_was_deleted_is_made_again() {
     let root = ZookeeperRoot::create().await;
-    let store = open(&root.url()).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let store = open_held(&root.url()).await;
     let top = root.path("");
     delete(root.client(), top.trim_end_matches('/')).await;
     eventually(async || store.acquire(&ask("b", "one", 1)).await.ok()).await;
@@ -214,8 +212,7 @@ async fn names_of_all_buckets_are_listed_once() {
 async fn nodes_of_a_user_are_for_that_user_alone() {
     let root = ZookeeperRoot::create().await;
     let url = |user: &str| root.url().replace("zookeeper://", &format!("zookeeper://{user}"));
-    let store = open(&url("keylatch:s3cret@")).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let _store = open_held(&url("keylatch:s3cret@")).await;
     let node = node_of(&root, "a");
     assert!(matches!(root.client().get_data(&node).await, Err(Error::NoAuth)));
     for other in ["", "keylatch:s3same@"] {

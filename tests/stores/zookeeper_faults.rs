@@ -15,7 +15,9 @@ use serde_json::json;
 
 use crate::failover;
 use crate::lock_conformance::{ask, granted, held, name, token};
-use crate::postgres::{open_by_default as open, release_wakes, until};
+use crate::postgres::{
+    open_by_default as open, open_held_by_default as open_held, release_wakes, until,
+};
 
 /// How many sessions an ensemble takes at most until a store that lost it works again. It tries each member
 /// ten times a second; the pauses of the client by itself grow to seconds.
@@ -26,8 +28,7 @@ const TTL: Duration = Duration::from_secs(60);
 #[tokio::test]
 async fn killed_server_executes_nothing_and_comes_back_with_what_it_knew() {
     let mut server = ZookeeperServer::start().await;
-    let store = open(&server.url("a")).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let store = open_held(&server.url("a")).await;
     server.signal("-KILL");
     let is_down = async || {
         let error = store.acquire(&ask("b", "one", 1)).await.expect_err("the server is down");
@@ -44,8 +45,7 @@ async fn killed_server_executes_nothing_and_comes_back_with_what_it_knew() {
 #[tokio::test]
 async fn stopped_server_leaves_unknown_what_was_sent() {
     let server = ZookeeperServer::start().await;
-    let store = open(&server.url("a")).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let store = open_held(&server.url("a")).await;
     server.signal("-STOP");
     let sent = store.release(&name("a"), &token("one")).await.expect_err("it is stopped");
     assert_eq!(sent.effect(), Effect::Unknown, "{sent:?}");
@@ -146,8 +146,7 @@ async fn member_that_is_behind_refuses_nothing() {
     let leader = ensemble.leader().await;
     let follower = (leader + 1) % ensemble.members.len();
     let behind = open(&ensemble.members[follower].url("a")).await;
-    let store = open(&ensemble.members[leader].url("a")).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let store = open_held(&ensemble.members[leader].url("a")).await;
     held(behind.acquire(&ask("a", "two", 2)).await.unwrap());
     ensemble.cut_off(follower);
     store.release(&name("a"), &token("one")).await.unwrap();

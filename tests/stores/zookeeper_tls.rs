@@ -6,15 +6,14 @@
 use keylatch_testkit::{ZookeeperServer, free_port};
 use tempfile::TempDir;
 
-use crate::lock_conformance::{ask, granted};
-use crate::postgres::{open, open_error};
+use crate::lock_conformance::ask;
+use crate::postgres::{open, open_error, open_held};
 use crate::postgres_tls::is_not_trusted;
 
 #[tokio::test]
 async fn private_authority_is_trusted_where_the_url_names_it() {
     let server = TlsZookeeper::start("localhost").await;
-    let store = open(&server.url(&server.root())).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let store = open_held(&server.url(&server.root())).await;
     let health = store.health().await.unwrap();
     assert_eq!(health.facts["members_that_say"], "1 of 1");
 }
@@ -33,8 +32,7 @@ async fn untrusted_or_foreign_certificate_is_rejected() {
 async fn certificate_may_be_for_another_name_that_the_url_has() {
     let server = TlsZookeeper::start("zk.example.org").await;
     let url = format!("{}&servername=zk.example.org", server.url(&server.root()));
-    let store = open(&url).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let _store = open_held(&url).await;
     let wrong = open(&url.replace("=zk.", "=other.")).await;
     assert!(wrong.acquire(&ask("b", "one", 1)).await.is_err(), "the name is not checked");
 }

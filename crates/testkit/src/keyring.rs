@@ -10,7 +10,7 @@ use keylatch::access::ApiKey;
 use keylatch::config::Config;
 use tempfile::TempDir;
 
-use crate::config;
+use crate::{Service, config};
 
 /// A file of identities, gone with the test.
 #[derive(Debug)]
@@ -26,6 +26,13 @@ impl Default for Keyring {
 }
 
 impl Keyring {
+    /// A service with one identity, and the key of it.
+    pub async fn serve(name: &str, lines: &str) -> (Service, Self, String) {
+        let mut keyring = Self::default();
+        let key = keyring.add(name, lines);
+        (Service::start_with(keyring.config()).await, keyring, key)
+    }
+
     /// Adds an identity with these further lines, and gives its key.
     pub fn add(&mut self, name: &str, lines: &str) -> String {
         self.add_expiring(name, "", lines)

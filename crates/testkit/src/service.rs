@@ -92,6 +92,14 @@ impl Service {
         (redis, service)
     }
 
+    /// A Redis, a proxy in front of it, and a service that reaches it through the proxy.
+    pub async fn by_proxy_to_redis() -> (RedisServer, Proxy, Self) {
+        let redis = RedisServer::start().await;
+        let proxy = Proxy::start(redis.address()).await;
+        let service = Self::start(&proxy.url()).await;
+        (redis, proxy, service)
+    }
+
     /// A service in memory, and a proxy in front of it.
     pub async fn behind_proxy() -> (Self, Proxy) {
         let service = Self::start("memory:").await;

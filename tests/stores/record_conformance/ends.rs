@@ -11,8 +11,8 @@ use keylatch_core::idempotency::{
 use keylatch_testkit::{Records, store_test};
 
 use super::{
-    LEASE, RETENTION, UNKNOWN, ask, assert_ended, assert_near, assert_same, begin, complete, done,
-    found, found_now, kept, refused, rerun, resolve, started, unknown,
+    UNKNOWN, ask, assert_ended, assert_near, assert_same, begin, complete, found, found_now, kept,
+    refused, rerun, resolve, started, unknown,
 };
 
 const REASONS: [UnknownReason; 4] = [
@@ -21,25 +21,6 @@ const REASONS: [UnknownReason; 4] = [
     UnknownReason::Panicked,
     UnknownReason::NoAnswer,
 ];
-
-#[store_test(records)]
-async fn completed_run_is_found_and_not_restarted(store: &Records) {
-    let run = started(begin(store, &ask(1, "one")).await);
-    store.advance(LEASE / 2).await;
-    let view = kept(complete(store, 1, "one", done("a")).await);
-    assert_eq!((view.fencing_token, view.attempts), (run.fencing_token, 1));
-    assert_near(view.expires_in, RETENTION);
-    assert_ended(&view, &done("a"));
-    for token in ["one", "two"] {
-        assert_same(&found(begin(store, &ask(1, token)).await), &view);
-    }
-    assert_same(&found_now(store, 1).await, &view);
-    // The lease is not the retention.
-    store.advance(RETENTION / 2).await;
-    let later = found(begin(store, &ask(1, "two")).await);
-    assert_ended(&later, &done("a"));
-    assert_near(later.expires_in, RETENTION / 2);
-}
 
 #[store_test(records)]
 async fn unknown_outcome_keeps_its_reason(store: &Records) {

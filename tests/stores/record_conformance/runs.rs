@@ -3,56 +3,14 @@
 //! Method: see the module above.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use futures_util::future::join_all;
-use keylatch_core::idempotency::{AbandonReply, BeginCommand, BeginReply, Fingerprint, RecordKey};
+use keylatch_core::idempotency::{AbandonReply, BeginCommand, BeginReply, RecordKey};
 use keylatch_core::lock::FencingToken;
 use keylatch_testkit::{Records, store_test};
 
-use super::{
-    LEASE, RETENTION, SLACK, abandon, ask, assert_near, assert_same, assert_wall, begin, complete,
-    done, find, found, found_now, kept, lease_of, rerun, started,
-};
-
-#[store_test(records)]
-async fn new_key_starts_a_run(store: &Records) {
-    assert_eq!(find(store, 1).await, None);
-    let run = started(begin(store, &ask(1, "one")).await);
-    assert_eq!(run.attempts, 1);
-    assert_near(run.lease, LEASE);
-    let view = found_now(store, 1).await;
-    assert_eq!((view.fencing_token, view.attempts), (run.fencing_token, 1));
-    assert_near(lease_of(&view), LEASE);
-    assert_near(view.expires_in, RETENTION);
-    assert_wall(view.begun_at_millis, Duration::ZERO);
-}
-
-#[store_test(records)]
-async fn run_without_room_for_its_answer_does_not_start(store: &Records) {
-    let roomless = |begin: BeginCommand| BeginCommand { has_room: false, ..begin };
-    let run = started(begin(store, &rerun(1, "one")).await);
-    started(begin(store, &ask(2, "one")).await);
-    let done = kept(complete(store, 2, "one", done("a")).await);
-    assert_eq!(begin(store, &roomless(ask(3, "one"))).await, BeginReply::NoRoom);
-    assert_eq!(find(store, 3).await, None);
-    // What was begun before is found as ever.
-    lease_of(&found(begin(store, &roomless(rerun(1, "two"))).await));
-    let again = begin(store, &roomless(rerun(1, "one"))).await;
-    assert!(matches!(again, BeginReply::Again(same) if same.fencing_token == run.fencing_token));
-    assert_same(&found(begin(store, &roomless(ask(2, "two"))).await), &done);
-    let other = BeginCommand { fingerprint: Fingerprint::of_text("other"), ..ask(2, "two") };
-    assert!(matches!(begin(store, &roomless(other)).await, BeginReply::Reused(_)));
-    // A run that may start again needs room again, and so does a key that was forgotten.
-    store.advance(LEASE).await;
-    let gone = found_now(store, 1).await;
-    assert_eq!(begin(store, &roomless(rerun(1, "two"))).await, BeginReply::NoRoom);
-    assert_same(&found_now(store, 1).await, &gone);
-    assert_eq!(started(begin(store, &rerun(1, "two")).await).attempts, 2);
-    store.advance(RETENTION - LEASE).await;
-    assert_eq!(begin(store, &roomless(ask(2, "two"))).await, BeginReply::NoRoom);
-    assert_eq!(find(store, 2).await, None);
-}
+use super::{LEASE, RETENTION, SLACK, abandon, ask, begin, complete, done, kept, rerun, started};
 
 #[store_test(records)]
 async fn fencing_tokens_of_runs_rise_and_fit_in_53_bits(store: &Records) {
