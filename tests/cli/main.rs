@@ -30,7 +30,7 @@ mod traces;
 #[cfg(not(feature = "traces"))]
 mod traces_absent;
 
-use keylatch_testkit::{Program, ScriptDirectory, Service};
+use keylatch_testkit::{Program, RunningCommand, ScriptDirectory, Service};
 
 /// The command under test.
 static KEYLATCH: Program = Program::at(env!("CARGO_BIN_EXE_keylatch"));
@@ -38,4 +38,18 @@ static KEYLATCH: Program = Program::at(env!("CARGO_BIN_EXE_keylatch"));
 /// A service in memory, and a directory for scripts under its locks.
 async fn staged() -> (Service, ScriptDirectory) {
     (Service::start("memory:").await, ScriptDirectory::new())
+}
+
+/// Scripts under the command under test.
+trait Stage {
+    /// Starts `keylatch run ARGUMENTS -- sh -c SCRIPT`, and returns when the script has begun.
+    async fn begin(&self, server: &str, arguments: &[&str], script: &str) -> RunningCommand;
+}
+
+impl Stage for ScriptDirectory {
+    async fn begin(&self, server: &str, arguments: &[&str], script: &str) -> RunningCommand {
+        let running = self.run(&KEYLATCH, server, arguments, script);
+        self.begun().await;
+        running
+    }
 }

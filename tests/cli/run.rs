@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use keylatch_testkit::{Exit, RedisServer, ScriptDirectory, Service, eventually, redis_test};
 use serde_json::json;
 
-use crate::{KEYLATCH, staged};
+use crate::{KEYLATCH, Stage as _, staged};
 
 async fn run(server: &str, arguments: &[&str]) -> Exit {
     KEYLATCH.run_with(&[&["run"], arguments].concat(), &[("KEYLATCH_URL", server)]).await
@@ -27,8 +27,7 @@ fn is(ended: &Exit, code: i32, why: &[&str]) {
 async fn command_runs_under_its_lock_and_releases_it() {
     let (service, stage) = staged().await;
     let script = "echo $KEYLATCH_NAME $KEYLATCH_FENCING_TOKEN; begun; held; exit 7";
-    let running = stage.run(&KEYLATCH, &service.url(), &["--owner", "alice", "a b"], script);
-    stage.begun().await;
+    let running = stage.begin(&service.url(), &["--owner", "alice", "a b"], script).await;
     let look = service.look("a%20b").await;
     assert_eq!(look.json["owner"], "alice", "{look:?}");
     stage.go();
@@ -105,8 +104,7 @@ async fn exit_code_is_that_of_the_command() {
 async fn lock_is_renewed_while_the_command_runs() {
     let (service, stage) = staged().await;
     let script = "begun; held";
-    let running = stage.run(&KEYLATCH, &service.url(), &["--ttl", "5s", "a"], script);
-    stage.begun().await;
+    let running = stage.begin(&service.url(), &["--ttl", "5s", "a"], script).await;
     let fencing_token = service.look("a").await.fencing_token();
     // Another client waits for longer than the TTL and does not get the lock.
     let ended = run(&service.url(), &["--wait", "6s", "a", "--", "true"]).await;
@@ -121,8 +119,7 @@ async fn command_waits_for_the_lock() {
     let service = Service::start("memory:").await;
     let (first, second) = (ScriptDirectory::new(), ScriptDirectory::new());
     let script = "echo $KEYLATCH_FENCING_TOKEN; begun; held";
-    let one = first.run(&KEYLATCH, &service.url(), &["a"], script);
-    first.begun().await;
+    let one = first.begin(&service.url(), &["a"], script).await;
     let two = second.run(&KEYLATCH, &service.url(), &["--wait", "1m", "a"], script);
     first.go();
     second.begun().await;
@@ -236,8 +233,7 @@ async fn service_starts_under_run() {
 async fn lost(script: &str) -> (Exit, ScriptDirectory) {
     let (redis, service) = Service::on_redis().await;
     let stage = ScriptDirectory::new();
-    let running = stage.run(&KEYLATCH, &service.url(), &["--ttl", "4s", "a"], script);
-    stage.begun().await;
+    let running = stage.begin(&service.url(), &["--ttl", "4s", "a"], script).await;
     assert!(stage.is_alive());
     redis.run::<()>(&["FLUSHALL"]).await;
     (running.ended().await, stage)
@@ -266,8 +262,7 @@ async fn full_stderr_pipe_does_not_prevent_stopping() {
     let stage = ScriptDirectory::new();
     // As much as a pipe holds.
     let script = "head -c 65536 /dev/zero >&2; begun; held";
-    let running = stage.run(&KEYLATCH, &service.url(), &["--ttl", "4s", "a"], script);
-    stage.begun().await;
+    let running = stage.begin(&service.url(), &["--ttl", "4s", "a"], script).await;
     redis.run::<()>(&["FLUSHALL"]).await;
     stage.left().await;
     is(&running.ended().await, 75, &["the command was stopped"]);
@@ -288,8 +283,7 @@ async fn unstoppable_command_is_killed_before_validity_ends() {
     let (service, proxy) = Service::behind_proxy().await;
     let stage = ScriptDirectory::new();
     let script = "trap 'while :; do echo >last; sleep 0.01; done' TERM; begun; held";
-    let running = stage.run(&KEYLATCH, &proxy.http_url(), &["--ttl", "4s", "a"], script);
-    stage.begun().await;
+    let running = stage.begin(&proxy.http_url(), &["--ttl", "4s", "a"], script).await;
     proxy.refuse();
     // The look comes after `now`, so the end of the lease is a little too early.
     let now = SystemTime::now();
@@ -310,8 +304,7 @@ async fn command_may_stop_for_the_rest_of_its_lease() {
     let stage = ScriptDirectory::new();
     // A quarter of 16 s is more than what this takes.
     let script = "trap 'sleep 1.5; echo done; exit' TERM; begun; held";
-    let running = stage.run(&KEYLATCH, &proxy.http_url(), &["--ttl", "16s", "a"], script);
-    stage.begun().await;
+    let running = stage.begin(&proxy.http_url(), &["--ttl", "16s", "a"], script).await;
     proxy.refuse();
     stage.left().await;
     proxy.forward();
@@ -325,8 +318,7 @@ async fn command_of_a_taken_over_lock_is_killed_after_a_moment() {
     let (redis, service) = Service::on_redis().await;
     let stage = ScriptDirectory::new();
     let script = "trap 'echo asked >asked' TERM; begun; held; held; held";
-    let running = stage.run(&KEYLATCH, &service.url(), &["--ttl", "12s", "a"], script);
-    stage.begun().await;
+    let running = stage.begin(&service.url(), &["--ttl", "12s", "a"], script).await;
     redis.run::<()>(&["FLUSHALL"]).await;
     // By its own count, `run` would signal the command at 4 s and kill it at 12 s.
     let other = service.create("a", &json!({"ttl_ms": 9000})).await;
@@ -362,8 +354,7 @@ async fn hanging_service_stops_the_command() {
 async fn paused_holder_stops_its_command_when_resumed() {
     let (service, stage) = staged().await;
     let script = "trap 'echo stopped >stopped' TERM; begun; held; held";
-    let running = stage.run(&KEYLATCH, &service.url(), &["--ttl", "9s", "a"], script);
-    stage.begun().await;
+    let running = stage.begin(&service.url(), &["--ttl", "9s", "a"], script).await;
     let fencing_token = service.look("a").await.fencing_token();
     running.signal("-STOP");
     let next = async || {

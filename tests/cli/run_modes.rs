@@ -6,7 +6,7 @@
 use keylatch_testkit::{ScriptDirectory, Service};
 use serde_json::json;
 
-use crate::{KEYLATCH, staged};
+use crate::{KEYLATCH, Stage as _, staged};
 
 /// The path of [`KEYLATCH`], for scripts.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_keylatch");
@@ -36,10 +36,8 @@ async fn readers_run_together_and_a_writer_does_not() {
     let service = Service::start("memory:").await;
     let (reader, other) = (ScriptDirectory::new(), ScriptDirectory::new());
     let script = "echo \"slot $KEYLATCH_SLOT.\"; begun; held";
-    let one = reader.run(&KEYLATCH, &service.url(), &["--shared", "file"], script);
-    reader.begun().await;
-    let two = other.run(&KEYLATCH, &service.url(), &["--shared", "file"], script);
-    other.begun().await;
+    let one = reader.begin(&service.url(), &["--shared", "file"], script).await;
+    let two = other.begin(&service.url(), &["--shared", "file"], script).await;
     let arguments = ["run", "--wait", "0s", "file", "--", "true"];
     let writer = KEYLATCH.run_with(&arguments, &[("KEYLATCH_URL", &service.url())]).await;
     assert_eq!(writer.code, Some(73), "{writer:?}");
@@ -56,8 +54,7 @@ async fn run_within_a_run_enters_the_lock_again_and_leaves_it_held() {
     let (service, stage) = staged().await;
     let inner = format!("'{PROGRAM}' run --wait 0s a -- sh -c 'echo $KEYLATCH_FENCING_TOKEN'");
     let script = format!("echo $KEYLATCH_FENCING_TOKEN; {inner}; begun; held");
-    let running = stage.run(&KEYLATCH, &service.url(), &["a"], &script);
-    stage.begun().await;
+    let running = stage.begin(&service.url(), &["a"], &script).await;
     let look = service.look("a").await;
     assert_eq!(look.status, 200, "the inner run released the lock of the outer one");
     stage.go();

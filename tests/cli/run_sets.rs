@@ -5,7 +5,7 @@
 use keylatch_testkit::{Exit, ScriptDirectory, Service};
 use serde_json::json;
 
-use crate::{KEYLATCH, staged};
+use crate::{KEYLATCH, Stage as _, staged};
 
 /// The path of [`KEYLATCH`], for scripts.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_keylatch");
@@ -23,8 +23,7 @@ async fn command_runs_under_all_locks_and_releases_them() {
     let (service, stage) = staged().await;
     let script = "echo \"$KEYLATCH_NAMES\"; echo \"$KEYLATCH_FENCING_TOKENS\"
         echo \"$KEYLATCH_NAME.$KEYLATCH_FENCING_TOKEN.$KEYLATCH_SLOTS.\"; begun; held; exit 7";
-    let running = stage.run(&KEYLATCH, &service.url(), &["b", "a b=1", "c"], script);
-    stage.begun().await;
+    let running = stage.begin(&service.url(), &["b", "a b=1", "c"], script).await;
     let mut tokens = String::new();
     for (name, path) in [("b", "b"), ("a b=1", "a%20b%3D1"), ("c", "c")] {
         tokens += &format!("{} {name}\n", service.look(path).await.fencing_token());
@@ -66,8 +65,7 @@ async fn broken_lock_stops_the_command_and_the_others_are_released() {
     let (service, stage) = staged().await;
     let arguments = ["--ttl", "6s", "a", "b"];
     let script = "trap 'echo stopped; exit 0' TERM; begun; held";
-    let running = stage.run(&KEYLATCH, &service.url(), &arguments, script);
-    stage.begun().await;
+    let running = stage.begin(&service.url(), &arguments, script).await;
     let fencing_token = service.look("b").await.fencing_token();
     service.break_lease("b", fencing_token).await;
     let ended = running.ended().await;
@@ -109,8 +107,7 @@ async fn run_within_a_run_of_the_same_set_leaves_it_held() {
     let tokens = "echo \"$KEYLATCH_FENCING_TOKENS\" | sort";
     let inner = format!("'{PROGRAM}' run --wait 0s --shared b a -- sh -c '{tokens}'");
     let script = format!("{tokens}; {inner}; begun; held");
-    let running = stage.run(&KEYLATCH, &service.url(), &["a", "b"], &script);
-    stage.begun().await;
+    let running = stage.begin(&service.url(), &["a", "b"], &script).await;
     for name in ["a", "b"] {
         let look = service.look(name).await;
         assert_eq!(look.status, 200, "the inner run released {name}");

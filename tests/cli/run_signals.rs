@@ -8,7 +8,7 @@ use keylatch_testkit::{RunningCommand, ScriptDirectory, Service, eventually, soo
 use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 
-use crate::{KEYLATCH, staged};
+use crate::{KEYLATCH, Stage as _, staged};
 
 #[tokio::test]
 async fn signals_are_forwarded() {
@@ -16,8 +16,7 @@ async fn signals_are_forwarded() {
     for signal in ["TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "ALRM"] {
         let stage = ScriptDirectory::new();
         let script = format!("trap 'echo {signal}; exit 3' {signal}; begun; held");
-        let running = stage.run(&KEYLATCH, &service.url(), &["a"], &script);
-        stage.begun().await;
+        let running = stage.begin(&service.url(), &["a"], &script).await;
         running.signal(&format!("-{signal}"));
         let ended = running.ended().await;
         assert_eq!((ended.code, ended.stdout), (Some(3), format!("{signal}\n")));

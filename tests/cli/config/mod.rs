@@ -171,29 +171,20 @@ fn every_setting_of_the_default_file_has_a_comment() {
 }
 
 #[test]
-fn every_setting_has_its_variable() {
+fn every_setting_has_its_variable_and_its_place_in_a_file() {
     let defaults = lines(&load(None, &[]).unwrap());
     for (path, default) in settings() {
         let key = path.last().unwrap();
         let other = other(key, &default);
         let variable = format!("KEYLATCH_{}", path.join("_").to_uppercase());
-        let set = lines(&load(None, &[(&variable, &unquoted(&other))]).expect(&variable));
-        let changed: Vec<_> = set.iter().filter(|line| !defaults.contains(line)).collect();
-        assert_eq!(changed, [&shown(key, &other)], "{variable}");
-        assert_eq!(set.len(), defaults.len(), "{variable}");
-    }
-}
-
-#[test]
-fn every_setting_is_read_from_a_file() {
-    let defaults = lines(&load(None, &[]).unwrap());
-    for (path, default) in settings() {
-        let key = path.last().unwrap();
-        let other = other(key, &default);
         let file = format!("{} = {other}", path.join("."));
-        let set = lines(&load(Some(&file), &[]).expect(&file));
-        let changed: Vec<_> = set.iter().filter(|line| !defaults.contains(line)).collect();
-        assert_eq!(changed, [&shown(key, &other)], "{file}");
+        let by_variable = load(None, &[(&variable, &unquoted(&other))]);
+        for (from, set) in [(&variable, by_variable), (&file, load(Some(&file), &[]))] {
+            let set = lines(&set.expect(from));
+            let changed: Vec<_> = set.iter().filter(|line| !defaults.contains(line)).collect();
+            assert_eq!(changed, [&shown(key, &other)], "{from}");
+            assert_eq!(set.len(), defaults.len(), "{from}");
+        }
     }
 }
 
@@ -282,8 +273,11 @@ fn invalid_value_in_a_file_is_named() {
     file_is_refused("[redlock]\nnode_timeout_ms = 4", "redlock.node_timeout_ms");
     file_is_refused("[redlock]\nmax_ttl_ms = 99", "redlock.max_ttl_ms");
     file_is_refused("[log]\nlevel = \"loud=very=loud\"", "log.level");
+    // As a directive it would name a target, and nothing would be logged.
+    file_is_refused("[log]\nlevel = \"verbose\"", "log.level");
     file_is_refused("[log]\naccess = \"some\"", "log.access");
     file_is_refused("[log]\nformat = \"xml\"", "log.format");
+    file_is_refused("listen = \"127.0.0.1:1\"\nstore: memory", "line 2");
 }
 
 #[test]
@@ -302,15 +296,9 @@ fn invalid_variable_is_named() {
     variable_is_refused("KEYLATCH_REDIS_ALLOW_EVICTION", "yes", "redis.allow_eviction");
     variable_is_refused("KEYLATCH_REDIS_KEY_PREFIX", "a{b}", "redis.key_prefix");
     variable_is_refused("KEYLATCH_LOG_LEVEL", "loud=very=loud", "log.level");
+    variable_is_refused("KEYLATCH_LOG_LEVEL", "inof", "log.level");
     variable_is_refused("KEYLATCH_LOG_ACCESS", "some", "log.access");
     variable_is_refused("KEYLATCH_LOG_FORMAT", "xml", "log.format");
-}
-
-#[test]
-fn unknown_log_level_is_rejected() {
-    // As a directive it would name a target, and nothing would be logged.
-    file_is_refused("[log]\nlevel = \"verbose\"", "log.level");
-    variable_is_refused("KEYLATCH_LOG_LEVEL", "inof", "log.level");
 }
 
 #[test]
@@ -348,11 +336,6 @@ fn unreadable_file_is_named() {
     let error = load_with(&flags, &[]).expect_err("there is no such file");
     assert!(error.contains("/nowhere/some-settings.toml"), "{error}");
     assert!(error.contains("No such file"), "{error}");
-}
-
-#[test]
-fn invalid_toml_is_named_with_its_line() {
-    file_is_refused("listen = \"127.0.0.1:1\"\nstore: memory", "line 2");
 }
 
 #[test]
