@@ -80,9 +80,8 @@ async fn page_runs_its_own_scripts_alone() {
 
 #[tokio::test]
 async fn page_is_open_and_what_it_shows_asks_for_a_key() {
-    let mut keyring = Keyring::default();
-    let key = keyring.add("team", "allow = [{ locks = \"team-a/\", may = [\"read\"] }]");
-    let service = Service::start_with(keyring.config()).await;
+    let (service, _keyring, key) =
+        Keyring::serve("team", "allow = [{ locks = \"team-a/\", may = [\"read\"] }]").await;
     assert_eq!(root(&service, Some(BROWSER)).await.status, 200);
     for path in [
         "/console/glance",

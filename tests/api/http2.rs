@@ -14,23 +14,33 @@ use keylatch::http::Guard;
 use keylatch_testkit::raw_http2::{RawHttp2, kind};
 use keylatch_testkit::{Authority, Service, Upstream, config, connect_tls, eventually, soon};
 use serde_json::{Value, json};
+use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
+use tokio_rustls::client::TlsStream;
 
 const LONG_MS: u64 = 3_600_000;
 
-struct SecureService {
-    authority: Authority,
-    service: Service,
+/// A service that speaks HTTP/2.
+pub(crate) struct SecureService {
+    pub(crate) authority: Authority,
+    pub(crate) service: Service,
 }
 
 impl SecureService {
-    async fn start(change: impl FnOnce(&mut Config)) -> Self {
+    pub(crate) async fn start(change: impl FnOnce(&mut Config)) -> Self {
         let authority = Authority::default();
         let mut config = Config { tls: authority.serve(), ..config("memory:") };
         // A write would find out that its reader is gone.
         config.stream.heartbeat_ms = LONG_MS;
         change(&mut config);
         Self { service: Service::start_with(config).await, authority }
+    }
+
+    /// A connection that takes frames by hand.
+    pub(crate) async fn raw(&self, settings: &[(u16, u32)]) -> RawHttp2<TlsStream<TcpStream>> {
+        let tls = self.authority.client(&["h2"], None);
+        let stream = keylatch_testkit::handshake(self.service.address, &tls).await.expect("TLS");
+        RawHttp2::begin(stream, settings).await
     }
 
     async fn connect(&self) -> Client {
@@ -149,9 +159,7 @@ async fn waiters_whose_connection_ends_leave_queue() {
     let other = place.connect().await;
     other.hold().await;
     for behind in [&[][..], &[0, 0, 9]] {
-        let tls = place.authority.client(&["h2"], None);
-        let stream = keylatch_testkit::handshake(place.service.address, &tls).await.expect("TLS");
-        let mut waiters = RawHttp2::begin(stream, &[]).await;
+        let mut waiters = place.raw(&[]).await;
         for stream in [1, 3] {
             waiters.post(stream, "/v1/locks/deploy", r#"{"wait_ms":300000}"#).await;
         }
@@ -192,9 +200,7 @@ async fn shutdown_answers_what_is_under_way_and_ends_the_connection() {
 #[tokio::test]
 async fn goaway_at_shutdown_loses_no_request_that_is_on_its_way() {
     let place = SecureService::start(|_| {}).await;
-    let tls = place.authority.client(&["h2"], None);
-    let stream = keylatch_testkit::handshake(place.service.address, &tls).await.expect("TLS");
-    let mut wire = RawHttp2::begin(stream, &[]).await;
+    let mut wire = place.raw(&[]).await;
     wire.get(1, "/livez").await;
     wire.frame(|frame| frame.kind == kind::HEADERS && frame.stream == 1).await;
     let stopped = tokio::spawn(place.service.stop());

@@ -4,12 +4,10 @@
 //! Method: frames by hand, on a service with one limit short and all others long.
 
 use keylatch::config::Config;
-use keylatch_testkit::raw_http2::{END_HEADERS, END_STREAM, RawHttp2, head, kind};
-use keylatch_testkit::{
-    Authority, RawConnection, Service, config, connect_tls, eventually, handshake, soon,
-};
-use tokio::net::TcpStream;
-use tokio_rustls::client::TlsStream;
+use keylatch_testkit::raw_http2::{END_HEADERS, END_STREAM, head, kind};
+use keylatch_testkit::{RawConnection, connect_tls, eventually, soon};
+
+use crate::http2::SecureService;
 
 const SHORT_MS: u64 = 1000;
 const LONG_MS: u64 = 3_600_000;
@@ -19,29 +17,19 @@ const INITIAL_WINDOW: u16 = 4;
 const REFUSED_STREAM: [u8; 4] = 7_u32.to_be_bytes();
 const WAIT: &str = r#"{"wait_ms":300000}"#;
 
-struct SecureService {
-    authority: Authority,
-    service: Service,
-}
-
-impl SecureService {
-    async fn start(change: impl FnOnce(&mut Config)) -> Self {
-        let authority = Authority::default();
-        let mut config = Config { tls: authority.serve(), ..config("memory:") };
+/// A service whose other limits are long.
+async fn start(change: impl FnOnce(&mut Config)) -> SecureService {
+    let patient = |config: &mut Config| {
         config.server.first_byte_timeout_ms = LONG_MS;
         config.server.header_timeout_ms = LONG_MS;
         config.server.keep_alive_timeout_ms = LONG_MS;
         config.server.write_timeout_ms = LONG_MS;
-        change(&mut config);
-        Self { service: Service::start_with(config).await, authority }
-    }
+        change(config);
+    };
+    SecureService::start(patient).await
+}
 
-    async fn connect(&self, settings: &[(u16, u32)]) -> RawHttp2<TlsStream<TcpStream>> {
-        let tls = self.authority.client(&["h2"], None);
-        let stream = handshake(self.service.address, &tls).await.expect("TLS");
-        RawHttp2::begin(stream, settings).await
-    }
-
+impl SecureService {
     async fn http1(&self) -> RawConnection {
         connect_tls(self.service.address, &self.authority.client(&[], None)).await
     }
@@ -65,8 +53,8 @@ fn is_answer(stream: u32) -> impl Fn(&keylatch_testkit::raw_http2::RawFrame) -> 
 
 #[tokio::test]
 async fn stream_above_the_limit_is_refused() {
-    let place = SecureService::start(|config| config.server.max_concurrent_streams = 3).await;
-    let mut wire = place.connect(&[]).await;
+    let place = start(|config| config.server.max_concurrent_streams = 3).await;
+    let mut wire = place.raw(&[]).await;
     wire.post(1, "/v1/locks/a", "{}").await;
     wire.frame(is_answer(1)).await;
     for stream in [3, 5, 7, 9] {
@@ -80,8 +68,8 @@ async fn stream_above_the_limit_is_refused() {
 
 #[tokio::test]
 async fn rapid_resets_end_the_connection_and_leave_nothing() {
-    let place = SecureService::start(|config| config.server.max_concurrent_streams = 10).await;
-    let mut wire = place.connect(&[]).await;
+    let place = start(|config| config.server.max_concurrent_streams = 10).await;
+    let mut wire = place.raw(&[]).await;
     wire.post(1, "/v1/locks/a", "{}").await;
     wire.frame(is_answer(1)).await;
     let mut stream = 3;
@@ -105,9 +93,9 @@ async fn rapid_resets_end_the_connection_and_leave_nothing() {
 /// Each reset comes when the service is at work on its stream, so that h2 does not count it.
 #[tokio::test]
 async fn resets_of_streams_that_were_begun_end_the_connection() {
-    let place = SecureService::start(|config| config.server.max_concurrent_streams = 4).await;
+    let place = start(|config| config.server.max_concurrent_streams = 4).await;
     let mut other = place.http1().await;
-    let mut wire = place.connect(&[]).await;
+    let mut wire = place.raw(&[]).await;
     wire.post(1, "/v1/locks/a", "{}").await;
     wire.frame(is_answer(1)).await;
     let mut stream = 3;
@@ -133,7 +121,7 @@ const STATUS_431: [u8; 5] = [0x48, 0x83, 0x69, 0x90, 0xff];
 
 #[tokio::test]
 async fn head_above_the_limits_is_refused() {
-    let place = SecureService::start(|config| {
+    let place = start(|config| {
         config.server.max_headers = 10;
         config.server.header_limit_bytes = 4096;
     })
@@ -142,7 +130,7 @@ async fn head_above_the_limits_is_refused() {
     let many: Vec<_> = many.iter().map(|name| (name.as_str(), "x")).collect();
     let large = "x".repeat(8000);
     for lines in [many, vec![("x-large", large.as_str())]] {
-        let mut wire = place.connect(&[]).await;
+        let mut wire = place.raw(&[]).await;
         let head = head("GET", "/livez", &lines);
         wire.send(kind::HEADERS, END_HEADERS | END_STREAM, 1, &head).await;
         let refused = wire.frame(is_answer(1)).await;
@@ -158,9 +146,9 @@ async fn head_above_the_limits_is_refused() {
 
 #[tokio::test]
 async fn flood_of_continuations_ends_the_connection() {
-    let place = SecureService::start(|_| {}).await;
+    let place = start(|_| {}).await;
     for line in [&[][..], &[0, 1, b'a', 1, b'b'].repeat(2000)] {
-        let mut wire = place.connect(&[]).await;
+        let mut wire = place.raw(&[]).await;
         wire.send(kind::HEADERS, END_STREAM, 1, &head("GET", "/livez", &[])).await;
         for _ in 0..1000 {
             wire.try_send(kind::CONTINUATION, 0, 1, line).await;
@@ -173,18 +161,18 @@ async fn flood_of_continuations_ends_the_connection() {
 
 #[tokio::test]
 async fn half_a_head_is_closed_at_its_timeout() {
-    let place = SecureService::start(|config| config.server.header_timeout_ms = SHORT_MS).await;
-    let mut half = place.connect(&[]).await;
+    let place = start(|config| config.server.header_timeout_ms = SHORT_MS).await;
+    let mut half = place.raw(&[]).await;
     half.send(kind::HEADERS, END_STREAM, 1, &head("GET", "/livez", &[])).await;
     half.rest().await;
     // Nor does one that sends no request at all.
-    place.connect(&[]).await.rest().await;
+    place.raw(&[]).await.rest().await;
 }
 
 #[tokio::test]
 async fn stream_that_is_not_read_is_reset_and_others_go_on() {
-    let place = SecureService::start(|config| config.server.write_timeout_ms = SHORT_MS).await;
-    let mut wire = place.connect(&[(INITIAL_WINDOW, 0)]).await;
+    let place = start(|config| config.server.write_timeout_ms = SHORT_MS).await;
+    let mut wire = place.raw(&[(INITIAL_WINDOW, 0)]).await;
     wire.get(1, "/docs/swagger-ui-bundle.js").await;
     wire.get(3, "/livez").await;
     for _ in 0..2 {
@@ -199,14 +187,14 @@ async fn stream_that_is_not_read_is_reset_and_others_go_on() {
 
 #[tokio::test]
 async fn watch_on_which_nothing_happens_outlives_the_timeouts() {
-    let place = SecureService::start(|config| {
+    let place = start(|config| {
         config.server.write_timeout_ms = SHORT_MS;
         config.server.keep_alive_timeout_ms = SHORT_MS;
         config.server.header_timeout_ms = 5000;
         config.stream.heartbeat_ms = 4 * SHORT_MS;
     })
     .await;
-    let mut wire = place.connect(&[]).await;
+    let mut wire = place.raw(&[]).await;
     wire.get(1, "/v1/locks/a/events").await;
     // The present state, and two heartbeats.
     for _ in 0..3 {
@@ -216,8 +204,8 @@ async fn watch_on_which_nothing_happens_outlives_the_timeouts() {
 
 #[tokio::test]
 async fn pings_do_not_keep_an_idle_connection() {
-    let place = SecureService::start(|config| config.server.keep_alive_timeout_ms = SHORT_MS).await;
-    let mut wire = place.connect(&[]).await;
+    let place = start(|config| config.server.keep_alive_timeout_ms = SHORT_MS).await;
+    let mut wire = place.raw(&[]).await;
     wire.get(1, "/livez").await;
     wire.frame(is_answer(1)).await;
     let mut pings = 0_u64;
@@ -235,8 +223,8 @@ async fn pings_do_not_keep_an_idle_connection() {
 
 #[tokio::test]
 async fn pings_whose_answers_are_not_read_end_the_connection() {
-    let place = SecureService::start(|config| config.server.write_timeout_ms = SHORT_MS).await;
-    let mut wire = place.connect(&[]).await;
+    let place = start(|config| config.server.write_timeout_ms = SHORT_MS).await;
+    let mut wire = place.raw(&[]).await;
     wire.get(1, "/livez").await;
     wire.frame(is_answer(1)).await;
     // One by one they take a slow machine longer than the test has, until the buffers are full.

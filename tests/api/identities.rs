@@ -31,9 +31,7 @@ fn basic(pair: &str) -> String {
 
 #[tokio::test]
 async fn key_is_taken_as_bearer_and_as_password() {
-    let mut keyring = Keyring::default();
-    let key = keyring.add("ci", ALL);
-    let service = Service::start_with(keyring.config()).await;
+    let (service, _keyring, key) = Keyring::serve("ci", ALL).await;
     for authorization in [
         format!("Bearer {key}"),
         format!("bearer  {key}"),
@@ -109,9 +107,7 @@ fn is_refused(answer: &Answer) {
 
 #[tokio::test]
 async fn health_and_pages_are_open() {
-    let mut keyring = Keyring::default();
-    keyring.add("ci", ALL);
-    let service = Service::start_with(keyring.config()).await;
+    let (service, _keyring, _key) = Keyring::serve("ci", ALL).await;
     for path in ["/livez", "/readyz", "/openapi.json", "/docs/", "/assets/keylatch.js", "/demo"] {
         assert_eq!(service.get(path).await.status, 200, "{path}");
     }

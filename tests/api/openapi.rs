@@ -1,9 +1,9 @@
 //! Goal: the OpenAPI document says what the service does, and all of it.
 //!
-//! Method: the document against the code, every documented example against the service, and every status of
-//! every operation.
+//! Method: the document against the code, which has every status of every operation, and every documented example
+//! against the service.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use keylatch::config::Config;
@@ -11,56 +11,6 @@ use keylatch::http::{Document, Extras, Guard, GuardAccess};
 use keylatch_testkit::{Answer, Keyring, Service, config};
 use reqwest::Method;
 use serde_json::{Map, Value, json};
-
-/// Every operation with every status that it can give, those of the layers around it included.
-const STATUSES: [(&str, &str, &str); 32] = [
-    ("get", "/v1/backup", "200 400 401 403 421 429 500 501 503"),
-    ("post", "/v1/locks/{name}", "200 201 400 401 403 408 409 413 415 421 429 500 501 503"),
-    ("put", "/v1/locks/{name}", "200 400 401 403 404 408 409 412 413 415 421 428 429 500 503"),
-    ("delete", "/v1/locks/{name}", "200 204 400 401 403 404 412 421 428 429 500 501 503"),
-    ("post", "/v1/locks/{name}/break", "200 400 401 403 404 408 412 413 415 421 429 500 501 503"),
-    ("get", "/v1/locks/{name}/history", "200 400 401 403 421 429 500 501 503"),
-    ("get", "/v1/locks/{name}", "200 400 401 403 404 421 429 500 503"),
-    ("post", "/v1/locks/{name}/hold", "200 400 401 403 408 409 413 415 421 429 500 501 503"),
-    ("get", "/v1/locks/{name}/events", "200 400 401 403 421 429 500 503"),
-    ("get", "/v1/locks", "200 400 401 403 421 429 500 503"),
-    ("post", "/v1/locks", "200 201 400 401 403 408 409 413 415 421 429 500 501 503"),
-    ("put", "/v1/locks", "200 400 401 403 404 408 409 412 413 415 421 428 429 500 501 503"),
-    ("delete", "/v1/locks", "204 400 401 403 404 412 421 428 429 500 501 503"),
-    (
-        "post",
-        "/v1/idempotency/{key}",
-        "200 201 400 401 403 408 409 413 415 421 422 429 500 501 503",
-    ),
-    (
-        "put",
-        "/v1/idempotency/{key}",
-        "200 400 401 403 404 408 409 412 413 415 421 428 429 500 501 503",
-    ),
-    ("delete", "/v1/idempotency/{key}", "204 400 401 403 404 409 412 421 428 429 500 501 503"),
-    ("get", "/v1/idempotency/{key}", "200 400 401 403 404 421 429 500 501 503"),
-    ("post", "/v1/idempotency/{key}/renew", "204 400 401 403 412 421 428 429 500 501 503"),
-    (
-        "post",
-        "/v1/idempotency/{key}/resolve",
-        "200 204 400 401 403 404 408 409 413 415 421 429 500 501 503",
-    ),
-    ("delete", "/v1/idempotency/{key}/answer", "204 400 401 403 404 409 421 429 500 501 503"),
-    ("get", "/v1/idempotency", "200 400 401 421 429 500 501 503"),
-    ("post", "/v1/orders", GUARDED),
-    ("get", "/v1/orders", "200 400 421 500 503"),
-    ("get", "/v1/orders/{id}", "200 400 404 421 500 503"),
-    ("post", "/v1/payments", GUARDED),
-    ("get", "/v1/payments", "200 400 421 500 503"),
-    ("get", "/v1/payments/{id}", "200 400 404 421 500 503"),
-    ("get", "/v1/info", "200 400 401 421 429 500 503"),
-    ("get", "/livez", "200 400 421 500 503"),
-    ("get", "/readyz", "200 400 421 500 503"),
-    ("get", "/metrics", "200 400 401 421 429 500 503"),
-    ("get", "/problems/{code}", "200 400 404 421 500 503"),
-];
-
-const GUARDED: &str = "201 400 403 408 409 413 415 421 422 500 503";
 
 /// What has no example that works by itself: a fencing token and an id are given only by creating, and an
 /// outcome becomes unknown only by a failure.
@@ -118,22 +68,6 @@ fn committed_document_matches_the_code() {
         "openapi/openapi.json is not what the code makes (line {:?}): run `make openapi`",
         differs.map(|line| line + 1)
     );
-}
-
-#[test]
-fn every_operation_documents_its_statuses() {
-    let document = document();
-    let documented: BTreeMap<_, _> = operations(&document)
-        .map(|(method, path, operation)| ((method, path), keys(&operation["responses"])))
-        .collect();
-    let expected: BTreeMap<_, _> = STATUSES
-        .iter()
-        .map(|(method, path, statuses)| ((*method, *path), statuses.split(' ').collect()))
-        .collect();
-    assert_eq!(documented.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
-    for (operation, statuses) in expected {
-        assert_eq!(documented[&operation], statuses, "{operation:?}");
-    }
 }
 
 #[test]
@@ -292,16 +226,6 @@ async fn take_the_tour(service: &Service, key: Option<&str>) {
     }
 }
 
-/// Clients that write their absent members as null are understood, although the document has no null there.
-#[tokio::test]
-async fn null_stands_for_what_is_absent() {
-    let service = Service::start("memory:").await;
-    let answer = service.create("deploy", &Value::Null).await;
-    assert_eq!(answer.status, 201, "a body of null: {answer:?}");
-    let answer = service.create("another", &json!({"ttl_ms": null, "owner": null})).await;
-    assert_eq!(answer.status, 201, "members of null: {answer:?}");
-}
-
 #[tokio::test]
 async fn document_is_served() {
     let service = Service::start("memory:").await;
@@ -343,12 +267,12 @@ fn openapi(config: &Config) -> Document {
     keylatch::http::openapi(Extras { guards: &config.guard, sandbox: true })
 }
 
-fn document() -> Value {
+pub(crate) fn document() -> Value {
     serde_json::to_value(openapi(&config("memory:"))).expect("a document")
 }
 
 /// Method, path and operation.
-fn operations(document: &Value) -> impl Iterator<Item = (&str, &str, &Value)> {
+pub(crate) fn operations(document: &Value) -> impl Iterator<Item = (&str, &str, &Value)> {
     let paths = document["paths"].as_object().expect("paths");
     paths.iter().flat_map(|(path, item)| {
         let methods = item.as_object().expect("operations").iter();

@@ -7,6 +7,8 @@ use std::collections::BTreeSet;
 use keylatch::http::{Document, Extras};
 use serde_json::{Map, Value, json};
 
+use crate::openapi::{document, operations};
+
 #[test]
 fn member_is_optional_or_nullable_and_not_both() {
     for (place, object) in objects() {
@@ -180,44 +182,6 @@ fn document_says_whose_it_is_and_where() {
     assert!(!text.contains(r#""/v1/orders":"#), "the toy shop is in the committed document");
 }
 
-/// What a reader needs first: one lock from its creation on, then what else there is of it, then several at once.
-const STORY: [&str; 26] = [
-    "createLock",
-    "renewLock",
-    "releaseLock",
-    "getLock",
-    "holdLock",
-    "watchLock",
-    "getLockHistory",
-    "breakLock",
-    "createLockSet",
-    "renewLockSet",
-    "releaseLockSet",
-    "listLocks",
-    "beginIdempotency",
-    "completeIdempotency",
-    "abandonIdempotency",
-    "getIdempotency",
-    "renewIdempotency",
-    "resolveIdempotency",
-    "eraseIdempotencyAnswer",
-    "listIdempotency",
-    "getInfo",
-    "getBackup",
-    "getLiveness",
-    "getReadiness",
-    "getMetrics",
-    "getProblemPage",
-];
-
-#[test]
-fn operations_stand_in_the_order_of_the_story() {
-    let text = serde_json::to_string(&committed()).expect("a document");
-    let after_each = text.split(r#""operationId":""#).skip(1);
-    let written: Vec<_> = after_each.filter_map(|rest| rest.split('"').next()).collect();
-    assert_eq!(written, STORY);
-}
-
 #[test]
 fn every_list_says_whether_it_is_in_order() {
     let document = document();
@@ -245,12 +209,6 @@ fn every_list_says_whether_it_is_in_order() {
 
 fn tags(document: &Value) -> Vec<&str> {
     array(&document["tags"]).filter_map(|tag| tag["name"].as_str()).collect()
-}
-
-/// The document of the service with its toy shop.
-fn document() -> Value {
-    let document = keylatch::http::openapi(Extras { guards: &[], sandbox: true });
-    serde_json::to_value(document).expect("a document")
 }
 
 /// The document that is committed, in its order.
@@ -284,15 +242,6 @@ fn has_null(member: &Value) -> bool {
 
 fn array(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
-}
-
-/// Method, path and operation.
-fn operations(document: &Value) -> impl Iterator<Item = (&str, &str, &Value)> {
-    let paths = document["paths"].as_object().expect("paths");
-    paths.iter().flat_map(|(path, item)| {
-        let methods = item.as_object().expect("operations").iter();
-        methods.map(move |(method, operation)| (method.as_str(), path.as_str(), operation))
-    })
 }
 
 fn walk(value: &Value, visit: &mut impl FnMut(&Value)) {

@@ -106,9 +106,7 @@ async fn set_with_one_forbidden_name_is_refused_and_names_it() {
 
 #[tokio::test]
 async fn what_is_forbidden_asks_no_store() {
-    let mut keyring = Keyring::default();
-    let team = keyring.add("team-a", TEAM);
-    let service = Service::start_with(keyring.config()).await;
+    let (service, _keyring, team) = Keyring::serve("team-a", TEAM).await;
     for (method, path) in [
         (Method::POST, "/v1/locks/team-b%2F1"),
         (Method::PUT, "/v1/locks/team-b%2F1"),
@@ -159,9 +157,7 @@ async fn owner_label_and_break_name_the_identity() {
 
 #[tokio::test]
 async fn owner_label_that_leaves_no_room_for_the_identity_is_refused() {
-    let mut keyring = Keyring::default();
-    let ci = keyring.add("ci", ADMIN);
-    let service = Service::start_with(keyring.config()).await;
+    let (service, _keyring, ci) = Keyring::serve("ci", ADMIN).await;
     let body = |bytes| Some(json!({"owner": "x".repeat(bytes)}));
     let refused = send(&service, &ci, Method::POST, "/v1/locks/a", body(253)).await;
     refused.is_problem(400, "invalid-body");

@@ -169,17 +169,11 @@ async fn unreachable_service_is_reported_before_the_validity_of_a_set_ends() {
 }
 
 #[tokio::test]
-async fn dropped_set_guard_releases_its_locks() {
-    let (service, client) = with_client().await;
-    drop(guard(&client, &["a", "b"], &for_millis(30_000)).await);
-    soon("the release", client.close()).await;
-    is_free(&service, "a").await;
-    is_free(&service, "b").await;
-}
-
-#[tokio::test]
-async fn unheard_grant_of_a_set_is_withdrawn() {
+async fn set_is_released_when_its_guard_is_dropped_or_was_never_had() {
     let (service, proxy, client) = by_proxy().await;
+    drop(guard(&client, &["a", "b"], &for_millis(30_000)).await);
+    service.is_free("b").await;
+    is_free(&service, "a").await;
     proxy.lose_answers();
     let unheard = client.acquire_set(&set(&["a", "b"]), &for_millis(60_000)).await;
     assert!(matches!(unheard, Err(Error::Unanswered(_))), "{unheard:?}");

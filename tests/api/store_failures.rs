@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use keylatch_testkit::{Answer, Proxy, RedisServer, Service, config, eventually};
+use keylatch_testkit::{Answer, RedisServer, Service, config, eventually};
 use reqwest::Method;
 use serde_json::json;
 
@@ -53,9 +53,7 @@ async fn repeat_keeps_the_grant_of_a_client_that_left() {
 
 #[tokio::test]
 async fn lost_store_reply_is_unknown_and_repeat_is_safe() {
-    let redis = RedisServer::start().await;
-    let proxy = Proxy::start(redis.address()).await;
-    let service = Service::start(&proxy.url()).await;
+    let (redis, proxy, service) = Service::by_proxy_to_redis().await;
     load_scripts(&service).await;
     proxy.lose_answers();
     let lost = service.create_as("deploy", TOKEN, &json!({})).await;
@@ -75,9 +73,7 @@ async fn lost_store_reply_is_unknown_and_repeat_is_safe() {
 
 #[tokio::test]
 async fn lost_reply_during_a_wait_is_an_unknown_outcome() {
-    let redis = RedisServer::start().await;
-    let proxy = Proxy::start(redis.address()).await;
-    let service = Service::start(&proxy.url()).await;
+    let (redis, proxy, service) = Service::by_proxy_to_redis().await;
     let other = Service::start(&redis.url()).await;
     load_scripts(&service).await;
     assert_eq!(other.create("deploy", &json!({})).await.status, 201);
@@ -96,9 +92,7 @@ async fn lost_reply_during_a_wait_is_an_unknown_outcome() {
 
 #[tokio::test]
 async fn lost_reply_to_renew_or_release_is_an_unknown_outcome() {
-    let redis = RedisServer::start().await;
-    let proxy = Proxy::start(redis.address()).await;
-    let service = Service::start(&proxy.url()).await;
+    let (_redis, proxy, service) = Service::by_proxy_to_redis().await;
     load_scripts(&service).await;
     assert_eq!(service.create_as("deploy", TOKEN, &json!({})).await.status, 201);
     for method in [Method::PUT, Method::DELETE, Method::GET] {
@@ -121,9 +115,7 @@ async fn lost_reply_to_renew_or_release_is_an_unknown_outcome() {
 
 #[tokio::test]
 async fn unreported_grant_is_withdrawn() {
-    let redis = RedisServer::start().await;
-    let proxy = Proxy::start(redis.address()).await;
-    let service = Service::start(&proxy.url()).await;
+    let (_redis, proxy, service) = Service::by_proxy_to_redis().await;
     load_scripts(&service).await;
     proxy.lose_answers();
     // The service made the token, so no client can ever repeat this request.

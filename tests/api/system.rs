@@ -19,6 +19,8 @@ use reqwest::Method;
 use reqwest::header::HeaderValue;
 use serde_json::{Value, json};
 
+use crate::locks::members;
+
 #[redis_test]
 async fn working_service_is_live_and_ready() {
     let redis = RedisServer::start().await;
@@ -337,11 +339,4 @@ fn problem_code_matches_its_variant() {
         let slug = code.slug().replace('-', "");
         assert_eq!(slug, format!("{code:?}").to_lowercase());
     }
-}
-
-fn members(object: &Value) -> Vec<&str> {
-    let mut names: Vec<_> =
-        object.as_object().expect("an object").keys().map(String::as_str).collect();
-    names.sort_unstable();
-    names
 }

@@ -27,9 +27,7 @@ async fn press(page: &Page, selector: &str) {
 
 #[tokio::test]
 async fn authorize_button_sends_the_key() {
-    let mut keyring = Keyring::default();
-    let key = keyring.add("reader", READER);
-    let service = Service::start_with(keyring.config()).await;
+    let (service, _keyring, key) = Keyring::serve("reader", READER).await;
     let browser = Browser::start().await;
     let page = browser.open(&format!("http://{}/docs/", service.address)).await;
     press(&page, ".auth-wrapper .authorize").await;

@@ -77,6 +77,14 @@ async fn attempt_is(page: &Page, text: &str) {
     page.until(&format!("{badge}?.textContent.includes('{text}') ?? false")).await;
 }
 
+/// Buys, and waits until the attempt has no answer; gives its key.
+async fn buys_unheard(page: &Page) -> String {
+    buy(page).await;
+    let key = page.next_key().await;
+    attempt_is(page, "no answer").await;
+    key
+}
+
 async fn bought(page: &Page) -> String {
     buy(page).await;
     let key = page.next_key().await;
@@ -160,9 +168,7 @@ async fn reload_in_flight_is_one_order() {
 async fn offline_and_back_is_one_order() {
     let (shop, page) = visited().await;
     page.go_offline(true).await;
-    buy(&page).await;
-    let key = page.next_key().await;
-    attempt_is(&page, "no answer").await;
+    let key = buys_unheard(&page).await;
     assert_eq!(shop.orders().await, 0);
     page.go_offline(false).await;
     assert_eq!(bought(&page).await, key);
@@ -178,9 +184,7 @@ async fn retry_reads_an_answer_that_was_lost_or_truncated() {
     let (page, proxy) = visit_by_proxy(&shop).await;
     for (orders, lose) in [(1, Proxy::lose_answers as fn(&Proxy)), (2, Proxy::lose_ends)] {
         lose(&proxy);
-        buy(&page).await;
-        let key = page.next_key().await;
-        attempt_is(&page, "no answer").await;
+        let key = buys_unheard(&page).await;
         assert_eq!(shop.orders().await, orders);
         proxy.forward();
         assert_eq!(bought(&page).await, key);
@@ -194,9 +198,7 @@ async fn order_edited_after_a_lost_answer_is_refused_visibly() {
     let shop = Shop::open().await;
     let (page, proxy) = visit_by_proxy(&shop).await;
     proxy.lose_answers();
-    buy(&page).await;
-    let key = page.next_key().await;
-    attempt_is(&page, "no answer").await;
+    let key = buys_unheard(&page).await;
     proxy.forward();
     page.click("[name=amount][value='8900']", 1).await;
     buy(&page).await;
@@ -233,9 +235,7 @@ async fn unknown_order_is_not_placed_again_until_resolved() {
 async fn other_cart_is_another_order() {
     let (shop, page) = visited().await;
     page.go_offline(true).await;
-    buy(&page).await;
-    let key = page.next_key().await;
-    attempt_is(&page, "no answer").await;
+    let key = buys_unheard(&page).await;
     page.go_offline(false).await;
     page.eval("document.querySelector('#new-order').click()").await;
     assert_ne!(bought(&page).await, key);
@@ -319,9 +319,7 @@ async fn page_opened_twice_is_two_orders() {
 async fn duplicated_tab_is_the_same_order() {
     let (shop, page) = visited().await;
     page.go_offline(true).await;
-    buy(&page).await;
-    let key = page.next_key().await;
-    attempt_is(&page, "no answer").await;
+    let key = buys_unheard(&page).await;
     page.go_offline(false).await;
     page.eval("void window.open('/demo')").await;
     let copy = shop.browser.opened_by_script(&shop.url()).await;
