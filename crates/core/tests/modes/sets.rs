@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use keylatch_core::lock::{
-    AcquireCommand, AcquireReply, Attempt, FencingToken, Limit, LockCommand, LockLoss, LockName,
+    AcquireCommand, AcquireReply, Attempt, FencingToken, LockCommand, LockLoss, LockName,
     LockReply, LockSet, LockState, Moment, ReleaseReply, RenewReply, SetCommand, SetMember,
-    SetRelease, SetRenewReply, SetReply, Slots, TokenHash, Ttl,
+    SetRelease, SetRenewReply, SetReply, TokenHash, Ttl,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
