@@ -115,6 +115,86 @@ async fn database_of_another_program_is_refused_with_advice_and_untouched() {
     assert!(std::fs::read(data.file()).unwrap() == content, "something was written");
 }
 
+/// SQLite makes a log where the file says that it has one.
+#[tokio::test]
+async fn refused_file_gets_no_log() {
+    let logged = |file: &Path| {
+        let other = rusqlite::Connection::open(file).expect("a new file");
+        let text = "PRAGMA journal_mode = WAL; CREATE TABLE orders (number INTEGER)";
+        other.execute_batch(text).expect("a database, whose log is gone when it is closed");
+    };
+    let one_byte = |file: &Path| std::fs::write(file, "x").expect("a file");
+    for make in [&logged as &dyn Fn(&Path), &one_byte] {
+        let data = Data::new();
+        make(&data.file());
+        let mut before = data.content();
+        let refused = data.refused().await;
+        assert!(refused.contains("is damaged"), "{refused}");
+        let mut after = data.content();
+        for content in [&mut before, &mut after] {
+            content.remove(&data.0.path().join("lock"));
+        }
+        assert!(before == after, "{:?} and then {:?}", before.keys(), after.keys());
+    }
+}
+
+/// Who may write in the directory would have the service empty, close or read another file.
+#[tokio::test]
+async fn link_in_the_directory_is_refused_and_not_followed() {
+    for name in ["lock", "locks.sqlite", "locks.sqlite-wal", "locks.sqlite.new"] {
+        let (data, elsewhere) = (Data::new(), Data::new());
+        data.serve().await.ended_by("-TERM").await;
+        let (link, victim) = (data.0.path().join(name), elsewhere.0.path().join("victim"));
+        if name == "locks.sqlite" {
+            std::fs::copy(data.file(), &victim).expect("a copy");
+        } else {
+            std::fs::write(&victim, "of another program").expect("a file");
+        }
+        std::fs::set_permissions(&victim, Permissions::from_mode(0o644)).expect("the owner may");
+        let before = elsewhere.content();
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink(&victim, &link).expect("a link");
+        if name == "locks.sqlite.new" {
+            std::fs::remove_file(data.file()).expect("a file");
+            std::fs::remove_file(data.0.path().join("locks.sqlite-wal")).expect("a log");
+            data.serve().await.ended_by("-TERM").await;
+        } else {
+            let refused = data.refused().await;
+            let why = format!("`{name}` is a link");
+            assert!(refused.contains(&why) && refused.contains(&data.path()), "{refused}");
+        }
+        assert!(elsewhere.content() == before, "{name} was followed");
+        let mode = std::fs::metadata(&victim).expect("it is there").mode();
+        assert_eq!(mode & 0o777, 0o644, "{name} was followed");
+    }
+}
+
+#[tokio::test]
+async fn file_that_others_may_write_is_refused_and_a_directory_of_a_group_is_not() {
+    let data = Data::new();
+    data.serve().await.ended_by("-TERM").await;
+    std::fs::set_permissions(data.0.path(), Permissions::from_mode(0o2770)).expect("it may");
+    data.serve().await.ended_by("-TERM").await;
+    for name in ["lock", "locks.sqlite", "locks.sqlite-wal"] {
+        let file = data.0.path().join(name);
+        let set = |mode| std::fs::set_permissions(&file, Permissions::from_mode(mode));
+        for mode in [0o620, 0o602] {
+            set(mode).expect("the owner may");
+            let refused = data.refused().await;
+            let why = format!("others may write `{name}`");
+            assert!(refused.contains(&why) && refused.contains("chmod go-w"), "{refused}");
+        }
+        set(0o600).expect("the owner may");
+        // Only root makes a file another's.
+        if std::os::unix::fs::chown(&file, Some(12345), None).is_ok() {
+            let refused = data.refused().await;
+            assert!(refused.contains(&format!("`{name}` is of user 12345")), "{refused}");
+            std::os::unix::fs::chown(&file, Some(0), None).expect("root may");
+        }
+    }
+    data.serve().await.ended_by("-TERM").await;
+}
+
 #[tokio::test]
 async fn damaged_log_is_refused_with_advice_and_untouched() {
     let data = Data::new();
@@ -410,6 +490,13 @@ impl Data {
         }
         let capabilities = "--bounding-set=-dac_override,-dac_read_search";
         KEYLATCH.run_through(&["setpriv", capabilities, "--"], &serve).await
+    }
+
+    /// What the real program says when it does not start on this directory.
+    async fn refused(&self) -> String {
+        let refused = KEYLATCH.run(&["--listen", "127.0.0.1:0", "--store", &self.url()]).await;
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        refused.stderr
     }
 
     /// The real program on this directory.

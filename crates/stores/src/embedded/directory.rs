@@ -1,6 +1,7 @@
 //! The data directory: one process's alone, with the data file whole before it has its name, and no
 //! more missing from its log than a power cut may have taken. Its files are open to their user alone: they
-//! have answers of clients, and a lock on the lock file keeps the service from starting.
+//! have answers of clients, and a lock on the lock file keeps the service from starting. No link in it is followed,
+//! and no file in it is used that others may write: the directory may be a group's.
 //!
 //! SQLite reads its log up to the first frame whose checksum does not match, and overlooks the rest
 //! without a word. After a power cut that is right: the transaction that was being written is torn,
@@ -12,11 +13,18 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, BufRead, BufReader, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::unistd::geteuid;
+use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use rusqlite::{Connection, OpenFlags};
 
 use super::tables::{self, FileError};
@@ -35,8 +43,9 @@ const QUICK: Duration = Duration::from_micros(500);
 /// What the files and the directory allow to their user, and no one else.
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
-/// What a mode allows to others than the user.
+/// What a mode allows to others than the user, and what of it is to write.
 const OTHERS: u32 = 0o077;
+const OTHERS_WRITE: u32 = 0o022;
 /// The part of the log before its first frame.
 const LOG_HEADER: usize = 32;
 /// What stands before each page of the log.
@@ -76,9 +85,11 @@ impl Directory {
     pub(super) fn lock(path: &Path) -> Result<Self, OpenError> {
         let cannot = |source| OpenError::Directory { path: path.to_owned(), source };
         create_directory(path, |directory| File::open(directory)?.sync_all()).map_err(cannot)?;
+        // SQLite takes no link in a path, and those to the directory are the operator's.
+        let path = &fs::canonicalize(path).map_err(cannot)?;
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
-        let mut lock = options.open(path.join(LOCK)).map_err(cannot)?;
+        options.write(true).create(true).truncate(false).mode(FILE_MODE);
+        let mut lock = open_own(&mut options, &path.join(LOCK)).map_err(cannot)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -90,10 +101,9 @@ impl Directory {
             }
             Err(TryLockError::Error(source)) => return Err(cannot(source)),
         }
-        lock.set_len(0).map_err(cannot)?;
-        writeln!(lock, "{}", std::process::id()).map_err(cannot)?;
+        // For people alone, and a full disk may take none of it.
+        let _ = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
         let directory = Self { path: path.to_owned(), lock };
-        directory.close_to_others().map_err(cannot)?;
         directory.create_data()?;
         Ok(directory)
     }
@@ -106,28 +116,33 @@ impl Directory {
     /// The data file cannot be read.
     pub(super) fn medium(self) -> Result<Medium, OpenError> {
         let (file, log) = (self.path.join(DATA), self.path.join(LOG));
-        let (name, readable) = (file.clone(), file.clone());
+        let (name, readable, readable_log) = (file.clone(), file.clone(), log.clone());
+        let own = |path: &Path| open_own(&mut OpenOptions::new(), path);
+        let cannot = |source| OpenError::Directory { path: self.path.clone(), source };
         // Before SQLite opens it: see `snapshot.rs`.
-        let data = File::open(&file)
-            .map_err(|source| OpenError::Directory { path: self.path.clone(), source })?;
+        let data = own(&file).map_err(cannot)?;
+        find(own(&log)).map_err(cannot)?;
+        let alone = OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
         let open = move || {
             // Not `create`: a file that lost its content must not become an empty store.
             not_empty(&file)?;
-            match File::open(&log) {
-                Ok(log) => check_log(BufReader::new(log))?,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error.into()),
+            if let Some(log) = find(own(&log))? {
+                check_log(BufReader::new(log))?;
             }
-            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-            let connection = Connection::open_with_flags(&file, flags)?;
+            let connection =
+                Connection::open_with_flags(&file, alone | OpenFlags::SQLITE_OPEN_READ_WRITE)?;
             tables::prepare(&connection)?;
             Ok(connection)
         };
         let look = move || {
             not_empty(&readable)?;
-            let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+            // Where there is no log, SQLite would make one: what cannot change has none.
+            let has_log = find(fs::metadata(&readable_log))?.is_some_and(|log| log.len() > 0);
+            let path = percent_encode(readable.as_os_str().as_bytes(), NON_ALPHANUMERIC);
+            let url = format!("file:{path}{}", if has_log { "" } else { "?immutable=1" });
+            let flags = alone | OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
             // Only a writer locks the file, and this process has locked the directory.
-            let connection = Connection::open_with_flags_and_vfs(&readable, flags, c"unix-none")?;
+            let connection = Connection::open_with_flags_and_vfs(url, flags, c"unix-none")?;
             tables::configure(&connection)?;
             Ok(connection)
         };
@@ -141,45 +156,27 @@ impl Directory {
         })
     }
 
-    /// Leaves files that were copied here to their user alone. SQLite gives the log the mode of the
-    /// data.
-    fn close_to_others(&self) -> io::Result<()> {
-        for name in [LOCK, DATA, LOG] {
-            let file = self.path.join(name);
-            let mode = match fs::metadata(&file) {
-                Ok(metadata) => metadata.permissions().mode(),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(error),
-            };
-            if mode & OTHERS != 0 {
-                fs::set_permissions(&file, Permissions::from_mode(mode & !OTHERS))?;
-            }
-        }
-        Ok(())
-    }
-
     /// Makes the data file whole before it gets its name, so that a file of that name without
     /// content is damage and never a beginning.
     fn create_data(&self) -> Result<(), OpenError> {
         let cannot = |source| OpenError::Directory { path: self.path.clone(), source };
         let file = self.path.join(DATA);
-        if fs::exists(&file).map_err(cannot)? {
+        let is_there = |path| Ok(find(fs::symlink_metadata(path))?.is_some());
+        if is_there(&file).map_err(cannot)? {
             return Ok(());
         }
-        if fs::exists(self.path.join(LOG)).map_err(cannot)? {
+        if is_there(&self.path.join(LOG)).map_err(cannot)? {
             let reason = format!("{DATA} is gone, of which it is a part");
             return Err(OpenError::Damaged { path: self.path.join(LOG), reason });
         }
         for left in NEW {
-            match fs::remove_file(self.path.join(left)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot(error)),
-                _ => {}
-            }
+            find(fs::remove_file(self.path.join(left))).map_err(cannot)?;
         }
         let new = self.path.join(NEW[0]);
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(FILE_MODE).open(&new).map_err(cannot)?;
-        let made = Connection::open(&new).map_err(FileError::from);
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+        let made = Connection::open_with_flags(&new, flags).map_err(FileError::from);
         made.and_then(|connection| tables::create(&connection))
             .map_err(|error| cannot(io::Error::other(error)))?;
         File::open(&new).and_then(|file| file.sync_all()).map_err(cannot)?;
@@ -195,6 +192,50 @@ impl Drop for Directory {
         if let Err(error) = self.lock.unlock() {
             tracing::warn!(%error, path = %self.path.display(), "the directory was not unlocked");
         }
+    }
+}
+
+/// Opens a file of the directory to be read, and leaves it to its user alone. Who else may write in the directory would have
+/// another file read, emptied or closed to others by a link, and SQLite run what they wrote by a file of their own.
+fn open_own(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    let name = path.file_name().unwrap_or_default().display();
+    let refuse = |why: String| Err(io::Error::other(why));
+    // A pipe would be waited for.
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let file = match options.read(true).custom_flags(flags.bits()).open(path) {
+        Err(error) if error.raw_os_error() == Some(Errno::ELOOP as i32) => {
+            return refuse(format!(
+                "`{name}` is a link, and none is followed: put the file in its place"
+            ));
+        }
+        opened => opened?,
+    };
+    let (found, user) = (file.metadata()?, geteuid().as_raw());
+    let mode = found.permissions().mode();
+    if !found.is_file() {
+        return refuse(format!("`{name}` is no file"));
+    }
+    if found.uid() != user {
+        let owner = found.uid();
+        return refuse(format!(
+            "`{name}` is of user {owner}, and keylatch runs as {user}: chown it"
+        ));
+    }
+    if mode & OTHERS_WRITE != 0 {
+        let why = "chmod go-w it, once it is sure that nobody did";
+        return refuse(format!("others may write `{name}`: {why}"));
+    }
+    if mode & OTHERS != 0 {
+        file.set_permissions(Permissions::from_mode(mode & !OTHERS))?;
+    }
+    Ok(file)
+}
+
+/// What is there; `None` where nothing is.
+fn find<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
     }
 }
 

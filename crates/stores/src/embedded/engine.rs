@@ -89,7 +89,8 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    pub(super) fn open(medium: Medium) -> Result<Self, OpenError> {
+    /// Reads the file, and opens it for changes if there is room. Gives what it holds, and how many locks and records.
+    pub(super) fn open(medium: Medium) -> Result<(Self, Table, (u64, u64)), OpenError> {
         let path = || medium.name.clone();
         let cannot = |error: FileError| match error {
             FileError::OtherFormat(found) => {
@@ -100,13 +101,28 @@ impl Engine {
             }
             error => OpenError::Directory { path: path(), source: io::Error::other(error) },
         };
+        // Nothing is written before all of the file was read: one that is damaged stays as it is.
+        let looked = (medium.look)().map_err(cannot)?;
+        let head = tables::head(&looked).map_err(cannot)?;
+        if head.format != FORMAT {
+            return Err(cannot(FileError::OtherFormat(head.format)));
+        }
+        tables::check(&looked).map_err(cannot)?;
+        let table = Table::new(FencingToken::new(head.fence_limit));
+        let counts = tables::load(&looked, &table).map_err(cannot)?;
+        drop(looked);
         let log = LogLength::default();
-        let connection = (medium.open)().map_err(cannot)?;
-        let head = tables::head(&connection).map_err(cannot)?;
-        tables::check(&connection).map_err(cannot)?;
-        let connection = log.follow(connection).map_err(cannot)?;
-        Ok(Self {
-            connection: Some(connection),
+        let connection = match (medium.open)().and_then(|connection| log.follow(connection)) {
+            Ok(connection) => Some(connection),
+            // It synced the log before it found no room for it in the file, so what was read lasts.
+            Err(error) if error.is_full() => {
+                tracing::error!(%error, "the disk is full: reads are served, and changes once there is room");
+                None
+            }
+            Err(error) => return Err(cannot(error)),
+        };
+        let engine = Self {
+            connection,
             medium,
             fence_limit: head.fence_limit,
             doubt: None,
@@ -115,12 +131,13 @@ impl Engine {
             in_use: false,
             at_rest: false,
             snapshot: Weak::new(),
-        })
+        };
+        Ok((engine, table, counts))
     }
 
-    /// No fencing token that was given is larger.
-    pub(super) fn fence_limit(&self) -> FencingToken {
-        FencingToken::new(self.fence_limit)
+    /// Whether the file is open for changes.
+    pub(super) fn is_writable(&self) -> bool {
+        self.connection.is_some()
     }
 
     /// Whether the file's limit of the fencing tokens stays where it is when this is given.
@@ -131,18 +148,6 @@ impl Engine {
     /// Whether a commit that took so long was quick for this medium.
     pub(super) fn is_quick(&self, took: Duration) -> bool {
         (self.medium.is_quick)(took)
-    }
-
-    /// Puts every lock and every record of the file into `table`; gives the number of each.
-    pub(super) fn load(&mut self, table: &Table) -> Result<(u64, u64), OpenError> {
-        let loaded = self
-            .connection
-            .as_ref()
-            .map_or(Ok((0, 0)), |connection| tables::load(connection, table));
-        loaded.map_err(|error| OpenError::Damaged {
-            path: self.medium.name.clone(),
-            reason: error.to_string(),
-        })
     }
 
     /// A record with all of its answer, as the row of a run has it. It is read also where nothing can be written.

@@ -86,9 +86,7 @@ struct Embedded {
 
 impl Embedded {
     fn open(medium: Medium, path: PathBuf) -> Result<Self, OpenError> {
-        let mut engine = Engine::open(medium)?;
-        let table = Table::new(engine.fence_limit());
-        let (locks, records) = engine.load(&table)?;
+        let (engine, table, (locks, records)) = Engine::open(medium)?;
         tracing::info!(directory = %path.display(), locks, records, "locks are kept on disk");
         let table = Arc::new(table);
         let writer = Writer::start(Arc::clone(&table), engine)

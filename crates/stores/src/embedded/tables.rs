@@ -109,6 +109,12 @@ impl FileError {
         [ffi::SQLITE_IOERR_FSYNC, ffi::SQLITE_IOERR_DIR_FSYNC].contains(&error.extended_code)
     }
 
+    /// Whether there was no room for what was to be written: on the disk, or within the limit of a file.
+    pub(super) fn is_full(&self) -> bool {
+        let Self::Sqlite(rusqlite::Error::SqliteFailure(error, _)) = self else { return false };
+        error.code == ErrorCode::DiskFull || error.extended_code == ffi::SQLITE_IOERR_WRITE
+    }
+
     /// Whether the file is at fault, and not what it is on.
     pub(super) fn is_damage(&self) -> bool {
         use ErrorCode::{

@@ -137,7 +137,8 @@ impl Writer {
     /// Starts the writer; it has to be called within a tokio runtime.
     pub(super) fn start(table: Arc<Table>, engine: Engine) -> io::Result<Self> {
         let (ending, ended) = mpsc::channel();
-        let state = Arc::new(State::default());
+        let state = State { unwell: (!engine.is_writable()).into(), ..State::default() };
+        let state = Arc::new(state);
         let runtime = Handle::current();
         let workers = match runtime.runtime_flavor() {
             RuntimeFlavor::MultiThread => runtime.metrics().num_workers(),

@@ -85,6 +85,40 @@ async fn check_refused(
     }
 }
 
+/// The log of a process that was killed goes into the file at the start, for which there is no room here.
+#[tokio::test]
+async fn a_start_on_a_full_disk_serves_reads_and_goes_on_once_there_is_room() {
+    let disk = Disk::formatted(1);
+    let killed = disk.open().unwrap();
+    let long: Vec<_> = (0..200).map(|n| Acquire::new(&format!("lock {n}"), "one")).collect();
+    for lock in &long {
+        lock.run(killed.port()).await.unwrap();
+    }
+    disk.fill_up_to(0);
+    let opened = disk.open().expect("it serves reads");
+    let store = opened.port();
+    for lock in &long {
+        assert!(store.look(&lock.name).await.unwrap().is_some(), "{:?} is not read", lock.name);
+    }
+    let new = Acquire::new("new", "one");
+    let error = new.run(store).await.unwrap_err();
+    let refused = check_refused(store, &new, &error, &long[0]).await;
+    refused.unwrap_or_else(|wrong| panic!("{wrong}"));
+    let after_a_cut = Disk::new(disk.durable(), 2).open().unwrap();
+    assert!(
+        after_a_cut.port().look(&long[199].name).await.unwrap().is_some(),
+        "it was read and is lost"
+    );
+    disk.mend();
+    store.health().await.expect("it goes on without a restart");
+    assert!(matches!(new.run(store).await, Ok(AcquireReply::Granted(_))));
+    drop(opened);
+    let again = Disk::new(disk.content(), 3).open().unwrap();
+    for lock in long.iter().chain([&new]) {
+        assert!(again.port().look(&lock.name).await.unwrap().is_some(), "{:?} is lost", lock.name);
+    }
+}
+
 #[tokio::test]
 async fn a_disk_that_turns_read_only_refuses_and_nothing_has_happened_until_it_is_mended() {
     let disk = Disk::formatted(1);
