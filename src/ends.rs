@@ -65,7 +65,7 @@ impl EndReporter {
         if end.cause == EndCause::Expiry {
             self.metrics.expiries.inc();
             if let Some(audit) = &self.audit {
-                audit.write(&expiry_line(name, &end));
+                audit.write(&expiry_line(name, &end), false);
             }
         }
         self.past_grants.add_end(name, end);

@@ -8,8 +8,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
+
+use crate::signals::hangups;
 
 /// How often the files are compared with what was read of them.
 const PERIOD: Duration = Duration::from_secs(2);
@@ -19,6 +21,7 @@ const PERIOD: Duration = Duration::from_secs(2);
 pub(crate) struct FollowedFiles {
     paths: Vec<PathBuf>,
     first: Vec<Vec<u8>>,
+    hangups: watch::Receiver<()>,
 }
 
 /// A file cannot be read.
@@ -36,8 +39,10 @@ impl FollowedFiles {
     ///
     /// One of them cannot be read.
     pub(crate) fn read(paths: Vec<PathBuf>) -> Result<Self, UnreadableFile> {
+        // A signal that comes after the first reading has another one follow.
+        let hangups = hangups();
         let first = read_all(&paths)?;
-        Ok(Self { paths, first })
+        Ok(Self { paths, first, hangups })
     }
 
     /// What was read first, in the order of the paths.
@@ -48,21 +53,15 @@ impl FollowedFiles {
     /// Follows the files until it is dropped: calls `take` with what they have whenever that is something else
     /// than the last time, and on each SIGHUP.
     pub(crate) async fn follow(&self, take: impl Fn(Result<&[Vec<u8>], &str>)) {
-        // A process that cannot catch the signal still compares the files.
-        let mut hangup = signal(SignalKind::hangup()).ok();
+        let mut hangups = self.hangups.clone();
         let mut ticks = interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut seen = Ok(self.first.clone());
         loop {
-            let asked = async {
-                match &mut hangup {
-                    Some(hangup) => hangup.recv().await,
-                    None => std::future::pending().await,
-                }
-            };
             let is_asked = tokio::select! {
                 _ = ticks.tick() => false,
-                _ = asked => true,
+                // The sender is a static, so it never ends.
+                _ = hangups.changed() => true,
             };
             let paths = self.paths.clone();
             let read = tokio::task::spawn_blocking(move || read_all(&paths)).await;

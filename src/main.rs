@@ -14,7 +14,6 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use tokio::signal::unix::{SignalKind, signal};
 
 use keylatch::access::{ApiKey, IdentityName};
 use keylatch::app::{self, App};
@@ -24,7 +23,9 @@ use keylatch::command::{
 use keylatch::config::{Config, ConfigError, Flags};
 use keylatch::error::Error;
 use keylatch::http::{self, Extras, Part, SandboxMode};
+use keylatch::plain::say;
 use keylatch::run::{EXIT_CODES, Job, Locks, Reentry};
+use keylatch::signals::Signals;
 use keylatch::traces::Traces;
 use keylatch::{healthcheck, telemetry};
 use keylatch_core::lock::{LockName, LockSet};
@@ -37,9 +38,6 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The shells that people put before `-c`.
 const SHELLS: [&str; 6] = ["sh", "bash", "dash", "zsh", "ksh", "fish"];
-
-/// A file has reached the process's size limit (Linux and the BSDs).
-const SIGXFSZ: i32 = 25;
 
 /// Locks over HTTP: leases by name, with fencing tokens and honest answers.
 #[derive(Debug, Parser)]
@@ -272,7 +270,7 @@ fn main() -> ExitCode {
     match ran {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let _ = writeln!(std::io::stderr(), "keylatch: {error}");
+            say(&error);
             ExitCode::FAILURE
         }
     }
@@ -346,19 +344,19 @@ fn ask_service(command: impl Future<Output = Result<u8, Failure>>) -> ExitCode {
 }
 
 fn report(failure: &Failure) -> ExitCode {
-    let _ = writeln!(std::io::stderr(), "keylatch: {failure}");
+    say(failure);
     ExitCode::from(failure.code())
 }
 
 fn serve(flags: Serve) -> Result<(), Error> {
-    serve_with(flags.config()?, |_| Ok(()))
+    serve_with(|| flags.config(), |_| Ok(()))
 }
 
 fn demo(flags: Demo) -> Result<(), Error> {
     let directory = tempfile::Builder::new().prefix("keylatch-demo-").tempdir()?;
     let store = Some(format!("embedded:{}", directory.path().display()));
     let flags = Serve { place: Place { listen: Some(flags.listen), config: None }, store };
-    let config = Config { sandbox: SandboxMode::On, ..flags.config()? };
+    let config = || Ok(Config { sandbox: SandboxMode::On, ..flags.config()? });
     serve_with(config, |at| Ok(std::io::stdout().write_all(pages_to_open(at).as_bytes())?))?;
     Ok(directory.close()?)
 }
@@ -377,9 +375,13 @@ fn pages_to_open(at: &str) -> String {
 /// Serves until a signal ends it; `announce` is called with the URL of the first listener once clients can
 /// connect.
 fn serve_with(
-    config: Config,
+    config: impl FnOnce() -> Result<Config, Error>,
     announce: impl FnOnce(&str) -> Result<(), Error>,
 ) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    // Before anything else: what else there is takes its time.
+    let signals = runtime.block_on(async { Signals::catch() })?;
+    let config = config()?;
     let _log = telemetry::init(&config.log).map_err(Error::Telemetry)?;
     let traces = Traces::start(config.traces).map_err(Error::Traces)?;
     // Each connection is a file descriptor, and the usual soft limit of 1024 is fewer than
@@ -387,8 +389,7 @@ fn serve_with(
     if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let ran = runtime.block_on(run(config, announce));
+    let ran = runtime.block_on(run(config, signals, announce));
     traces.close();
     // A name that is still being looked up does not hold the process.
     runtime.shutdown_background();
@@ -446,15 +447,16 @@ fn print_openapi() -> Result<(), Error> {
 
 async fn run(
     mut config: Config,
+    mut signals: Signals,
     announce: impl FnOnce(&str) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    // A data file at its size limit is a full disk, which is an answer, and not this signal's end.
-    let _file_too_large = signal(SignalKind::from_raw(SIGXFSZ))?;
     let listeners = app::bind(&mut config).await?;
     let has_certificate = config.tls.is_on();
     let settings = config.listener.clone();
-    let app = App::open_on(config, &listeners).await?;
+    let app = tokio::select! {
+        opened = App::open_on(config, &listeners) => opened?,
+        () = signals.end() => return Ok(()),
+    };
     for listener in &settings {
         let address = listener.place();
         let url = listener.url(has_certificate).filter(|_| listener.serves.have(Part::Docs));
@@ -462,11 +464,5 @@ async fn run(
         tracing::info!(address, docs, "listening");
     }
     announce(&settings.iter().find_map(|first| first.url(has_certificate)).unwrap_or_default())?;
-    let closing = async move {
-        tokio::select! {
-            _ = term.recv() => tracing::info!("SIGTERM: shutting down"),
-            _ = int.recv() => tracing::info!("SIGINT: shutting down"),
-        }
-    };
-    app.serve_on(listeners, closing).await
+    app.serve_on(listeners, async move { signals.end().await }).await
 }

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use keylatch_core::lock::LockName;
@@ -17,6 +18,10 @@ use super::credential::RefusedCredential;
 use super::key::{ApiKey, KeyHash, KeyHashMap};
 use super::permission::{Allowance, Namespace, Permissions};
 use super::quota::{Meter, Quota};
+
+/// How long what an identity had is kept after its name was last in the file: an editor may write a file in parts, and
+/// every part of it is a file.
+const KEPT: Duration = Duration::from_secs(60 * 60);
 
 /// In `act_for`: every principal.
 const EVERY_PRINCIPAL: &str = "*";
@@ -111,6 +116,8 @@ pub struct Identities {
     by_certificate: HashMap<String, Arc<Identity>>,
     by_claim: HashMap<String, Arc<Identity>>,
     by_name: BTreeMap<IdentityName, Arc<Identity>>,
+    /// Those that were there, and since when they are not.
+    gone: BTreeMap<IdentityName, (Arc<Identity>, Instant)>,
 }
 
 #[derive(Debug)]
@@ -224,6 +231,12 @@ impl Identities {
         for entry in document.identity {
             all.add(entry, before)?;
         }
+        let now = Instant::now();
+        let left = before.by_name.iter().map(|(name, it)| (name, (Arc::clone(it), now)));
+        let gone = before.gone.iter().map(|(name, gone)| (name, gone.clone()));
+        let gone = gone.filter(|(_, (_, since))| now.duration_since(*since) < KEPT).chain(left);
+        let gone = gone.filter(|(name, _)| !all.by_name.contains_key(*name));
+        all.gone = gone.map(|(name, gone)| (name.clone(), gone)).collect();
         Ok(all)
     }
 
@@ -232,7 +245,8 @@ impl Identities {
         if keys.is_none() && certificates.is_none() && claims.is_none() {
             return Err(InvalidIdentities::NoCredential(name));
         }
-        let (mut meter, before) = (Meter::new(quota), before.by_name.get(&name));
+        let gone = || before.gone.get(&name).map(|(gone, _)| gone);
+        let (mut meter, before) = (Meter::new(quota), before.by_name.get(&name).or_else(gone));
         if let Some(before) = before {
             meter = meter.succeed(&before.meter);
         }

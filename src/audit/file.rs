@@ -4,12 +4,15 @@
 //! first what is at the path. Invariant: a line is in the file as a whole or not at all, also where the disk is full.
 //! Tested in `tests/api/audit_files.rs` and `tests/cli/audit_log.rs`.
 
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access};
+
+/// What a mode allows to others than the owner.
+const OTHERS: u32 = 0o077;
 
 /// A file that lines are appended to.
 pub(super) struct AuditFile {
@@ -56,6 +59,13 @@ impl AuditFile {
     }
 }
 
+/// A file that is there may have been made for others to read. A device is everybody's.
 fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
+    let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+    let found = file.metadata()?;
+    let mode = found.permissions().mode();
+    if found.is_file() && mode & OTHERS != 0 {
+        file.set_permissions(Permissions::from_mode(mode & !OTHERS))?;
+    }
+    Ok(file)
 }

@@ -5,7 +5,8 @@
 //! erasure, when the store is asked and when its answer is known, and each request that keylatch refused. A
 //! thread writes the lines, so that no request waits for a disk, and none fails where the disk is full: the
 //! lines that are lost are counted, and a warning says so. Unlike the log it has names of locks and keys, and
-//! what people wrote; it has no token. What a line says of a request is in `http/audit.rs`. Tested in
+//! what people wrote; it has no token. Refusals of requests whose sender the service does not know have a file and a
+//! queue of their own beside it, because a stranger can make as many as it likes. What a line says of a request is in `http/audit.rs`. Tested in
 //! `tests/api/audit.rs`, `audit_files.rs` and `tests/cli/audit_log.rs`.
 
 mod file;
@@ -21,6 +22,7 @@ use serde::Serialize;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 
 use crate::metrics::AuditCounters;
+use crate::plain::plain_json;
 use crate::telemetry::Settings;
 use file::AuditFile;
 
@@ -29,10 +31,15 @@ const STANDARD_OUTPUT: &str = "-";
 /// How long there is no second warning of a queue that is full.
 const WARNING_PAUSE: Duration = Duration::from_secs(60);
 
+/// What ends the name of the file with the refusals of strangers, after that of the audit log.
+const OF_STRANGERS: &str = ".strangers";
+
 /// What lines are appended to, until this is dropped.
 pub struct AuditLog {
     queue: Mutex<Queue>,
     counters: AuditCounters,
+    /// Where lines about strangers go; none in that log itself.
+    of_strangers: Option<Box<Self>>,
     /// Writes what there is when it is dropped.
     _worker: WorkerGuard,
 }
@@ -61,16 +68,24 @@ impl AuditLog {
     ///
     /// The file cannot be written.
     pub(crate) fn open(settings: &Settings, counters: AuditCounters) -> io::Result<Self> {
-        let sink = if settings.audit == STANDARD_OUTPUT {
-            Sink::StandardOutput
-        } else {
-            Sink::File(AuditFile::open(Path::new(&settings.audit))?)
+        let strangers = Self::at(&file_of_strangers(&settings.audit), counters.clone(), None)?;
+        Self::at(&settings.audit, counters, Some(Box::new(strangers)))
+    }
+
+    fn at(
+        place: &str,
+        counters: AuditCounters,
+        of_strangers: Option<Box<Self>>,
+    ) -> io::Result<Self> {
+        let sink = match place {
+            STANDARD_OUTPUT => Sink::StandardOutput,
+            file => Sink::File(AuditFile::open(Path::new(file))?),
         };
         let writer = LineWriter { sink, counters: counters.clone(), has_failed: false };
         let (lines, worker) = NonBlockingBuilder::default().lossy(true).finish(writer);
         let dropped = lines.error_counter();
         let queue = Mutex::new(Queue { lines, dropped, counted: 0, warned: None });
-        Ok(Self { queue, counters, _worker: worker })
+        Ok(Self { queue, counters, of_strangers, _worker: worker })
     }
 
     /// Whether lines can be appended to what the settings name, without making a file.
@@ -85,14 +100,17 @@ impl AuditLog {
         }
     }
 
-    /// Appends a line.
-    pub(crate) fn write(&self, line: &impl Serialize) {
+    /// Appends a line about a request of a client, or of a stranger.
+    pub(crate) fn write(&self, line: &impl Serialize, is_of_stranger: bool) {
+        if let (Some(strangers), true) = (&self.of_strangers, is_of_stranger) {
+            return strangers.write(line, false);
+        }
         let at = Timestamp::from_millisecond(Timestamp::now().as_millisecond()).ok();
-        let Ok(mut json) = serde_json::to_vec(&DatedLine { at, line }) else { return };
-        json.push(b'\n');
+        let Ok(json) = serde_json::to_string(&DatedLine { at, line }) else { return };
+        let json = plain_json(&json) + "\n";
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         // It always succeeds: a queue that is full loses the line, and counts it.
-        let _ = queue.lines.write_all(&json);
+        let _ = queue.lines.write_all(json.as_bytes());
         let lost = queue.dropped.dropped_lines() - queue.counted;
         if lost > 0 {
             queue.counted += lost;
@@ -103,6 +121,12 @@ impl AuditLog {
             }
         }
     }
+}
+
+/// The file beside that of the audit log; devices and standard output have none.
+fn file_of_strangers(audit: &str) -> String {
+    let is_file = audit != STANDARD_OUTPUT && !audit.starts_with("/dev/");
+    format!("{audit}{}", if is_file { OF_STRANGERS } else { "" })
 }
 
 impl fmt::Debug for AuditLog {

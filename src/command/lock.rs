@@ -27,6 +27,7 @@ use super::arguments::{duration, owner, ttl};
 use super::service::{Ask, Service, escape};
 use super::table::{Table, print_facts, print_json, seconds};
 use super::{Failure, LeaseArguments, ServiceArguments};
+use crate::plain::plain;
 use crate::run::narrate;
 
 /// How long a stream is silent at most: the service sends a comment with each heartbeat.
@@ -412,13 +413,12 @@ impl Look {
 
 fn print_event(event: &str, data: &str, json: bool) -> Result<(), Failure> {
     let mut data: Value = serde_json::from_str(data).unwrap_or_default();
-    let mut out = std::io::stdout();
     if json {
         data["event"] = event.into();
-        writeln!(out, "{data}")?;
-        return Ok(());
+        return Ok(print_json(&data.to_string())?);
     }
-    let owner = data["owner"].as_str().unwrap_or("-").replace(|c: char| c.is_control(), "\u{fffd}");
+    let mut out = std::io::stdout();
+    let (event, owner) = (&*plain(event), plain(data["owner"].as_str().unwrap_or("-")));
     match (event, data["fencing_token"].as_u64(), data["held"].as_bool()) {
         ("snapshot", _, Some(false)) => writeln!(out, "free")?,
         ("snapshot", Some(token), _) => writeln!(out, "held      {token}  {owner}")?,

@@ -1,10 +1,11 @@
 //! A table for people: columns as wide as their longest value, the head in bold on a terminal (`NO_COLOR` turns that
 //! off, <https://no-color.org>).
 //!
-//! Invariant: a value has no control characters when it is printed, because a client chose names and labels. Scripts
-//! read `--json` instead. Tested in `tests/cli/lock_commands.rs`.
+//! A value is made plain before it is printed, because a client chose names and labels. Scripts read `--json` instead. Tested in `tests/cli/lock_commands.rs`.
 
 use std::io::{self, IsTerminal as _, Write as _};
+
+use crate::plain::{plain, plain_json};
 
 /// A table that is printed when it is complete.
 pub(super) struct Table {
@@ -54,9 +55,9 @@ pub(super) fn print_facts(facts: &[(&str, String)]) -> io::Result<()> {
     io::stdout().write_all(lines.collect::<String>().as_bytes())
 }
 
-/// Prints JSON as it came, on a line.
+/// Prints JSON on a line.
 pub(super) fn print_json(text: &str) -> io::Result<()> {
-    writeln!(io::stdout(), "{}", text.trim_end())
+    writeln!(io::stdout(), "{}", plain_json(text.trim_end()))
 }
 
 /// A time for people.
@@ -64,9 +65,4 @@ pub(super) fn seconds(millis: u64) -> String {
     #[expect(clippy::cast_precision_loss, reason = "a tenth of a second is all that is shown")]
     let seconds = millis as f64 / 1000.0;
     format!("{seconds:.1} s")
-}
-
-/// A label or a path that another client chose cannot move the cursor of a terminal.
-fn plain(value: &str) -> String {
-    value.replace(|c: char| c.is_control(), "\u{fffd}")
 }

@@ -61,6 +61,9 @@ pub(super) enum Act {
         code: &'static str,
         #[serde(flatten)]
         subject: Option<Subject>,
+        /// The service knows its clients, and not this one.
+        #[serde(skip)]
+        is_stranger: bool,
     },
 }
 
@@ -267,5 +270,6 @@ pub(super) fn write(
 ) {
     let identity = identity.map(|identity| identity.name.as_str());
     let request_id = id.to_str().unwrap_or_default();
-    log.write(&Line { request_id, identity, act, result });
+    let is_of_stranger = matches!(act, Act::Refused { is_stranger: true, .. });
+    log.write(&Line { request_id, identity, act, result }, is_of_stranger);
 }

@@ -337,7 +337,8 @@ impl RequestTicket {
         {
             let (subject, code) = (self.subject.clone(), code.slug());
             let (method, route) = (self.method, route.to_owned());
-            let act = Act::Refused { method, route, status, code, subject };
+            let is_stranger = shared.authenticator.is_some() && self.identity.is_none();
+            let act = Act::Refused { method, route, status, code, subject, is_stranger };
             write(audit, &self.id, self.identity.as_deref(), &act, None);
         }
         response.headers_mut().insert(X_REQUEST_ID, self.id.clone());

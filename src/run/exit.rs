@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::io::{self, Write as _};
+use std::io;
 use std::time::Duration;
 
 use keylatch_client::{Error, Holder};
@@ -119,10 +119,4 @@ impl fmt::Display for Failure {
             Self::Signal(signal) => write!(f, "ended by signal {signal} before the lock was free"),
         }
     }
-}
-
-/// Tells the caller of the command what is the matter.
-pub(super) fn say(what: &str) {
-    // There is nowhere else to say that standard error is closed.
-    let _ = writeln!(io::stderr(), "keylatch: {what}");
 }

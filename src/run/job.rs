@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use super::exit::{Failure, say};
+use super::exit::Failure;
 use super::group::{Group, ProcessChange, Terminal, suspend_job};
 use super::reentry::{self, Environment};
 use super::signals::Signals;
 use super::waiting::narrate;
 use super::{Job, Locks};
+use crate::plain::say;
 use keylatch_client::{
     AcquireReply, AcquireSetReply, Client, Error, Guard, LeaseStatus, LossReason, Security,
 };
@@ -31,7 +32,7 @@ pub async fn run(job: &Job) -> u8 {
     match try_run(job).await {
         Ok(code) => code,
         Err(failure) => {
-            say(&failure.to_string());
+            say(&failure);
             failure.code()
         }
     }

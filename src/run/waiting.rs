@@ -19,7 +19,7 @@ use keylatch_wire::HeldLock;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::time::{sleep, timeout};
 
-use super::exit::say;
+use crate::plain::say;
 
 /// How long a command waits before it says anything, and how long one look may take.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -47,7 +47,7 @@ pub(crate) async fn narrate(client: &Client, server: &str, names: &[LockName]) -
                 contention.ahead = fewest;
             }
             if said.as_ref().is_none_or(|said| !news.repeats(said)) {
-                say(&news.to_string());
+                say(&news);
             }
             said = Some(news);
         }
@@ -131,7 +131,6 @@ impl Contention {
         let (grant, holders, waiting) = match lock {
             HeldLock::Exclusive(lock) => {
                 let owner = lock.owner.as_deref().unwrap_or("a client without a label");
-                let owner = owner.replace(|c: char| c.is_control(), "\u{fffd}");
                 let since = lock.acquired_at.parse().unwrap_or(now);
                 let held = now.duration_since(since).as_secs().max(0);
                 let left = lock.expires_in_ms.div_ceil(1000);

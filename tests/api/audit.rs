@@ -42,6 +42,10 @@ impl Fixture {
         Answer::of(request.header("x-request-id", id).json(&body)).await
     }
 
+    fn file_of_strangers(&self) -> PathBuf {
+        self.file.with_extension("log.strangers")
+    }
+
     /// All lines so far.
     fn all(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(&self.file).unwrap_or_default();
@@ -138,9 +142,10 @@ async fn request_that_is_refused_for_its_sender_is_written() {
     let stranger = fixture.service.request(Method::GET, "/v1/locks/a");
     let refused = Answer::of(stranger.header("x-request-id", "stranger")).await;
     refused.is_problem(401, "unauthenticated");
-    let line = &fixture.lines("stranger", 1).await[0];
+    let read = async || std::fs::read_to_string(fixture.file_of_strangers()).ok();
+    let line = eventually(async || serde_json::from_str(&read().await?).ok()).await;
     assert_eq!(
-        members(line),
+        members(&line),
         json!({"request_id": "stranger", "act": "refused", "method": "GET",
             "route": "/v1/locks/{name}", "status": 401, "code": "unauthenticated", "lock": "a"})
     );
@@ -156,8 +161,7 @@ async fn file_that_is_moved_away_is_followed_by_a_new_one_for_its_owner_alone() 
 
     let fixture = Fixture::start().await;
     for id in ["first", "second"] {
-        let request = fixture.service.request(Method::GET, "/v1/locks");
-        Answer::of(request.header("x-request-id", id)).await.is_problem(401, "unauthenticated");
+        fixture.send(Method::DELETE, "/v1/locks/none", id, json!({})).await;
         fixture.lines(id, 1).await;
         let mode = std::fs::metadata(&fixture.file).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
@@ -333,6 +337,33 @@ async fn refusals_are_written_with_their_code_and_what_they_are_about() {
     fixture.send(Method::DELETE, "/v1/locks/none", "last", json!({})).await;
     acts(&fixture, "last", 1).await;
     assert_eq!(acts(&fixture, "read", 0).await, [json!(null); 0], "a read is refused nothing");
+}
+
+/// Strangers can make as many lines as they like, and these go where they push out nothing.
+#[tokio::test]
+async fn refusals_of_strangers_have_a_file_of_their_own() {
+    let fixture = Fixture::start().await;
+    let stranger = fixture.service.request(Method::POST, "/v1/locks/a");
+    let refused = Answer::of(stranger.header("x-request-id", "stranger")).await;
+    refused.is_problem(401, "unauthenticated");
+    fixture.send(Method::DELETE, "/v1/locks/none", "known", json!({})).await;
+    acts(&fixture, "known", 1).await;
+    assert_eq!(acts(&fixture, "stranger", 0).await, [json!(null); 0]);
+    let of_strangers = || std::fs::read_to_string(fixture.file_of_strangers()).unwrap_or_default();
+    eventually(async || of_strangers().contains("stranger").then_some(())).await;
+    assert!(!of_strangers().contains("known"), "{}", of_strangers());
+}
+
+/// A terminal that shows the file would do what they say.
+#[tokio::test]
+async fn characters_that_move_a_terminal_are_escaped() {
+    let fixture = Fixture::start().await;
+    let path = "/v1/locks/%7F%C2%9B31m%E2%80%AEa%E2%80%A8%1B%C3%A9%F3%A0%80%81";
+    fixture.send(Method::POST, path, "moves", json!({})).await.is_problem(400, "invalid-name");
+    let line = &acts(&fixture, "moves", 1).await[0];
+    assert_eq!(line["lock"], "\u{7f}\u{9b}31m\u{202e}a\u{2028}\u{1b}\u{e9}\u{e0001}");
+    let text = std::fs::read_to_string(&fixture.file).unwrap();
+    assert!(text.contains(r"\u007f\u009b31m\u202ea\u2028\u001bé\udb40\udc01"), "{text}");
 }
 
 /// The service behind a guard refuses people whose password is wrong, and that is its own affair.

@@ -2,6 +2,8 @@
 //!
 //! Method: services whose audit log is moved away, or on a device that takes nothing.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use keylatch_testkit::{Service, config, eventually};
@@ -65,4 +67,24 @@ async fn full_disk_loses_lines_and_no_request() {
     let lost = async || (sample(&service, "keylatch_audit_lost_total ").await >= 5.0).then_some(());
     eventually(lost).await;
     assert_eq!(sample(&service, "keylatch_audit_lines_total ").await, 0.0);
+}
+
+#[tokio::test]
+async fn file_that_is_there_is_closed_to_all_but_its_owner() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("audit.log");
+    let make = || {
+        std::fs::write(&path, "").expect("a file");
+        std::fs::set_permissions(&path, Permissions::from_mode(0o664)).expect("the owner may");
+    };
+    let mode = || std::fs::metadata(&path).expect("it is there").permissions().mode() & 0o777;
+    make();
+    let service = start(&path).await;
+    assert_eq!(mode(), 0o600, "at the start");
+    // As what rotates logs makes a new one.
+    std::fs::remove_file(&path).expect("it is there");
+    make();
+    grant(&service, "a").await;
+    eventually(async || (locks(&path) == ["a"]).then_some(())).await;
+    assert_eq!(mode(), 0o600, "when it is another file");
 }

@@ -247,6 +247,22 @@ async fn what_an_identity_has_outlives_a_new_reading_of_the_file() {
 }
 
 /// What one identity has is no other's to read, and an operator's.
+/// As an editor writes a file, in two parts.
+#[tokio::test]
+async fn what_an_identity_has_outlives_a_reading_of_half_the_file() {
+    let fixture = Fixture::start("locks = 1").await;
+    let (whole, free) = (fixture.keyring.text().to_owned(), fixture.free.clone());
+    assert_eq!(fixture.create("/v1/locks/a", json!({})).await.status, 201);
+    let half = whole.rsplit_once("[[identity]]").expect("two").1;
+    fixture.keyring.write(&format!("[[identity]]{half}"));
+    let status = async || fixture.create("/v1/locks/a", json!({})).await.status.as_u16();
+    eventually(async || (status().await == 401).then_some(())).await;
+    assert_eq!(fixture.create_free("/v1/locks/b").await.status, 201, "{free} is there throughout");
+    fixture.keyring.write(&whole);
+    eventually(async || (status().await != 401).then_some(())).await;
+    is_above(&fixture.create("/v1/locks/c", json!({})).await, "locks");
+}
+
 #[tokio::test]
 async fn metrics_show_the_quota_of_others_to_who_may_read_all() {
     let mut keyring = Keyring::default();

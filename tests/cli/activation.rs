@@ -3,9 +3,9 @@
 //! Method: a socket of the test is the third descriptor of the process, as systemd does it.
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{ExitStatus, Stdio};
 
 use keylatch_testkit::{Api, soon};
@@ -87,5 +87,20 @@ async fn sockets_that_do_not_fit_the_listeners_are_named() {
         let (status, said) = ended(start(tcp(), sockets, listen)).await;
         assert_eq!(status.code(), Some(1), "{said}");
         assert!(said.contains(why), "{said}");
+    }
+}
+
+/// With `Accept=yes` a manager hands over each connection, and would start a service for each.
+#[tokio::test]
+async fn connected_socket_is_refused_and_the_setting_named() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let tcp = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
+    let (unix, _other_end) = UnixStream::pair().expect("a connection");
+    for (socket, listen) in
+        [(OwnedFd::from(tcp), "127.0.0.1:1"), (OwnedFd::from(unix), "unix:/run/a.sock")]
+    {
+        let (status, said) = ended(start(socket, 1, listen)).await;
+        assert_eq!(status.code(), Some(1), "{said}");
+        assert!(said.contains("does not listen") && said.contains("Accept=no"), "{said}");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Method: the command as a process beside a service; what it prints is compared with what the API says.
 
-use keylatch_testkit::{Answer, Exit, RunningCommand, Service, eventually};
+use keylatch_testkit::{Answer, Exit, RunningCommand, Service, Upstream, eventually};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -272,4 +272,44 @@ async fn exit_code_says_what_is_wrong_with_the_service() {
     }
     let wrong = KEYLATCH.run(&["lock", "acquire", "a", "--ttl", "1"]).await;
     assert_eq!(wrong.code, Some(64), "{wrong:?}");
+}
+
+/// A service that is not trusted says what moves a terminal: it would set its title, or write over what stands there.
+#[tokio::test]
+async fn escape_sequences_of_a_service_do_not_reach_the_terminal() {
+    const MOVES: &str = "\u{1b}]0;owned\u{7}\u{9b}2J\u{202e}\u{7f}";
+    let upstream = Upstream::start().await;
+    let url = upstream.url();
+    let ask = async |arguments: &[&str]| {
+        let ended = KEYLATCH.run_with(arguments, &[("KEYLATCH_URL", &url)]).await;
+        for text in [&ended.stdout, &ended.stderr] {
+            let moves = |c: char| MOVES.contains(c) && !c.is_ascii_graphic();
+            assert!(!text.contains(moves), "{arguments:?}: {text:?}");
+        }
+        ended
+    };
+    upstream.answers(|_| {
+        let holder = json!({"owner": MOVES, "fencing_token": 1, "expires_in_ms": 9000});
+        let problem = json!({"type": "about:blank", "title": MOVES, "status": 409, "code": "lock-held",
+            "detail": format!("{MOVES}held"), "holder": holder, "retry": "same-key"});
+        let head = [("content-type", "application/problem+json"), ("x-request-id", "a")];
+        (reqwest::StatusCode::CONFLICT, head, problem.to_string())
+    });
+    for arguments in [
+        &["run", "--wait", "0s", "a", "--", "true"][..],
+        &["lock", "acquire", "a", "-n"],
+        &["lock", "release", "a", "--token", "a-token-of-the-clients-own"],
+        &["key", "show", "k"],
+    ] {
+        let ended = ask(arguments).await;
+        assert!(ended.stderr.contains('\u{fffd}') || !ended.stderr.contains("held"), "{ended:?}");
+    }
+    upstream.answers(|_| {
+        // As a program writes it that escapes no more than JSON asks for.
+        let lock =
+            format!(r#"{{"name":"a","owner":"{}"}}"#, MOVES.replace(['\u{1b}', '\u{7}'], ""));
+        (reqwest::StatusCode::OK, [("content-type", "application/json")], lock)
+    });
+    let shown = ask(&["lock", "show", "a", "--json"]).await;
+    assert_eq!(json_of(&shown)["owner"], "]0;owned\u{9b}2J\u{202e}\u{7f}", "{shown:?}");
 }

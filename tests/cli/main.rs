@@ -24,6 +24,7 @@ mod run_sets;
 mod run_signals;
 mod run_url;
 mod run_waits;
+mod signals;
 mod tls;
 #[cfg(feature = "test-engines")]
 mod traces;

@@ -181,14 +181,14 @@ async fn file_that_others_may_write_is_refused_and_a_directory_of_a_group_is_not
         for mode in [0o620, 0o602] {
             set(mode).expect("the owner may");
             let refused = data.refused().await;
-            let why = format!("others may write `{name}`");
+            let why = format!("`{name}` is a file that others may write");
             assert!(refused.contains(&why) && refused.contains("chmod go-w"), "{refused}");
         }
         set(0o600).expect("the owner may");
         // Only root makes a file another's.
         if std::os::unix::fs::chown(&file, Some(12345), None).is_ok() {
             let refused = data.refused().await;
-            assert!(refused.contains(&format!("`{name}` is of user 12345")), "{refused}");
+            assert!(refused.contains(&format!("`{name}` is no file of the user")), "{refused}");
             std::os::unix::fs::chown(&file, Some(0), None).expect("root may");
         }
     }

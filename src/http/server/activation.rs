@@ -2,11 +2,14 @@
 //!
 //! The manager listens, and starts the service with its sockets: clients that come before or during a restart wait
 //! in them. Each listener of the configuration takes one, in the order of the `.socket` file, in place of
-//! listening itself, and keeps its other settings. Tested in `tests/cli/activation.rs`.
+//! listening itself, and keeps its other settings. A socket that is connected, as those of a unit with `Accept=yes`
+//! are, would serve nobody and is refused. Tested in `tests/cli/activation.rs`.
 
 use std::io;
+use std::os::fd::AsFd;
 
 use listenfd::ListenFd;
+use socket2::SockRef;
 use tokio::net::{TcpListener, UnixListener};
 
 /// The sockets that were handed over and not taken.
@@ -37,6 +40,7 @@ impl HandedSockets {
     pub(crate) fn next_tcp(&mut self) -> io::Result<Option<TcpListener>> {
         let place = self.take();
         let Some(socket) = self.sockets.take_tcp_listener(place)? else { return Ok(None) };
+        check_listens(&socket)?;
         socket.set_nonblocking(true)?;
         TcpListener::from_std(socket).map(Some)
     }
@@ -45,6 +49,7 @@ impl HandedSockets {
     pub(crate) fn next_unix(&mut self) -> io::Result<Option<UnixListener>> {
         let place = self.take();
         let Some(socket) = self.sockets.take_unix_listener(place)? else { return Ok(None) };
+        check_listens(&socket)?;
         socket.set_nonblocking(true)?;
         UnixListener::from_std(socket).map(Some)
     }
@@ -53,4 +58,12 @@ impl HandedSockets {
         self.next += 1;
         self.next - 1
     }
+}
+
+fn check_listens(socket: &impl AsFd) -> io::Result<()> {
+    if SockRef::from(socket).is_listener()? {
+        return Ok(());
+    }
+    let why = "the socket of the service manager does not listen: set `Accept=no` in its unit";
+    Err(io::Error::other(why))
 }

@@ -198,32 +198,25 @@ impl Drop for Directory {
 /// Opens a file of the directory to be read, and leaves it to its user alone. Who else may write in the directory would have
 /// another file read, emptied or closed to others by a link, and SQLite run what they wrote by a file of their own.
 fn open_own(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
-    let name = path.file_name().unwrap_or_default().display();
-    let refuse = |why: String| Err(io::Error::other(why));
+    let refuse = |why: &str| {
+        let name = path.file_name().unwrap_or_default().display();
+        Err(io::Error::other(format!("`{name}` {why}")))
+    };
     // A pipe would be waited for.
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let file = match options.read(true).custom_flags(flags.bits()).open(path) {
         Err(error) if error.raw_os_error() == Some(Errno::ELOOP as i32) => {
-            return refuse(format!(
-                "`{name}` is a link, and none is followed: put the file in its place"
-            ));
+            return refuse("is a link, and none is followed");
         }
         opened => opened?,
     };
-    let (found, user) = (file.metadata()?, geteuid().as_raw());
+    let found = file.metadata()?;
     let mode = found.permissions().mode();
-    if !found.is_file() {
-        return refuse(format!("`{name}` is no file"));
-    }
-    if found.uid() != user {
-        let owner = found.uid();
-        return refuse(format!(
-            "`{name}` is of user {owner}, and keylatch runs as {user}: chown it"
-        ));
+    if !found.is_file() || found.uid() != geteuid().as_raw() {
+        return refuse("is no file of the user that keylatch runs as: chown it");
     }
     if mode & OTHERS_WRITE != 0 {
-        let why = "chmod go-w it, once it is sure that nobody did";
-        return refuse(format!("others may write `{name}`: {why}"));
+        return refuse("is a file that others may write: chmod go-w it, if you know that none did");
     }
     if mode & OTHERS != 0 {
         file.set_permissions(Permissions::from_mode(mode & !OTHERS))?;
