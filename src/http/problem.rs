@@ -242,8 +242,8 @@ impl Sends {
             [C::InvalidQuery, C::Internal, C::Overloaded, C::Timeout, C::MisdirectedRequest];
         match self {
             Self::Read => [&before, own, &after].concat(),
-            Self::Change => [&before, own, &[C::CrossOrigin], &after].concat(),
-            Self::Body => [&before, own, &[C::CrossOrigin], &body, &after].concat(),
+            Self::Change => [&before, own, &[C::StoreFull, C::CrossOrigin], &after].concat(),
+            Self::Body => [&before, own, &[C::StoreFull, C::CrossOrigin], &body, &after].concat(),
             Self::Other => own.to_vec(),
         }
     }
@@ -305,7 +305,7 @@ problems! {
     GuardedProblems: Other [
         InvalidHost, InvalidKey, KeyRequired, InvalidBody, RequestTimeout, RequestInProgress,
         OutcomeUnknown, AnswerNotKept, PayloadTooLarge, IdempotencyKeyReused, Internal, StoreUnavailable,
-        Overloaded, Timeout, MisdirectedRequest, CrossOrigin, UnsupportedMediaType
+        StoreFull, Overloaded, Timeout, MisdirectedRequest, CrossOrigin, UnsupportedMediaType
     ];
     SandboxProblems: Other [IdempotencyKeyReused, ValidationFailed];
     IdentityGuardProblems: Other [Unauthenticated, QuotaExceeded];
@@ -317,7 +317,9 @@ problems! {
     OwnProblems: Other [
         InvalidHost, Unauthenticated, QuotaExceeded, Internal, Overloaded, Timeout, MisdirectedRequest
     ];
-    HealthProblems: Other [InvalidHost, Internal, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest];
+    HealthProblems: Other [
+        InvalidHost, Internal, StoreUnavailable, StoreFull, Overloaded, Timeout, MisdirectedRequest
+    ];
 }
 
 /// The responses for `codes`: one for each status, with an example for each code.
@@ -385,7 +387,7 @@ fn example(code: Code) -> serde_json::Value {
             example["outcome"] = "not-executed".into();
             example["retry_after_ms"] = 1000.into();
         }
-        Code::StoreUnavailable | Code::StoreTooSlow | Code::Timeout => {
+        Code::StoreUnavailable | Code::StoreFull | Code::StoreTooSlow | Code::Timeout => {
             example["outcome"] = "unknown".into();
             example["retry_after_ms"] = 1000.into();
         }

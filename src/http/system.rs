@@ -106,7 +106,11 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<&'static str, 
     if api.closing.is_cancelled() {
         return Err(overloaded("The service is shutting down."));
     }
-    api.locks.health().await?;
+    if api.locks.health().await?.is_full {
+        let detail =
+            "The store has no room left. What is held can be released, and nothing else changed.";
+        return Err(Problem::new(Code::StoreFull, detail).with_outcome(Effect::NotExecuted));
+    }
     Ok("ok")
 }
 

@@ -143,6 +143,9 @@ async fn info_states_the_tier_of_redis() {
         let version = version.lines().find_map(|line| line.strip_prefix("redis_version:"));
         assert_eq!(store["facts"]["version"].as_str(), version.map(str::trim));
         assert_eq!(store["facts"]["aof_enabled"], aof);
+        let advice = store["advice"].to_string();
+        let says_how = advice.contains("`appendonly yes` and `appendfsync always`");
+        assert_eq!(says_how, tier == "best-effort", "{options:?}: {advice}");
         assert_eq!(store["facts"]["role"], "master");
     }
 }

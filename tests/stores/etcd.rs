@@ -8,7 +8,8 @@ use base64::Engine as _;
 use futures_util::future::try_join_all;
 use keylatch_core::lock::AcquireReply;
 use keylatch_core::store::{Effect, StoreError, Tier};
-use keylatch_testkit::{Acquire, Api, EtcdServer, Service, empty_etcd};
+use keylatch_testkit::{Acquire, Answer, Api, EtcdServer, OpenStore, Service, empty_etcd};
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::KEYLATCH;
@@ -20,6 +21,8 @@ use crate::zookeeper::{floor_of, same_bucket};
 
 /// The password of every user of the tests.
 const PASSWORD: &str = "s3cret";
+/// A token of a client's own.
+const OWN: &str = "a-token-of-the-clients-own";
 
 #[tokio::test]
 async fn user_without_rights_reads_what_is_wrong_and_no_password() {
@@ -161,23 +164,63 @@ async fn full_database_leaves_unknown_and_says_what_to_do() {
     let server = EtcdServer::start_with(&["--quota-backend-bytes=4000000"]).await;
     let store = open(&server.url("locks")).await;
     assert_eq!(store.health().await.unwrap().tier, Tier::Strict);
+    let refused = fill(&store).await;
+    assert!(matches!(refused, StoreError::Full(_)), "{refused:?}");
+    assert_eq!(refused.effect(), Effect::Unknown, "{refused:?}");
+    let health = store.health().await.unwrap();
+    assert!(health.advice.iter().any(|advice| advice.contains("is full")), "{health:?}");
+    assert!(health.facts["alarms"].contains("NOSPACE") && health.is_full, "{health:?}");
+}
+
+/// Writes large answers until there is no room for one.
+async fn fill(store: &OpenStore) -> StoreError {
     let large = large_answer(400_000);
-    let fill = async |record| {
+    let write = async |record| {
         store.begin(&records::ask(record, "one")).await?;
         let end = records::done(large);
         store.complete(&records::key(record), &records::token("one"), end).await
     };
-    let mut records = 0..100;
-    let refused = loop {
-        let record = records.next().expect("the database is full before");
-        if let Err(refused) = fill(record).await {
-            break refused;
+    for record in 0..100 {
+        if let Err(refused) = write(record).await {
+            return refused;
         }
+    }
+    panic!("the database is not full")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn full_database_is_named_on_readyz_too_and_takes_releases() {
+    let server = EtcdServer::start_with(&["--quota-backend-bytes=4000000"]).await;
+    let url = server.url("locks");
+    let service = KEYLATCH.serve(&["--store", &url], &[]).await;
+    let api = Api::at(service.address);
+    let hold = async |lock: &str| {
+        let held = api.create_as(lock, OWN, &json!({"ttl_ms": 600_000})).await;
+        assert_eq!(held.status, 201, "{held:?}");
     };
-    assert_eq!(refused.effect(), Effect::Unknown, "{refused:?}");
-    let health = store.health().await.unwrap();
-    assert!(health.advice.iter().any(|advice| advice.contains("is full")), "{health:?}");
-    assert!(health.facts["alarms"].contains("NOSPACE"), "{health:?}");
+    for lock in ["a", "b", "in a set", "in the same set"] {
+        hold(lock).await;
+    }
+    fill(&open(&url).await).await;
+    let refused = api.create_as("new", OWN, &json!({})).await;
+    refused.is_problem(503, "store-full");
+    assert_eq!(refused.json["outcome"], "unknown", "{refused:?}");
+    api.get("/readyz").await.is_problem(503, "store-full");
+    assert_eq!(api.get("/livez").await.status, 200);
+    assert_eq!(api.release("a", OWN).await.status, 204);
+    // Also beside a change that is refused.
+    let body = json!({});
+    let (refused, released) =
+        tokio::join!(api.create_as("newer", OWN, &body), api.release("b", OWN));
+    refused.is_problem(503, "store-full");
+    assert_eq!(released.status, 204, "{released:?}");
+    let set = "/v1/locks?name=in%20a%20set&name=in%20the%20same%20set";
+    let released = api.request(Method::DELETE, set).header("lock-token", OWN);
+    let released = Answer::of(released).await;
+    assert_eq!(released.status, 204, "{released:?}");
+    for lock in ["a", "b", "in a set", "in the same set"] {
+        api.look(lock).await.is_problem(404, "lock-not-held");
+    }
 }
 
 #[tokio::test]

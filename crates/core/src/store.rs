@@ -251,6 +251,9 @@ pub enum StoreError {
     /// The command was sent, and its answer was lost or makes no sense.
     #[error("the store's answer was lost")]
     Lost(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The store has no room left, and says so also where it carried the command out.
+    #[error("the store is full")]
+    Full(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// No answer came in time.
     #[error("the store gave no answer within {0:?}")]
     Deadline(Duration),
@@ -263,7 +266,7 @@ impl StoreError {
             Self::Unreachable(_) | Self::Refused(_) | Self::Unsupported | Self::TooLarge { .. } => {
                 Effect::NotExecuted
             }
-            Self::Lost(_) | Self::Deadline(_) => Effect::Unknown,
+            Self::Lost(_) | Self::Full(_) | Self::Deadline(_) => Effect::Unknown,
         }
     }
 
@@ -382,6 +385,8 @@ pub struct StoreHealth {
     pub facts: BTreeMap<&'static str, String>,
     /// What an operator should change, a sentence each.
     pub advice: Vec<String>,
+    /// Whether it has no room for what it does not keep yet.
+    pub is_full: bool,
 }
 
 /// What a grant is worth when the store crashes.

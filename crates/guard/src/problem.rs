@@ -200,25 +200,33 @@ impl From<StoreError> for Problem {
             return Self::new(Code::PayloadTooLarge, detail).with_outcome(outcome).caused_by(error);
         }
         let detail = match outcome {
+            _ if matches!(error, StoreError::Full(_)) => {
+                "The store has no room left. It may have done this all the same: the same request \
+                 with the same token may be repeated safely."
+            }
             Effect::NotExecuted => "The store cannot be used now. Nothing was done.",
             Effect::Unknown => {
                 "The store's answer was lost, so it is unknown whether this was done. The same \
                  request with the same token may be repeated safely."
             }
         };
-        Self::new(Code::StoreUnavailable, detail)
+        Self::new(code_of(&error), detail)
             .with_outcome(outcome)
             .with_retry_after(Duration::from_secs(1))
             .caused_by(error)
     }
 }
 
+fn code_of(error: &StoreError) -> Code {
+    if matches!(error, StoreError::Full(_)) { Code::StoreFull } else { Code::StoreUnavailable }
+}
+
 impl From<IdempotencyError> for Problem {
     /// Whatever became of the record, the work was not begun.
     fn from(error: IdempotencyError) -> Self {
         let (code, detail) = match &error {
-            IdempotencyError::Store(_) => {
-                (Code::StoreUnavailable, "The store cannot be used now. Nothing was run.")
+            IdempotencyError::Store(error) => {
+                (code_of(error), "The store cannot be used now. Nothing was run.")
             }
             IdempotencyError::NoRoom => (
                 Code::Overloaded,

@@ -56,7 +56,7 @@ impl Executor for Table {
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {
         let facts = BTreeMap::from([("instances", "1".to_owned())]);
-        Ok(StoreHealth { tier: Tier::Process, facts, advice: Vec::new() })
+        Ok(StoreHealth { tier: Tier::Process, facts, advice: Vec::new(), is_full: false })
     }
 
     fn profile(&self) -> StoreProfile {

@@ -652,7 +652,12 @@ impl ConditionalStore for FakeEngine {
     }
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {
-        Ok(StoreHealth { tier: Tier::Process, facts: BTreeMap::new(), advice: Vec::new() })
+        Ok(StoreHealth {
+            tier: Tier::Process,
+            facts: BTreeMap::new(),
+            advice: Vec::new(),
+            is_full: false,
+        })
     }
 
     fn profile(&self) -> StoreProfile {

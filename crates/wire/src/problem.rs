@@ -178,6 +178,9 @@ problem_table! {
     StoreUnavailable = 503 "store-unavailable" SameKey
         "The store gave no answer"
         "With `outcome` `not-executed` nothing was done. With `unknown` it may have been: the same request with the same token may be repeated safely.";
+    StoreFull = 503 "store-full" SameKey
+        "The store has no room left"
+        "What is held can still be released. With `outcome` `unknown` the request may have been carried out all the same: the same request with the same token may be repeated safely. An operator has to make room.";
     StoreTooSlow = 503 "store-too-slow" SameKey
         "The lease was over before it could be answered"
         "The store took longer than the lease lasts. The service withdrew a new grant. Use a longer TTL, or look after the store.";

@@ -185,7 +185,7 @@ impl IdempotencyService {
         };
         let answer =
             with_deadline(self.deadline, DetachOnDrop::new(&self.tasks, call, orphaned)).await;
-        if let (Err(StoreError::Lost(_)), false) = (&answer, own) {
+        if let (Err(StoreError::Lost(_) | StoreError::Full(_)), false) = (&answer, own) {
             self.tasks.spawn(run::abandon_lost(Arc::clone(&self.store), ask));
         }
         answer

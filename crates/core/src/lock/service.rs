@@ -506,7 +506,7 @@ impl LockService {
             withdrawal::finish(store, attempt, step, Arc::clone(&self.withdrawn_grants))
         };
         let answer = with_deadline(self.deadline, DetachOnDrop::new(&self.tasks, step, undo)).await;
-        if let Err(StoreError::Lost(_)) = &answer {
+        if let Err(StoreError::Lost(_) | StoreError::Full(_)) = &answer {
             let (store, attempt) = (Arc::clone(&self.store), Arc::clone(attempt));
             self.tasks.spawn(withdrawal::withdraw_lost(store, attempt));
         }

@@ -186,7 +186,7 @@ impl Executor for Embedded {
     async fn health(&self) -> Result<StoreHealth, StoreError> {
         self.writer.probe().await?;
         let facts = BTreeMap::from([("instances", "1".to_owned())]);
-        Ok(StoreHealth { tier: Tier::Strict, facts, advice: Vec::new() })
+        Ok(StoreHealth { tier: Tier::Strict, facts, advice: Vec::new(), is_full: false })
     }
 
     async fn back_up(&self) -> Result<Backup, StoreError> {

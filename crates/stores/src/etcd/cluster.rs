@@ -17,7 +17,6 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::Endpoint;
 
-use super::failure::is_full;
 use super::messages::etcdserverpb::{AuthenticateRequest, ResponseHeader, StatusResponse};
 use super::session::{Call, Session};
 use crate::optimistic::conditional::Timeline;
@@ -82,7 +81,8 @@ impl Cluster {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            if !matches!(error, StoreError::Refused(_)) && !is_full(&error) {
+            // Another member would say the same of a full database.
+            if !matches!(error, StoreError::Refused(_) | StoreError::Full(_)) {
                 self.leave(&session).await;
             }
             tries -= 1;

@@ -28,16 +28,10 @@ pub(super) fn classify(status: Status) -> StoreError {
             StoreError::Unreachable(status.into())
         }
         // The member at which the quota is reached carries the change out, and answers so all the same.
-        Some(FULL) => StoreError::Lost(status.into()),
+        Some(FULL) => StoreError::Full(status.into()),
         Some(_) if is_refusal(code) => StoreError::Refused(status.into()),
         _ => StoreError::Lost(status.into()),
     }
-}
-
-/// Whether etcd answers that its database is full: another member would say the same.
-pub(super) fn is_full(error: &StoreError) -> bool {
-    let status = error.source().and_then(|source| source.downcast_ref::<Status>());
-    status.and_then(|status| status.message().strip_prefix(OWN)) == Some(FULL)
 }
 
 /// Whether there was no connection to send the call on.
@@ -93,7 +87,6 @@ mod tests {
             assert!(matches!(error, StoreError::Unreachable(_)), "{message}: {error:?}");
         }
         for (code, message) in [
-            (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded"),
             (Code::Unavailable, "etcdserver: request timed out"),
             (Code::Unavailable, "etcdserver: leader changed"),
             (Code::Unavailable, "transport is closing"),
@@ -103,5 +96,7 @@ mod tests {
             let error = classify(code, message);
             assert!(matches!(error, StoreError::Lost(_)), "{message}: {error:?}");
         }
+        let full = classify(Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded");
+        assert!(matches!(full, StoreError::Full(_)), "{full:?}");
     }
 }

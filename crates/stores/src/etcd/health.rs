@@ -40,7 +40,8 @@ pub(super) async fn health(etcd: &Etcd) -> Result<StoreHealth, StoreError> {
     if !status.errors.is_empty() {
         facts.insert("alarms", status.errors.join(", "));
     }
-    Ok(StoreHealth { tier: Tier::Strict, facts, advice: advice(&status) })
+    let (advice, is_full) = (advice(&status), is_full(&status));
+    Ok(StoreHealth { tier: Tier::Strict, facts, advice, is_full })
 }
 
 /// What an operator should do.
@@ -56,9 +57,9 @@ fn advice(status: &StatusResponse) -> Vec<String> {
             status.version
         ));
     }
-    if status.errors.iter().any(|error| error.contains("NOSPACE")) {
+    if is_full(status) {
         advice.push(
-            "etcd's database is full and takes no writes: compact, defragment, and disarm the alarm".into(),
+            "etcd's database is full and takes no writes but releases: compact, defragment, and disarm the alarm".into(),
         );
     } else if status.db_size > quota(status) / 2 {
         advice.push(format!(
@@ -72,6 +73,10 @@ fn advice(status: &StatusResponse) -> Vec<String> {
         advice.push("a member of etcd has other data than the others: replace it".into());
     }
     advice
+}
+
+fn is_full(status: &StatusResponse) -> bool {
+    status.errors.iter().any(|error| error.contains("NOSPACE"))
 }
 
 /// At which size the member takes no writes any more, as far as it says so.

@@ -20,6 +20,7 @@ mod url;
 mod watch;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -39,7 +40,7 @@ use cluster::Cluster;
 use failure::causes;
 use messages::etcdserverpb::{RangeRequest, ResponseHeader};
 use pages::{PageRanges, RangeWidth};
-use txn::{Keyspace, carried_out, check_one_request, parts, requests, row, rows, version};
+use txn::{Keyspace, carried_out, check_one_request, is_end, parts, requests, row, rows, version};
 use url::Address;
 use watch::{NoticeStream, Subscription};
 
@@ -64,6 +65,7 @@ pub async fn etcd(url: &str, settings: &EtcdSettings) -> Result<Arc<dyn Store>, 
         timeline,
         subscription: Arc::default(),
         widths: Arc::default(),
+        is_full: Arc::default(),
     };
     // Before the first watch, so that no change is missed because the store is new.
     let starting = async {
@@ -105,6 +107,8 @@ struct Etcd {
     subscription: Arc<Mutex<Option<Subscription>>>,
     /// How wide ranges of rows are, by the first byte of their keys.
     widths: Arc<Mutex<BTreeMap<u8, RangeWidth>>>,
+    /// Whether the last write that etcd counts found no room.
+    is_full: Arc<AtomicBool>,
 }
 
 impl Etcd {
@@ -131,7 +135,13 @@ impl Etcd {
             let sent = changes.iter().zip(&allowed).filter(|(_, allowed)| **allowed);
             self.keys.write(sent.map(|(change, _)| change))
         };
-        let (answer, header, asked) = self.cluster.call(request).await?;
+        let called = self.cluster.call(request).await;
+        match &called {
+            Err(StoreError::Full(_)) => self.is_full.store(true, Ordering::Relaxed),
+            Ok(_) if !changes.iter().all(is_end) => self.is_full.store(false, Ordering::Relaxed),
+            _ => {}
+        }
+        let (answer, header, asked) = called?;
         let sent = allowed.iter().filter(|allowed| **allowed).count();
         let mut carried_out = carried_out(answer, sent)?.into_iter();
         let now = self.note(header, asked);
@@ -164,10 +174,19 @@ impl ConditionalStore for Etcd {
     }
 
     async fn write(&self, changes: &[Change]) -> Result<WriteReply, StoreError> {
-        let parts = requests(changes);
+        let mut all = WriteReply::new(Vec::new(), Instant::now(), self.timeline.now());
+        // Where etcd is full, ends pass and other changes do not.
+        let is_full = self.is_full.load(Ordering::Relaxed);
+        let parts = if is_full { changes.chunks(1).collect() } else { requests(changes) };
         let writings = join_all(parts.iter().map(|part| self.write_at_once(part))).await;
-        let nothing = || WriteReply::new(Vec::new(), Instant::now(), self.timeline.now());
-        Ok(together(writings)?.unwrap_or_else(nothing))
+        if !is_full {
+            return Ok(together(writings)?.unwrap_or(all));
+        }
+        for (place, writing) in writings.into_iter().enumerate() {
+            let failed = |error| all.failed.push((place, error));
+            all.versions.push(writing.map_err(failed).ok().and_then(|one| one.versions[0]));
+        }
+        Ok(all)
     }
 
     async fn write_all(&self, changes: &[Change]) -> Result<WriteReply, StoreError> {

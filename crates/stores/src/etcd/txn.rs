@@ -16,7 +16,9 @@ use super::messages::etcdserverpb::{
     Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, TxnResponse,
 };
 use super::messages::mvccpb::KeyValue;
-use crate::optimistic::conditional::{Change, Key, Mark, Removal, Row, Version, end_of_prefix};
+use crate::optimistic::conditional::{
+    Change, Key, Mark, Outline, Removal, Row, Version, end_of_prefix,
+};
 
 /// How many steps a transaction has at most.
 const STEPS: usize = 100;
@@ -88,10 +90,13 @@ impl Keyspace {
     ///
     /// etcd looks for writes beyond its quota in the outer transaction alone, and would let the database
     /// grow without an end. So the outer one has a write that is never carried out, as it has no condition
-    /// that could fail.
+    /// that could fail. Changes that leave nothing in their rows, as a release does, have none: they pass where
+    /// the database is full, and there are no more of them than of what was granted before.
     pub(super) fn write<'a>(&self, changes: impl IntoIterator<Item = &'a Change>) -> TxnRequest {
         let counted = PutRequest { key: self.bytes(&Key::Floor(0)), value: Vec::new() };
+        let mut grows = false;
         let batch = all(changes.into_iter().map(|change| {
+            grows |= !is_end(change);
             let mut conditions = vec![self.has(&change.key, change.was)];
             if let Some((floor, version)) = &change.above {
                 conditions.push(self.has(floor, *version));
@@ -100,7 +105,8 @@ impl Keyspace {
             let mark = self.mark_step(&change.key, change.mark);
             on(conditions, [Step::RequestPut(put)].into_iter().chain(mark))
         }));
-        TxnRequest { failure: steps_of([Step::RequestPut(counted)]), ..batch }
+        let counted = grows.then_some(Step::RequestPut(counted));
+        TxnRequest { failure: steps_of(counted), ..batch }
     }
 
     /// Carries out all changes if the rows of all are as they say, or none. No lock has a mark.
@@ -116,6 +122,9 @@ impl Keyspace {
                 value: change.value.clone(),
             })
         });
+        if changes.iter().all(is_end) {
+            return TxnRequest { compare, ..all([on(Vec::new(), steps)]) };
+        }
         TxnRequest { compare, ..all(steps) }
     }
 
@@ -162,6 +171,12 @@ impl Keyspace {
         let target = CompareTarget::Mod.into();
         Compare { target, key: self.bytes(key), target_union: Some(revision) }
     }
+}
+
+/// Whether a change ends what its row has, and leaves nothing in it.
+pub(super) fn is_end(change: &Change) -> bool {
+    let Outline { given, lasts, .. } = &change.outline;
+    change.was.is_some() && given.is_none() && lasts.is_zero()
 }
 
 /// Steps on conditions, as a step.

@@ -43,6 +43,7 @@ pub(super) fn shared(error: &Arc<StoreError>) -> StoreError {
     match **error {
         StoreError::Unreachable(_) => StoreError::Unreachable(cause),
         StoreError::Refused(_) => StoreError::Refused(cause),
+        StoreError::Full(_) => StoreError::Full(cause),
         StoreError::Unsupported => StoreError::Unsupported,
         StoreError::TooLarge { bytes, limit } => StoreError::TooLarge { bytes, limit },
         // What else there is leaves the outcome unknown.

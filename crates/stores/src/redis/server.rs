@@ -127,7 +127,12 @@ impl Server {
         ]);
         let unknown = || "unknown".to_owned();
         facts.insert("appendfsync", self.appendfsync.clone().unwrap_or_else(unknown));
-        StoreHealth { tier: self.tier(), facts, advice: Vec::new() }
+        let (tier, mut advice) = (self.tier(), Vec::new());
+        if tier == Tier::BestEffort && !self.evicts() {
+            let set = "set `appendonly yes` and `appendfsync always`";
+            advice.push(format!("a crash of Redis can forget the last grants: {set}"));
+        }
+        StoreHealth { tier, facts, advice, is_full: false }
     }
 
     fn tier(&self) -> Tier {

@@ -43,7 +43,7 @@ pub(super) async fn health(members: &[(String, u16)]) -> StoreHealth {
     ]);
     let advice: BTreeSet<_> =
         members.iter().filter_map(|member| advice_on(&member.version)).collect();
-    StoreHealth { tier: Tier::Strict, facts, advice: advice.into_iter().collect() }
+    StoreHealth { tier: Tier::Strict, facts, advice: advice.into_iter().collect(), is_full: false }
 }
 
 async fn read_status(host: &str, port: u16) -> Option<Member> {

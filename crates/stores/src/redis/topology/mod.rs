@@ -150,7 +150,7 @@ impl Topology {
             }
         }
         let Some(server) = servers.first() else { return Err(failure.into()) };
-        let mut health = StoreHealth { tier: Tier::Fenced, ..server.health() };
+        let mut health = StoreHealth { tier: Tier::Fenced, advice: Vec::new(), ..server.health() };
         health.facts.insert("masters", format!("{} of {all} answer", servers.len()));
         Ok(health)
     }
