@@ -24,7 +24,7 @@ const HOLDER: &str = "a-token-of-the-holder-of-the-lock";
 
 #[redis_test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_of_three_instances_are_served_in_order() {
-    const WAITERS: usize = 200;
+    const WAITERS: usize = 60;
     let redis = RedisServer::start().await;
     let services = three_on(&redis).await;
     hold(&services[0]).await;

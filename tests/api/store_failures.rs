@@ -159,7 +159,7 @@ async fn redis_down_at_start_is_used_once_up() {
 async fn paused_redis_is_an_unknown_outcome() {
     let redis = RedisServer::start().await;
     let mut config = config(&redis.url());
-    config.store_timeout_ms = 200;
+    config.store_timeout_ms = 3000;
     let service = Service::start_with(config).await;
     let lease = service.create("held", &json!({})).await;
     redis.pause();
