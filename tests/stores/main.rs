@@ -27,6 +27,7 @@ mod failover;
 mod full_disk;
 mod lock_conformance;
 mod lock_rules;
+mod lost_answers;
 mod mode_conformance;
 #[cfg(feature = "test-engines")]
 mod postgres;

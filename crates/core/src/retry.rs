@@ -9,6 +9,12 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout_at};
 
+/// How long one try of a step may take that no caller waits for.
+pub(crate) const TRY_LIMIT: Duration = Duration::from_secs(5);
+/// The pause between two tries of such a step.
+pub(crate) const PAUSE: Duration = Duration::from_millis(250);
+/// The longest pause between two tries of a step that is tried without an end.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// When a step whose answer was lost is undone again.
 const AFTER_LOST: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 
@@ -44,6 +50,22 @@ impl Retry {
             }
             sleep(pause).await;
         }
+    }
+}
+
+/// Tries a step until it succeeds, however long that takes. The pauses become longer.
+pub(crate) async fn until_done<T, E, F>(what: &'static str, mut step: impl FnMut() -> F) -> T
+where
+    E: Display,
+    F: Future<Output = Result<T, E>>,
+{
+    let mut pause = PAUSE;
+    loop {
+        let retry = Retry { try_limit: TRY_LIMIT, pause, limit: TRY_LIMIT };
+        if let Some(value) = retry.run(what, &mut step).await {
+            return value;
+        }
+        pause = (pause * 2).min(PAUSE_MAX);
     }
 }
 

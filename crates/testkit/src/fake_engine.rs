@@ -7,6 +7,8 @@
 //! replicate what clients rely on, and have [parts](FakeEngine::of_parts). A seed decides all of it. Clones are
 //! one engine: each store over a clone is a process, whose wall clock is its own.
 
+mod state;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,16 +16,15 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt as _};
-use keylatch_core::lock::FencingToken;
 use keylatch_core::store::{EntryLimits, StoreError, StoreHealth, StoreProfile, Tier};
 use keylatch_stores::conditional::{
-    Change, ConditionalStore, EngineTime, Key, Listing, Mark, Notice, ReadReply, Removal, Row,
-    TOGETHER, Timeline, Version, WriteReply,
+    Change, ConditionalStore, Key, Listing, Notice, ReadReply, Removal, Row, TOGETHER, Timeline,
+    Version, WriteReply,
 };
-use keylatch_stores::floor_row;
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
+use self::state::{Clock, State};
 use crate::Dice;
 
 /// How many notices wait for a store that is slow.
@@ -121,42 +122,6 @@ enum Hold {
     One,
 }
 
-#[derive(Debug)]
-struct State {
-    dice: Dice,
-    rows: BTreeMap<Vec<u8>, Row>,
-    /// What rows were before they were written last.
-    before: BTreeMap<Vec<u8>, Row>,
-    marked: BTreeSet<Vec<u8>>,
-    /// Until when a row is kept, and the last fencing token of each bucket, where it forgets rows by itself.
-    kept_until: BTreeMap<Vec<u8>, EngineTime>,
-    given: BTreeMap<u8, FencingToken>,
-    /// How many rows, or marks, were handed out.
-    looks: u64,
-    last_version: u128,
-    batches: u64,
-    clock: Clock,
-}
-
-/// Shows the time since 1970, and what a test did to it.
-#[derive(Debug)]
-struct Clock {
-    /// What it showed at `since`.
-    shown: EngineTime,
-    since: Instant,
-    is_stopped: bool,
-}
-
-impl Clock {
-    fn now(&self) -> EngineTime {
-        if self.is_stopped { self.shown } else { self.shown + self.since.elapsed() }
-    }
-
-    fn set(&mut self, shown: EngineTime) {
-        (self.shown, self.since) = (shown, Instant::now());
-    }
-}
-
 impl FakeEngine {
     /// An empty engine; it has to be made within a tokio runtime.
     pub fn new(faults: Faults, seed: u64) -> Self {
@@ -187,6 +152,7 @@ impl FakeEngine {
             last_version: 0,
             batches: 0,
             clock,
+            is_cut_off: false,
         };
         let notices = broadcast::Sender::new(BACKLOG);
         let (state, hold) = (Mutex::new(state), watch::Sender::new(Hold::No));
@@ -241,6 +207,11 @@ impl FakeEngine {
         notice
     }
 
+    /// Lets no call arrive any more, or lets them arrive again.
+    pub fn cut_off(&self, is_cut_off: bool) {
+        self.engine.state().is_cut_off = is_cut_off;
+    }
+
     /// Lets the next batch that arrives wait until [`Self::release_batch`].
     pub fn hold_next_batch(&self) {
         self.engine.hold.send_replace(Hold::Next);
@@ -281,6 +252,7 @@ impl FakeEngine {
 impl FakeEngine {
     async fn write_as(&self, changes: &[Change], unit: Unit) -> Result<WriteReply, StoreError> {
         let (engine, asked) = (&*self.engine, Instant::now());
+        engine.reach()?;
         engine.travel().await;
         if engine.happens(engine.faults.lost_batch) {
             return Err(lost("a batch"));
@@ -353,6 +325,11 @@ impl Engine {
         let mut state = self.state();
         let behind = Duration::from_secs(state.dice.below(self.faults.behind_seconds + 1));
         Arc::new(Timeline::of_wall_clock_behind(behind))
+    }
+
+    fn reach(&self) -> Result<(), StoreError> {
+        let cut = || StoreError::Unreachable("the fake engine is cut off".into());
+        if self.state().is_cut_off { Err(cut()) } else { Ok(()) }
     }
 
     async fn travel(&self) {
@@ -437,74 +414,6 @@ impl Engine {
     }
 }
 
-impl State {
-    /// Forgets the rows that nothing is in any more.
-    fn forget(&mut self) {
-        let now = self.clock.now();
-        let Self { kept_until, rows, marked, .. } = self;
-        kept_until.retain(|key, until| {
-            let is_kept = *until > now;
-            if !is_kept {
-                rows.remove(key);
-                marked.remove(key);
-            }
-            is_kept
-        });
-    }
-
-    /// The row of a key; of a floor what is known of its bucket.
-    fn row(&self, key: &Key, is_forgetful: bool) -> Option<Row> {
-        match key {
-            Key::Floor(bucket) if is_forgetful => {
-                self.given.get(bucket).and_then(|last| floor_row(*last).ok())
-            }
-            _ => self.rows.get(&key.to_bytes()).cloned(),
-        }
-    }
-
-    fn may_carry_out_strictly(&self, change: &Change) -> bool {
-        let found = self.rows.get(&change.key.to_bytes()).map(|row| row.version);
-        let last = self.given.get(&change.key.bucket()).copied().unwrap_or_default();
-        let is_above = change.outline.given.is_none_or(|given| given > last);
-        found == change.was && change.guard.allows(self.clock.now()) && is_above
-    }
-
-    fn may_carry_out(&self, change: &Change, has_clock: bool) -> bool {
-        let now = self.clock.now();
-        let found = self.rows.get(&change.key.to_bytes()).map(|row| row.version);
-        // A row that was removed may be written as if it were there.
-        let is_as_named = found == change.was || (has_clock && found.is_none());
-        is_as_named && if has_clock { change.guard.allows(now) } else { self.is_above(change) }
-    }
-
-    fn write(&mut self, change: &Change, has_clock: bool) -> Version {
-        let key = change.key.to_bytes();
-        self.last_version += 1;
-        let version = Version(self.last_version);
-        self.mark(&key, change.mark, has_clock);
-        let before = self.rows.insert(key.clone(), Row { version, value: change.value.clone() });
-        self.before.extend(before.map(|before| (key, before)));
-        version
-    }
-
-    /// Writes down that a row is marked: as it is from now on, or, as an engine of many nodes does, only
-    /// what changes.
-    fn mark(&mut self, key: &[u8], mark: Mark, is_absolute: bool) {
-        if mark.is && (is_absolute || !mark.was) {
-            self.marked.insert(key.to_vec());
-        } else if !mark.is && (is_absolute || mark.was) {
-            self.marked.remove(key);
-        }
-    }
-
-    /// Whether the floor of a new row is the one that the change names.
-    fn is_above(&self, change: &Change) -> bool {
-        change.above.as_ref().is_none_or(|(floor, version)| {
-            self.rows.get(&floor.to_bytes()).map(|row| row.version) == *version
-        })
-    }
-}
-
 #[expect(clippy::disallowed_methods, reason = "an engine takes its time")]
 async fn sleep(time: Duration) {
     tokio::time::sleep(time).await;
@@ -519,6 +428,7 @@ impl ConditionalStore for FakeEngine {
     async fn read(&self, keys: &[Key]) -> Result<ReadReply, StoreError> {
         let (engine, asked) = (&*self.engine, Instant::now());
         engine.check_part(keys.iter());
+        engine.reach()?;
         engine.travel().await;
         if engine.happens(engine.faults.failed_read) {
             return Err(lost("a read"));
@@ -539,6 +449,7 @@ impl ConditionalStore for FakeEngine {
 
     async fn peek(&self, keys: &[Key]) -> Result<ReadReply, StoreError> {
         let (engine, asked) = (&*self.engine, Instant::now());
+        engine.reach()?;
         engine.travel().await;
         let (rows, now) = {
             let mut state = engine.state();

@@ -2,8 +2,8 @@
 //! reads, what its waiters share, and how the service ends it when its caller no longer waits.
 //!
 //! An end that the store did not take is offered again behind the answer. A beginning whose answer
-//! was lost is abandoned, because its caller did not begin the work. Invariant: each is tried until
-//! the store answers or the lease is surely over. The tests of the layer and the campaign of keys
+//! was lost is abandoned, because its caller did not begin the work. Invariant: an end is tried until
+//! the store answers or the lease is surely over, an abandonment until the store answers. The tests of the layer and the campaign of keys
 //! hold it.
 
 use std::fmt;
@@ -18,16 +18,12 @@ use super::{
     RecordView, ResolveCommand, ResolveReply, RunEnd,
 };
 use crate::lock::{FencingToken, TokenHash};
-use crate::retry::{Retry, undo_lost};
+use crate::retry::{PAUSE, Retry, TRY_LIMIT, undo_lost, until_done};
 use crate::store::{Effect, Store, StoreError};
 use crate::task::BoxFuture;
 
 /// How long a task waits for the store's answer to a beginning that no caller waits for.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
-/// How long one try may take.
-const TRY_LIMIT: Duration = Duration::from_secs(5);
-/// The pause between two tries.
-const PAUSE: Duration = Duration::from_millis(250);
 
 /// What is to be done once.
 #[derive(Debug, Clone)]
@@ -189,10 +185,10 @@ impl RunEnding {
     }
 }
 
-/// Abandons a run under which nothing was done.
+/// Abandons a run under which nothing was done. It tries until the store has answered once, however long that takes: an
+/// engine that tells no time may carry the beginning out late, and nobody would end that run.
 pub(super) async fn abandon(store: Arc<dyn Store>, begin: Arc<BeginCommand>) {
-    let ending = RunEnding { key: begin.key, token: begin.token, end: None };
-    ending.finish(store, begin.lease).await;
+    until_done("an abandonment", || store.abandon(&begin.key, &begin.token)).await;
 }
 
 /// Abandons a beginning of which only the answer is known to be lost.

@@ -49,7 +49,7 @@ impl LockService {
         mut on_busy: impl FnMut(&Contention),
     ) -> Result<LastReply<T>, LockError> {
         let mut entry = self.join_waiters(may_return)?;
-        let (mut number, mut lost) = (request.command.attempt, None);
+        let (mut number, mut lost) = (request.command.attempt, None::<LostRound>);
         // Before the first round, or a wakeup in between would go unheard.
         let mut wakeups = request.target.wakeups(&*self.store, &request.command.token);
         loop {
@@ -58,6 +58,7 @@ impl LockService {
             let reply = self.attempt(&attempt).await;
             let pause = match &reply {
                 Ok(AcquireReply::Busy(contention)) => {
+                    lost.iter_mut().for_each(|lost| lost.is_overtaken = true);
                     entry.last = Some(Arc::clone(&attempt));
                     if T::most_ahead(contention) >= self.limits.each {
                         return Err(full_queue(lost, &attempt));
@@ -74,7 +75,9 @@ impl LockService {
                 // Nothing but its queue makes a lock so large.
                 Err(StoreError::TooLarge { .. }) => return Err(full_queue(lost, &attempt)),
                 Err(error) => {
-                    lost = (error.effect() == Effect::Unknown).then_some(sent).or(lost);
+                    if error.effect() == Effect::Unknown {
+                        lost = Some(LostRound { sent, is_overtaken: false });
+                    }
                     PAUSE_AFTER_ERROR
                 }
             };
@@ -114,17 +117,25 @@ fn round<T: Target>(request: &PendingAttempt<T>, attempt: Attempt) -> PendingAtt
     PendingAttempt { target: request.target.clone(), command }
 }
 
+/// An earlier round whose answer was lost.
+struct LostRound {
+    sent: Instant,
+    /// A later round has written the row, so the engine carries this one out no more.
+    is_overtaken: bool,
+}
+
 /// What a client reads that finds the queue full, unless an earlier round may have got the lock.
-fn full_queue<T>(lost: Option<Instant>, attempt: &PendingAttempt<T>) -> LockError {
+fn full_queue<T>(lost: Option<LostRound>, attempt: &PendingAttempt<T>) -> LockError {
     check_no_doubt(lost, attempt.command.ttl)
         .map_or_else(Into::into, |()| LockError::TooManyWaiters)
 }
 
-/// Returns `Lost` while an earlier round that was sent at `lost` may still hold the lock: its grant
-/// is withdrawn in the background and expires after `ttl` at the latest.
-fn check_no_doubt(lost: Option<Instant>, ttl: Ttl) -> Result<(), StoreError> {
+/// Returns `Lost` while an earlier round may hold the lock, or may come to hold it: its grant is withdrawn in the
+/// background. The TTL alone ends no doubt, because an engine that tells no time begins the lease when it carries the
+/// round out.
+fn check_no_doubt(lost: Option<LostRound>, ttl: Ttl) -> Result<(), StoreError> {
     match lost {
-        Some(sent) if sent.elapsed() < ttl.get() => {
+        Some(lost) if !lost.is_overtaken || lost.sent.elapsed() < ttl.get() => {
             Err(StoreError::Lost("the answer to an earlier attempt of the same request".into()))
         }
         _ => Ok(()),

@@ -1,29 +1,24 @@
 //! Withdrawing what an attempt got that no client reads.
 //!
 //! A client that goes away, a deadline and a lost answer each leave an attempt whose grant or queue
-//! entry has no reader. A task of the service withdraws it, and tries until the lease has expired by
-//! itself. A withdrawal names its attempt, so it never takes what a later attempt of the same token
+//! entry has no reader. A task of the service withdraws it, and tries until the store has answered once. A withdrawal names its attempt, so it never takes what a later attempt of the same token
 //! got. The tests of leaving and the campaigns hold it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use tokio::time::timeout;
 
 use super::target::{Reply, Target};
 use super::{AcquireCommand, AcquireReply};
-use crate::retry::{Retry, undo_lost};
+use crate::retry::{undo_lost, until_done};
 use crate::store::{Effect, Store, StoreError};
 use crate::task::BoxFuture;
 
 /// How long a task waits for the store's answer to an acquire that no caller waits for.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
-/// How long one try of a withdrawal may take.
-const TRY_LIMIT: Duration = Duration::from_secs(5);
-/// The pause between two tries.
-const PAUSE: Duration = Duration::from_millis(250);
+
 /// An attempt that may have got something.
 #[derive(Debug, Clone)]
 pub(super) struct PendingAttempt<T> {
@@ -58,25 +53,15 @@ pub(super) async fn withdraw_grant<T: Target>(
     attempt: Arc<PendingAttempt<T>>,
     withdrawn: Arc<AtomicU64>,
 ) {
-    if withdraw(store, attempt).await {
-        withdrawn.fetch_add(1, Ordering::Relaxed);
-    }
+    withdraw(store, attempt).await;
+    withdrawn.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Withdraws what an attempt may have got, trying until the lease has expired by itself.
-/// Whether the store answered.
-pub(super) async fn withdraw<T: Target>(
-    store: Arc<dyn Store>,
-    attempt: Arc<PendingAttempt<T>>,
-) -> bool {
+/// Withdraws what an attempt may have got. It tries until the store has answered once, however long that takes: an
+/// engine that tells no time may carry the attempt out late, and its lease lasts from then.
+pub(super) async fn withdraw<T: Target>(store: Arc<dyn Store>, attempt: Arc<PendingAttempt<T>>) {
     let PendingAttempt { target, command } = &*attempt;
-    let retry = Retry { try_limit: TRY_LIMIT, pause: PAUSE, limit: command.ttl.get() };
-    let step = || target.withdraw(&*store, command);
-    let answered = retry.run("a withdrawal", step).await.is_some();
-    if !answered {
-        tracing::warn!("a lost grant could not be withdrawn and was left to expire");
-    }
-    answered
+    until_done("a withdrawal", || target.withdraw(&*store, command)).await;
 }
 
 /// Withdraws an attempt of which only the answer is known to be lost.
@@ -84,6 +69,5 @@ pub(super) async fn withdraw_lost<T: Target>(
     store: Arc<dyn Store>,
     attempt: Arc<PendingAttempt<T>>,
 ) {
-    let withdraw = || withdraw(Arc::clone(&store), Arc::clone(&attempt)).map(drop);
-    undo_lost(withdraw).await;
+    undo_lost(|| withdraw(Arc::clone(&store), Arc::clone(&attempt))).await;
 }
