@@ -34,6 +34,10 @@ pub(crate) trait Entry:
     fn live(&self, moment: &Moment) -> Self;
     /// Whether that differs from what it said when it was written.
     fn is_stale(&self, moment: &Moment) -> bool;
+    /// Whether something in it has ended by itself, be it to be written down or not.
+    fn has_lapsed(&self, moment: &Moment) -> bool {
+        self.is_stale(moment)
+    }
     /// The times at which something in it ends by itself.
     fn ends(&self) -> impl Iterator<Item = Duration>;
     /// The last fencing token that it gave.
@@ -125,6 +129,10 @@ impl Entry for RecordState {
 
     fn bucket(key: &RecordKey) -> u8 {
         key.bucket()
+    }
+
+    fn has_lapsed(&self, moment: &Moment) -> bool {
+        self.is_stale(moment) || self.is_interrupted(moment)
     }
 
     fn new_wakeups(_: &RecordKey, _: &Self, _: &Self) -> Vec<(LockName, TokenHash)> {

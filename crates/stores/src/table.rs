@@ -151,6 +151,7 @@ type LockedShards<'a> = BTreeMap<u8, MutexGuard<'a, Shard>>;
 pub(super) struct SetStep {
     pub(super) reply: SetReply,
     pub(super) changes: Vec<(LockName, LockState)>,
+    cause: ChangeCause,
 }
 
 /// What a command comes to: its reply, and the entry's new state if it changed.
@@ -158,6 +159,25 @@ pub(super) struct SetStep {
 pub(super) struct Step<E: Entry> {
     pub(super) reply: E::Reply,
     pub(super) change: Option<E>,
+    cause: ChangeCause,
+}
+
+/// Why a step has changes, or may have in a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum ChangeCause {
+    /// It has none.
+    None,
+    /// Something has ended by itself. A change that is on its way may have been made before that end.
+    Lapse,
+    Command,
+}
+
+/// The reply to a command that changes nothing.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) reply: Reply,
+    /// Something of the entry has ended by itself, and nobody has written that down.
+    pub(super) has_lapsed: bool,
 }
 
 impl Table {
@@ -185,42 +205,45 @@ impl Table {
     }
 
     /// The reply to a command that would change nothing; `None` where it would.
-    pub(super) fn refuse(&self, command: &Command) -> Option<Reply> {
-        match command {
+    pub(super) fn refuse(&self, command: &Command) -> Option<Refusal> {
+        let (reply, cause) = match command {
             Command::Lock(name, command) => {
-                self.consider::<LockState>(name, command).map(Reply::Lock)
+                let Step { reply, cause, .. } = self.consider::<LockState>(name, command);
+                (Reply::Lock(reply), cause)
             }
             Command::Set(set, command) => {
                 let step = self.step_of_set(&self.shards_of(set), set, command);
-                step.changes.is_empty().then_some(Reply::Set(step.reply))
+                (Reply::Set(step.reply), step.cause)
             }
             Command::Record(key, command) => {
-                self.consider::<RecordState>(key, command).map(Reply::Record)
+                let Step { reply, cause, .. } = self.consider::<RecordState>(key, command);
+                (Reply::Record(reply), cause)
             }
-        }
+        };
+        let has_lapsed = cause == ChangeCause::Lapse;
+        (cause != ChangeCause::Command).then_some(Refusal { reply, has_lapsed })
     }
 
     fn run<E: TableEntry>(&self, key: &E::Key, command: &E::Command) -> E::Reply {
         let mut shard = self.shard(E::bucket(key));
         let moment = self.moment(shard.last_fencing_token);
-        let Step { reply, change } = step(E::all(&shard).get(key), key, command, &moment);
+        let Step { reply, change, .. } = step(E::all(&shard).get(key), key, command, &moment);
         let wakeups = change.map(|state| self.put(&mut shard, key, state)).unwrap_or_default();
         drop(shard);
         self.wake(wakeups);
         reply
     }
 
-    fn consider<E: TableEntry>(&self, key: &E::Key, command: &E::Command) -> Option<E::Reply> {
+    fn consider<E: TableEntry>(&self, key: &E::Key, command: &E::Command) -> Step<E> {
         let shard = self.shard(E::bucket(key));
         let moment = self.moment(shard.last_fencing_token);
-        let Step { reply, change } = step(E::all(&shard).get(key), key, command, &moment);
-        change.is_none().then_some(reply)
+        step(E::all(&shard).get(key), key, command, &moment)
     }
 
     /// The step is one, because all shards are locked before it and until its end.
     fn run_set(&self, set: &LockSet, command: &SetCommand) -> SetReply {
         let mut shards = self.shards_of(set);
-        let SetStep { reply, changes } = self.step_of_set(&shards, set, command);
+        let SetStep { reply, changes, .. } = self.step_of_set(&shards, set, command);
         let mut wakeups = Vec::new();
         for (name, state) in changes {
             if let Some(shard) = shards.get_mut(&name.bucket()) {
@@ -401,16 +424,27 @@ impl Shard {
     }
 }
 
-/// One step of the rules on an entry that is in this state, or in none.
+/// One step of the rules on an entry that is in this state, or in none. What has ended by itself is a change too, so that
+/// it does not come back once a client was told of the end.
 pub(super) fn step<E: Entry>(
     state: Option<&E>,
     key: &E::Key,
     command: &E::Command,
     moment: &Moment,
 ) -> Step<E> {
-    let live = state.map(|state| state.live(moment)).unwrap_or_default();
-    let (after, reply) = live.apply(key, command, moment);
-    Step { reply, change: (after != live).then_some(after) }
+    let none = E::default();
+    let before = state.unwrap_or(&none);
+    let (after, reply) = before.apply(key, command, moment);
+    let cause = cause_of(before, &after, moment);
+    Step { reply, change: (after != *before).then_some(after), cause }
+}
+
+fn cause_of<E: Entry>(before: &E, after: &E, moment: &Moment) -> ChangeCause {
+    match before.has_lapsed(moment) {
+        true if *after == before.live(moment) => ChangeCause::Lapse,
+        false if after == before => ChangeCause::None,
+        _ => ChangeCause::Command,
+    }
 }
 
 /// One step of the rules on all locks of a set, which `member` gives with their moments.
@@ -421,9 +455,10 @@ pub(super) fn step_of_set(
 ) -> SetStep {
     let members: Vec<_> = set.names().iter().map(member).collect();
     let (after, reply) = command.apply(set, &members);
-    let changes =
-        set.names().iter().zip(&members).zip(after).filter_map(|((name, member), after)| {
-            (after != member.state.live(&member.moment)).then(|| (name.clone(), after))
-        });
-    SetStep { changes: changes.collect(), reply }
+    let steps = || set.names().iter().zip(&members).zip(&after);
+    let causes = steps().map(|((_, it), after)| cause_of(&it.state, after, &it.moment));
+    let cause = causes.max().unwrap_or(ChangeCause::None);
+    let changes = steps().filter(|((_, it), after)| **after != it.state);
+    let changes = changes.map(|((name, _), after)| (name.clone(), after.clone())).collect();
+    SetStep { changes, reply, cause }
 }

@@ -88,6 +88,11 @@ impl RecordState {
         })
     }
 
+    /// Whether a run is under way whose lease is over, whatever that leaves behind.
+    pub fn is_interrupted(&self, moment: &Moment) -> bool {
+        self.record.as_ref().is_some_and(|record| record.is_interrupted(moment.now))
+    }
+
     /// The times at which something in the state ends by itself: the lease of a run, and the record.
     pub fn ends(&self) -> impl Iterator<Item = Duration> {
         let record = self.record.iter();

@@ -70,7 +70,7 @@ impl<'a> Batch<'a> {
 
     fn step<E: BatchEntry>(&mut self, key: &E::Key, command: &E::Command) -> E::Reply {
         let (state, moment) = self.look::<E>(key);
-        let Step { reply, change } = step(Some(&state), key, command, &moment);
+        let Step { reply, change, .. } = step(Some(&state), key, command, &moment);
         if let Some(after) = change {
             self.change(key, after, moment.last_fencing_token);
         }
@@ -81,7 +81,7 @@ impl<'a> Batch<'a> {
     fn step_of_set(&mut self, set: &LockSet, command: &SetCommand) -> SetReply {
         let now = self.table.now();
         let mut last = BTreeMap::new();
-        let SetStep { reply, changes } = step_of_set(set, command, |name| {
+        let SetStep { reply, changes, .. } = step_of_set(set, command, |name| {
             let (state, moment) = self.look::<LockState>(name);
             last.insert(name.clone(), moment.last_fencing_token);
             SetMember { state, moment: Moment { now, ..moment } }

@@ -1,7 +1,7 @@
 //! The default store: locks and records in one process, on disk before they are answered.
 //!
-//! The [`Table`] in memory serves every refusal, and every read but that of a long answer, which stays on disk
-//! (`answers.rs`). A change goes to the writer
+//! The [`Table`] in memory serves refusals and reads: not that of a long answer, which stays on disk
+//! (`answers.rs`), and not what depends on an end by time that is not on disk yet. A change goes to the writer
 //! (`writer.rs`), which runs a batch of commands against the table, writes one transaction, syncs once,
 //! and only then makes it the table's and answers. Invariant: the table never says what the disk does
 //! not. While that is in doubt, after a failed commit, everything goes through the writer, which
@@ -32,7 +32,7 @@ use tokio::task::yield_now;
 
 use crate::OpenError;
 use crate::ruled::{Executor, Ruled};
-use crate::table::{Sweep, Table};
+use crate::table::{Refusal, Sweep, Table};
 use batch::SweptKeys;
 use directory::{Directory, Medium};
 use engine::Engine;
@@ -120,20 +120,28 @@ fn has_aged(state: &RecordState, from: Duration, to: Duration) -> bool {
 
 impl Executor for Embedded {
     /// Answers from memory what changes nothing and shows no answer that is on disk. While the table may
-    /// lack what the disk has, everything goes to the writer, which settles that first.
+    /// lack what the disk has, everything goes to the writer, which settles that first. So does what depends on an end
+    /// that nobody has written down yet: a batch that is on its way may have been before it. The disk keeps the end then,
+    /// if it can keep anything.
     async fn run(&self, command: Command) -> Result<Reply, StoreError> {
-        if self.writer.is_certain()
-            && !command.is_undo()
-            && let Some(reply) = self.table.refuse(&command)
-        {
-            return match (command, reply) {
+        let may_refuse = self.writer.is_certain() && !command.is_undo();
+        match may_refuse.then(|| self.table.refuse(&command)).flatten() {
+            None => self.writer.run(command).await,
+            Some(Refusal { has_lapsed: true, .. }) => {
+                match self.writer.run(command.clone()).await {
+                    Err(error @ StoreError::Refused(_)) => {
+                        self.table.refuse(&command).map(|refusal| refusal.reply).ok_or(error)
+                    }
+                    answer => answer,
+                }
+            }
+            Some(Refusal { reply, .. }) => match (command, reply) {
                 (Command::Record(key, command), Reply::Record(reply)) if reply.has_stub() => {
                     self.writer.read(key, command).await
                 }
                 (_, reply) => Ok(reply),
-            };
+            },
         }
-        self.writer.run(command).await
     }
 
     async fn list(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError> {

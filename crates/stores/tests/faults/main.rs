@@ -18,6 +18,7 @@ mod damage;
 mod dice;
 mod disk;
 mod hanging;
+mod lapses;
 mod leader;
 mod power;
 mod requests;

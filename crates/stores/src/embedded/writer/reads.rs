@@ -95,7 +95,7 @@ impl Committer {
         let state = state.map_err(|error| StoreError::Refused(error.into()))?;
         // It may have expired meanwhile.
         let (_, moment) = self.table.look::<RecordState>(key);
-        let Step { reply, change } = step(Some(&state), key, command, &moment);
+        let Step { reply, change, .. } = step(Some(&state), key, command, &moment);
         Ok(change.is_none().then(|| (Reply::Record(reply), state.kept_bytes())))
     }
 }
