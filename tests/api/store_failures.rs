@@ -5,7 +5,8 @@
 
 use std::time::{Duration, Instant};
 
-use keylatch_testkit::{Answer, RedisServer, Service, config, eventually};
+use keylatch::config::Config;
+use keylatch_testkit::{Answer, Proxy, RedisServer, Service, config, eventually};
 use reqwest::Method;
 use serde_json::json;
 
@@ -267,6 +268,34 @@ async fn instances_share_the_locks_of_one_redis() {
     );
     assert_eq!(two.release("deploy", &lease.token()).await.status, 204);
     one.look("deploy").await.is_problem(404, "lock-not-held");
+}
+
+/// What Redis was asked before it stood still is answered when it serves again, and tells the service of a clock that
+/// may be seconds ahead by then.
+#[tokio::test]
+async fn refusal_is_told_at_once_after_redis_stood_still() {
+    let redis = RedisServer::start().await;
+    let proxy = Proxy::start(redis.address()).await;
+    // Two of its requests are over before a call of the store is.
+    let config = Config { store_timeout_ms: 2000, ..config(&proxy.url()) };
+    let (service, other) = (Service::start_with(config).await, Service::start(&redis.url()).await);
+    load_scripts(&service).await;
+    // Long enough for the service to look for another reading of the clock.
+    assert_eq!(other.create("busy", &json!({})).await.status, 201);
+    other.create("busy", &json!({"wait_ms": 1500})).await.is_problem(409, "lock-held");
+    proxy.stall();
+    for name in ["one", "two"] {
+        service.create(name, &json!({})).await.is_problem(503, "store-unavailable");
+    }
+    proxy.forward();
+    let lease = other.create("deploy", &json!({"ttl_ms": 3000})).await;
+    assert_eq!(lease.status, 201, "{lease:?}");
+    let refused = eventually(async || {
+        let refused = service.create("deploy", &json!({})).await;
+        (refused.status != 503).then_some(refused)
+    })
+    .await;
+    refused.is_problem(409, "lock-held");
 }
 
 #[tokio::test]

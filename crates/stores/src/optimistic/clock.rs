@@ -27,8 +27,6 @@ const DRIFT: Duration = Duration::from_millis(5);
 #[derive(Debug, Default)]
 pub(super) struct EngineClock {
     sample: Option<Sample>,
-    /// What the estimate showed last.
-    latest: EngineTime,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -52,18 +50,13 @@ impl EngineClock {
         if self.sample.is_none_or(is_better) {
             self.sample = Some(sample);
         }
-        if is_set {
-            // The estimate so far was of the clock before.
-            self.latest = EngineTime::ZERO;
-        }
     }
 
-    /// What the clock shows now; `None` before the first answer. It does not go back when a better sample
-    /// shows that it was ahead, and waits; only a clock that was set back takes it along.
-    pub(super) fn now(&mut self) -> Option<EngineTime> {
+    /// What the clock shows now; `None` before the first answer. It goes back when a better sample shows that it was
+    /// ahead: the answer to what an engine that stood still was asked before may put it ahead by seconds.
+    pub(super) fn now(&self) -> Option<EngineTime> {
         let sample = self.sample?;
-        self.latest = self.latest.max(sample.shown + sample.sent.elapsed());
-        Some(self.latest)
+        Some(sample.shown + sample.sent.elapsed())
     }
 
     /// The guard of a decision by the estimate. A clock that does not show yet what it must show by now was set
@@ -131,6 +124,23 @@ mod tests {
             let engine = start + Duration::from_millis(shown);
             assert!(clock.at_least().is_some_and(|least| least <= engine), "{shown}");
             assert!(clock.now().is_some_and(|now| now >= engine), "{shown}");
+        }
+    }
+
+    /// The only fresh sample after a stall has the stall as its round trip, until the next answer comes.
+    #[tokio::test(start_paused = true)]
+    async fn estimate_is_no_more_ahead_after_a_stall_than_the_next_round_trip() {
+        let mut clock = EngineClock::default();
+        let (start, begun) = (Duration::from_secs(1000), Instant::now());
+        for (pause, round_trip) in [(0, 2), (1000, 4700), (0, 2)] {
+            tokio::time::advance(Duration::from_millis(pause)).await;
+            let sent = Instant::now();
+            // The engine looked at its clock when it had the request, and then stood still.
+            let shown = start + begun.elapsed();
+            tokio::time::advance(Duration::from_millis(round_trip)).await;
+            clock.note(shown, sent);
+            let ahead = clock.now().map(|now| now - (start + begun.elapsed()));
+            assert!(ahead <= Some(Duration::from_millis(round_trip)), "{ahead:?} ahead");
         }
     }
 
