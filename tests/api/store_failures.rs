@@ -298,6 +298,33 @@ async fn refusal_is_told_at_once_after_redis_stood_still() {
     refused.is_problem(409, "lock-held");
 }
 
+/// The instance that granted it remembers the grant, and Redis has forgotten it.
+#[tokio::test]
+async fn grant_that_another_instance_released_is_not_recorded_as_expired() {
+    let redis = RedisServer::start().await;
+    let (one, two) = (Service::start(&redis.url()).await, Service::start(&redis.url()).await);
+    let first = one.create("deploy", &json!({"ttl_ms": 1000})).await;
+    assert_eq!(two.release("deploy", &first.token()).await.status, 204);
+    redis.advance(Duration::from_secs(2));
+    let second = one.create("deploy", &json!({"ttl_ms": 1000})).await;
+    assert_eq!(second.status, 201, "{second:?}");
+    redis.advance(Duration::from_secs(2));
+    // The second one expires, which the other instance sees.
+    assert_eq!(two.create("deploy", &json!({})).await.status, 201);
+    let history = two.get("/v1/locks/deploy/history").await;
+    let ended: Vec<_> = history.json["ends"].as_array().unwrap().iter().collect();
+    assert_eq!(ended.len(), 1, "{history:?}");
+    assert_eq!(ended[0]["fencing_token"], second.json["fencing_token"], "{history:?}");
+    let counted = async |service: &Service| {
+        let metrics = service.get("/metrics").await.text;
+        let expiries = |line: &&str| line.starts_with("keylatch_lock_expiries_total ");
+        metrics.lines().find(expiries).map(ToOwned::to_owned)
+    };
+    assert_eq!(counted(&one).await.as_deref(), Some("keylatch_lock_expiries_total 0"));
+    let seen = async || (counted(&two).await? == "keylatch_lock_expiries_total 1").then_some(());
+    eventually(seen).await;
+}
+
 #[tokio::test]
 async fn removed_expiry_prolongs_no_lease() {
     let (redis, service) = Service::on_redis().await;

@@ -308,3 +308,51 @@ fn key_has_one_write_under_way() {
         assert_eq!(store.profile().conflicts, 0, "its own writes meet");
     });
 }
+
+/// What one process remembers of a lock that another released is no lease that expired, and a lease that did expire is
+/// seen as such by a process that never knew it.
+#[test]
+fn grant_that_another_process_released_has_not_expired() {
+    for make in [FakeEngine::new, FakeEngine::without_clock, FakeEngine::forgetful] {
+        stopped().block_on(async {
+            let engine = make(DEAF, seed());
+            let [one, other] = [(); 2].map(|()| optimistic(engine.clone()));
+            let mut ends = one.subscribe(Topic::Ends);
+            let (name, set) = (name("a"), set(["b", "c"]));
+            let (token, _) = grant(&*one, &name, lease()).await;
+            let of_set = new_token();
+            one.acquire_set(&set, command(of_set, lease())).await.unwrap();
+            assert_eq!(other.release(&name, &token).await.unwrap(), ReleaseReply::Released);
+            assert!(other.release_set(&set, &of_set).await.unwrap().lost.is_empty());
+            pass(LEASE + Duration::from_secs(1)).await;
+            for name in [&name, &set.names()[0], &set.names()[1]] {
+                grant(&*one, name, Ttl::DEFAULT).await;
+                assert_eq!(one.recall(name).await.unwrap(), [], "{name}");
+            }
+            let ended = timeout(Duration::from_secs(1), ends.next()).await;
+            assert!(ended.is_err(), "a released lease expired: {ended:?}");
+        });
+    }
+}
+
+#[test]
+fn lease_that_expired_is_seen_to_have_by_the_next_process() {
+    for make in [FakeEngine::new, FakeEngine::without_clock, FakeEngine::forgetful] {
+        stopped().block_on(async {
+            let engine = make(DEAF, seed());
+            let [one, other] = [(); 2].map(|()| optimistic(engine.clone()));
+            let mut ends = other.subscribe(Topic::Ends);
+            let (_, fencing_token) = grant(&*one, &name("a"), lease()).await;
+            // A process that has no clock of the engine counts from when it saw the lease.
+            drop(other.acquire(&name("a"), command(new_token(), lease())).await);
+            pass(LEASE + Duration::from_secs(9)).await;
+            grant(&*other, &name("a"), Ttl::DEFAULT).await;
+            let history = other.recall(&name("a")).await.unwrap();
+            assert_eq!(
+                history.iter().map(|end| end.fencing_token).collect::<Vec<_>>(),
+                [fencing_token]
+            );
+            timeout(Duration::from_secs(1), ends.next()).await.expect("the expiry is reported");
+        });
+    }
+}

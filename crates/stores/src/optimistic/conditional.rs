@@ -89,8 +89,7 @@ pub trait ConditionalStore: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Whether the engine itself removes a row when the row's [`Outline`] says that nothing is in it any
-    /// more, and judges itself whether a fencing token is above all that its bucket gave. A row that it
+    /// Whether the engine itself removes a row by the time that the row's [`Outline`] says, and judges itself whether a fencing token is above all that its bucket gave. A row that it
     /// removed is not there: it has no version. A floor reads as a [`floor_row`](crate::floor_row) then, none is written, and
     /// nothing is swept.
     fn forgets(&self) -> bool {
@@ -286,7 +285,7 @@ impl TurnMark {
 pub struct Outline {
     /// The fencing token that the change gives, if it gives one.
     pub given: Option<FencingToken>,
-    /// Until when anything is in the row; zero for a row that nothing is in.
+    /// Until when the row is kept, some time after all in it has ended; zero for a row that nothing is in.
     pub lasts: EngineTime,
     /// Whether a client relies on the change once it is answered: a grant, for one.
     pub is_promise: bool,

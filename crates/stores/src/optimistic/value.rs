@@ -34,6 +34,10 @@ const STAMPED_FORMAT: u8 = 4;
 /// How long after a decision an engine may carry it out.
 pub(super) const DECISION_LASTS: Duration = Duration::from_secs(2);
 
+/// How long an engine that forgets rows keeps one after all in it has ended: longer than a process remembers a row. So
+/// a step finds there how a lease ended, and a row that is gone was emptied by another process.
+pub(super) const ROW_LINGERS: Duration = Duration::from_secs(15);
+
 /// A kind of entry that rows hold.
 pub(crate) trait Kind: Entry {
     /// What the bytes of every key of the kind begin with.
@@ -290,7 +294,7 @@ impl<E: Kind> Draft<'_, E> {
 
     /// What the engine may know of the new value.
     pub(super) fn outline(&self, key: &E::Key) -> Outline {
-        let kept = self.state.kept_until().unwrap_or_default();
+        let kept = self.state.kept_until().map_or(Duration::ZERO, |end| end + ROW_LINGERS);
         // For as long as the other command may still be carried out.
         let undone = self.moment.now + 2 * DECISION_LASTS;
         let turns = E::new_wakeups(key, &self.before.state, &self.state);
@@ -404,11 +408,6 @@ impl<E: Kind> Value<E> {
     /// The entry at `now`.
     pub(crate) fn live(&self, now: EngineTime) -> E {
         self.state.live(&Moment { last_fencing_token: self.last, ..moment_at(now) })
-    }
-
-    /// Whether all that was under the key has ended by `now`.
-    pub(super) fn is_over(&self, now: EngineTime) -> bool {
-        self.state.kept_until().is_some_and(|end| end <= now)
     }
 
     /// Whether nothing has been under the key for `idle` at `now`.

@@ -49,7 +49,8 @@ const REMEMBERED: usize = 16 * 1024;
 /// How many of its writes a process remembers.
 const OWN: NonZero<usize> = NonZero::new(4096).unwrap();
 /// For how long a row counts as what the engine has. A sweep removes only rows that nothing changed for
-/// longer, so a row that is removed is the one that is remembered.
+/// longer, so a row that is removed is the one that is remembered; an engine that forgets rows
+/// [keeps](super::value::ROW_LINGERS) them longer.
 const REMEMBERED_FOR: Duration = Duration::from_secs(10);
 /// How many commands the task takes at once.
 const ARRIVALS: usize = 1024;
@@ -87,15 +88,13 @@ pub(super) struct LastRow<E> {
     pub(super) version: Option<Version>,
     pub(super) value: Value<E>,
     pub(super) seen: Instant,
-    /// It was still there although all that was in it had ended.
-    pub(super) outlived: bool,
     pub(super) state: LastRowState,
 }
 
 impl<E> LastRow<E> {
     /// A row as the engine had it at `seen`.
     pub(super) fn new(version: Option<Version>, value: Value<E>, seen: Instant) -> Self {
-        Self { version, value, seen, outlived: false, state: LastRowState::Current }
+        Self { version, value, seen, state: LastRowState::Current }
     }
 }
 
@@ -336,7 +335,7 @@ impl<E: Kind> Worker<E> {
     }
 
     /// What the engine's clock shows now; `None` before it was read.
-    pub(super) fn now(&mut self) -> Option<EngineTime> {
+    pub(super) fn now(&self) -> Option<EngineTime> {
         match self.engine.timeline() {
             Some(timeline) => Some(timeline.now()),
             None => self.clock.now(),
@@ -352,11 +351,7 @@ impl<E: Kind> Worker<E> {
         }
         let forgets = self.engine.forgets();
         let (version, before) = match row {
-            Some(row) => {
-                let is_there = !forgets || row.outlived || !row.value.is_over(now);
-                let version = row.version.filter(|_| is_there);
-                (version, row.value.clone())
-            }
+            Some(row) => (row.version, row.value.clone()),
             None => {
                 // What was read is forgotten, because another process changed it since.
                 if let Some(slot) = self.slots.get_mut(key) {
@@ -504,9 +499,7 @@ impl<E: Kind> Worker<E> {
             // A peek that is behind what this process knows.
             Ok(_) if covered == 0 && self.is_known_past(&key, version) => {}
             Ok(value) => {
-                let outlived = value.is_over(now);
-                let seen = LastRow { outlived, ..LastRow::new(version, value, sent) };
-                self.learn(&key, seen, is_heard, now);
+                self.learn(&key, LastRow::new(version, value, sent), is_heard, now);
                 if let Some(slot) = self.slots.get_mut(&key) {
                     slot.covered = (covered, now);
                 }
