@@ -118,6 +118,22 @@ async fn possible_holder_on_down_nodes_is_an_unknown_outcome() {
     assert_eq!(error.effect(), Effect::NotExecuted, "{error:?}");
 }
 
+/// Two of the four nodes that answer hold the lock for another token, and so may the one that is down.
+#[tokio::test]
+async fn wrong_token_is_not_told_that_a_lock_is_free_which_another_may_hold() {
+    let mut nodes = RedlockNodes::start().await;
+    let store = open_redlock(&nodes.config_with_silent_nodes()).await;
+    for node in &nodes[..3] {
+        put_lock(node, "one", 9, 0).await;
+    }
+    let renew = async || store.renew(&name("a"), &token("two"), ttl(TTL)).await;
+    assert_eq!(renew().await.unwrap(), RenewReply::Lost(LockLoss::Mismatch));
+    nodes[0].kill().await;
+    assert_eq!(renew().await.unwrap_err().effect(), Effect::NotExecuted);
+    assert!(store.release(&name("a"), &token("two")).await.is_err());
+    assert!(store.look(&name("a")).await.is_err());
+}
+
 #[tokio::test]
 async fn proposed_fencing_token_is_an_unknown_outcome() {
     let nodes = RedlockNodes::start().await;

@@ -21,7 +21,7 @@ use super::command::{
     AcquireAttempt, Ballot, LockReport, NodeCommand, NodeGrant, Promise, Proposal, ReleaseCommand,
 };
 use super::round::{Nodes, Round};
-use super::tally::{AcquireDecision, Tally, no_quorum, time_at_quorum, with_same_accept};
+use super::tally::{AcquireDecision, Decision, Tally, no_quorum, time_at_quorum, with_same_accept};
 use crate::redis::script;
 use keylatch_core::lock::{
     AcquireReply, Contention, FencingToken, Holding, Lease, LockLoss, LockName, RenewReply,
@@ -281,7 +281,9 @@ fn not_renewed(
     if tally.strongest_competitor().len() >= nodes.quorum {
         return Ok(RenewReply::Lost(LockLoss::Mismatch));
     }
-    if tally.own_count() + tally.missing() < nodes.quorum {
+    // Neither this token nor another one can have a quorum with the nodes that did not vote.
+    let may_be_own = tally.own_count() + tally.missing() >= nodes.quorum;
+    if !may_be_own && tally.decision() == Decision::NotHeld {
         return Ok(RenewReply::Lost(LockLoss::NotHeld));
     }
     Err(no_quorum(tally.reports.len(), nodes.all.len(), maybe_renewed, None))
