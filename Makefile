@@ -415,13 +415,26 @@ etcd:
 		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy etcd-server; \
 	}
 
-zookeeper:
+# Debian's, which is an old one, and beside it the version that the tests run.
+zookeeper: target/zookeeper/done
 	@command -v java >/dev/null && test -f /usr/share/java/zookeeper.jar || { \
 		echo "installing ZooKeeper and a JRE (Debian packages zookeeper, default-jre-headless)"; \
 		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
 		$$sudo apt-get update -q && \
 		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy zookeeper default-jre-headless; \
 	}
+
+target/zookeeper/done: crates/testkit/zookeeper/pom.xml
+	@command -v mvn >/dev/null || { \
+		echo "installing Maven (Debian package maven)"; \
+		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
+		$$sudo apt-get update -q && \
+		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy --no-install-recommends maven; \
+	}
+	@rm -rf $(@D)
+	mvn -q -B -f $< org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
+		-DoutputDirectory=$(CURDIR)/$(@D)
+	@touch $@
 
 # Another browser of its family will do: make test-all CHROMIUM=google-chrome
 CHROMIUM ?= chromium

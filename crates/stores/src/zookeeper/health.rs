@@ -1,9 +1,10 @@
 //! What an ensemble is, asked of its members.
 //!
 //! A client learns nothing of the servers' version from the protocol; the command `srvr` says it, which every
-//! member answers whatever its `4lw.commands.whitelist` says. A member that is down says nothing, so the
-//! version is a fact for people and decides nothing. The tier is that of what ZooKeeper promises: a majority has a write on disk before
-//! it is answered.
+//! member answers whatever its `4lw.commands.whitelist` says. A member that is down says nothing. The tier is that of
+//! what ZooKeeper promises, `strict`: a majority has a write on disk before it is answered. It is `fenced` where a member
+//! says a version that is known to lose such writes: a write that is lost is one that the next leader did not have, and
+//! the fencing token decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -43,7 +44,8 @@ pub(super) async fn health(members: &[(String, u16)]) -> StoreHealth {
     ]);
     let advice: BTreeSet<_> =
         members.iter().filter_map(|member| advice_on(&member.version)).collect();
-    StoreHealth { tier: Tier::Strict, facts, advice: advice.into_iter().collect(), is_full: false }
+    let tier = if advice.is_empty() { Tier::Strict } else { Tier::Fenced };
+    StoreHealth { tier, facts, advice: advice.into_iter().collect(), is_full: false }
 }
 
 async fn read_status(host: &str, port: u16) -> Option<Member> {

@@ -25,9 +25,12 @@ use crate::signal::send;
 use crate::store_time::pass_for_store;
 use crate::{Proxy, eventually, started};
 
-/// Where Debian has ZooKeeper, and what it needs for TLS besides what it names itself.
-const JARS: &str = "/usr/share/java/zookeeper.jar:/usr/share/java/netty-codec.jar:\
-    /usr/share/java/netty-resolver.jar:/usr/share/java/netty-transport-native-unix-common.jar";
+/// The ZooKeeper of the tests: `make zookeeper` brings it.
+const JARS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/zookeeper/*");
+/// It is there whole.
+const MARK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/zookeeper/done");
+/// Debian's, 3.8.0.
+const OLD_JARS: &str = "/usr/share/java/zookeeper.jar";
 /// What a test's server is run with: `-Xrs` lets signals end it, and the rest lets it start soon.
 const JVM: [&str; 6] = [
     "-Xrs",
@@ -53,6 +56,7 @@ pub struct ZookeeperServer {
     port: u16,
     directory: TempDir,
     environment: Environment,
+    jars: &'static str,
 }
 
 impl ZookeeperServer {
@@ -69,18 +73,32 @@ impl ZookeeperServer {
 
     /// The same with more settings, a line each.
     pub async fn start_with(settings: &str) -> Self {
-        let server = Self::spawn(free_port(), settings, 1, Vec::new());
+        let server = Self::spawn(free_port(), settings, 1, Vec::new(), JARS);
         server.serves().await;
         server
     }
 
-    fn spawn(port: u16, settings: &str, number: usize, environment: Environment) -> Self {
+    /// A server of Debian's old version.
+    pub async fn start_old() -> Self {
+        let server = Self::spawn(free_port(), "", 1, Vec::new(), OLD_JARS);
+        server.serves().await;
+        server
+    }
+
+    fn spawn(
+        port: u16,
+        settings: &str,
+        number: usize,
+        environment: Environment,
+        jars: &'static str,
+    ) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let data = directory.path().display();
         let settings = format!("{SETTINGS}clientPort={port}\ndataDir={data}\n{settings}");
         write(&directory, "zoo.cfg", &settings);
         write(&directory, "myid", &number.to_string());
-        Self { shell: run(directory.path(), &environment), port, directory, environment }
+        let shell = run(directory.path(), &environment, jars);
+        Self { shell, port, directory, environment, jars }
     }
 
     /// Waits until it serves requests.
@@ -162,7 +180,7 @@ impl ZookeeperServer {
     /// Starts a server that was killed, on the same port and data.
     pub async fn restart(&mut self) {
         eventually(async || self.shell.try_wait().expect("a shell was started")).await;
-        self.shell = run(self.directory.path(), &self.environment);
+        self.shell = run(self.directory.path(), &self.environment, self.jars);
     }
 }
 
@@ -171,11 +189,12 @@ fn write(directory: &TempDir, name: &str, text: &str) {
 }
 
 /// Runs the server of a directory, and a shell that ends it when this process ends.
-fn run(directory: &Path, environment: &Environment) -> Child {
+fn run(directory: &Path, environment: &Environment, jars: &str) -> Child {
+    assert!(Path::new(OLD_JARS).exists() && Path::new(MARK).exists(), "run `make zookeeper` first");
     let mut server = Program::new("sh");
     server.envs(environment.iter().map(|(name, value)| (name, value)));
     server.args(["-c", "echo $$ > \"$0/pid\"; exec java \"$@\""]).arg(directory).args(JVM);
-    server.args(["-cp", JARS, "org.apache.zookeeper.server.quorum.QuorumPeerMain"]);
+    server.args(["-cp", jars, "org.apache.zookeeper.server.quorum.QuorumPeerMain"]);
     spawn_beside_a_shell(server.arg(directory.join("zoo.cfg")), directory)
 }
 
@@ -208,7 +227,7 @@ impl Ensemble {
                 let [peer, election] = known;
                 let _ = writeln!(peers, "server.{}=127.0.0.1:{peer}:{election}", to + 1);
             }
-            members.push(ZookeeperServer::spawn(*port, &peers, from + 1, Vec::new()));
+            members.push(ZookeeperServer::spawn(*port, &peers, from + 1, Vec::new(), JARS));
         }
         let ensemble = Self { members, ways };
         ensemble.serves().await;
@@ -244,7 +263,7 @@ impl Ensemble {
         });
         let peers: String = peers.collect();
         let spawn = |([port, ..], number): (&[u16; 3], usize)| {
-            ZookeeperServer::spawn(*port, &peers, number, owned(environment))
+            ZookeeperServer::spawn(*port, &peers, number, owned(environment), JARS)
         };
         let members = numbered().map(spawn);
         let ensemble = Self { members: members.collect(), ways: Vec::new() };
