@@ -55,7 +55,7 @@ const YEAR_MILLIS: u64 = 365 * DAY_MILLIS;
 ///
 /// Asks whether to do a thing now. 201: do it, then complete it with the token, before the lease
 /// ends. 200: it was done, and this is what it came to. The same Lock-Token again is the same
-/// beginning, so a lost answer costs nothing.
+/// beginning and reads 201 again, so a lost answer costs nothing.
 #[utoipa::path(
     post,
     path = "/v1/idempotency/{key}",
@@ -72,9 +72,9 @@ const YEAR_MILLIS: u64 = 365 * DAY_MILLIS;
     request_body(content = Option<BeginRecordRequest>, description = "Every member has a default",
         example = json!({"fingerprint": "order of 2 coffees"})),
     responses(
-        (status = 201, description = "Do it now", body = IdempotencyRecord,
+        (status = 201, description = "Do it now. The token that began reads this again, for as long as its run lasts", body = IdempotencyRecord,
             headers(("Lock-Token" = String, description = "The token that completes it"))),
-        (status = 200, description = "It was done: its answer. Or your token had begun it already", body = IdempotencyRecord),
+        (status = 200, description = "It was done: its answer", body = IdempotencyRecord),
         BeginProblems,
     )
 )]
@@ -93,9 +93,9 @@ pub(crate) async fn begin(
     let ask = begin_command(body, (key, scope), token.hash())?;
     let (room, records) = (room?, api.records()?);
     let ask = BeginCommand { has_room: records.has_room(api.body_limits.bytes), ..ask };
-    let (run, status) = match records.begin(ask.clone(), own).await? {
-        BeginReply::Started(run) => (run, StatusCode::CREATED),
-        BeginReply::Again(run) => (run, StatusCode::OK),
+    let run = match records.begin(ask.clone(), own).await? {
+        // To who lost the answer to the first, a 200 would say that the work was done.
+        BeginReply::Started(run) | BeginReply::Again(run) => run,
         BeginReply::Reused(_) => {
             let detail = "The key was used with another fingerprint.";
             return Err(Problem::new(Code::IdempotencyKeyReused, detail).with_retry());
@@ -104,7 +104,7 @@ pub(crate) async fn begin(
         BeginReply::NoRoom => return Err(IdempotencyError::NoRoom.into()),
     };
     room.keep(key, ask.lease + ask.retention);
-    let response = (status, Json(begun_record(run, &ask, &token))).into_response();
+    let response = (StatusCode::CREATED, Json(begun_record(run, &ask, &token))).into_response();
     Ok(with_token(response, &token))
 }
 
