@@ -25,6 +25,7 @@ mod etcd_tls;
 mod failover;
 #[cfg(feature = "test-engines")]
 mod full_disk;
+mod late_ends;
 mod lock_conformance;
 mod lock_rules;
 mod lost_answers;

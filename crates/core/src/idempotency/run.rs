@@ -14,8 +14,8 @@ use tokio::sync::{Mutex, Notify};
 use tokio::time::timeout;
 
 use super::{
-    BeginCommand, BeginReply, Fingerprint, OnCrash, RecordKey, RecordScope, RecordStatus,
-    RecordView, ResolveCommand, ResolveReply, RunEnd,
+    AbandonReply, BeginCommand, BeginReply, CompleteReply, Fingerprint, OnCrash, RecordKey,
+    RecordScope, RecordStatus, RecordView, ResolveCommand, ResolveReply, RunEnd, UnknownReason,
 };
 use crate::lock::{FencingToken, TokenHash};
 use crate::retry::{PAUSE, Retry, TRY_LIMIT, undo_lost, until_done};
@@ -163,12 +163,13 @@ pub(super) struct RunWaiters {
 pub(super) struct RunEnding {
     pub(super) key: RecordKey,
     pub(super) token: TokenHash,
+    pub(super) fencing_token: FencingToken,
     /// `None` frees the key.
     pub(super) end: Option<RunEnd>,
 }
 
 impl RunEnding {
-    /// Tries the step until the store answers it, or until the lease is surely over.
+    /// Tries the step until the store answers it, for long enough for the lease to be over.
     pub(super) async fn finish(self, store: Arc<dyn Store>, lease: Duration) {
         let retry = Retry { try_limit: TRY_LIMIT, pause: PAUSE, limit: lease + ANSWER_LIMIT };
         let step = || self.step(&*store);
@@ -177,11 +178,37 @@ impl RunEnding {
         }
     }
 
-    async fn step(&self, store: &dyn Store) -> Result<(), StoreError> {
-        match &self.end {
-            None => store.abandon(&self.key, &self.token).await.map(|_| ()),
-            Some(end) => store.complete(&self.key, &self.token, end.clone()).await.map(|_| ()),
-        }
+    /// Ends the run; `None` where it was to free its key. An end that comes after the lease settles the unknown outcome as a
+    /// person would, unless one was sooner: nothing else has run.
+    pub(super) async fn step(
+        &self,
+        store: &dyn Store,
+    ) -> Result<Option<CompleteReply>, StoreError> {
+        let Self { key, token, fencing_token, .. } = self;
+        let (view, end) = match &self.end {
+            None => match store.abandon(key, token).await? {
+                AbandonReply::Refused(view) => (view, None),
+                AbandonReply::Done(()) | AbandonReply::Absent => return Ok(None),
+            },
+            Some(end) => match (store.complete(key, token, end.clone()).await?, end) {
+                (CompleteReply::Refused(view), RunEnd::Done(kept)) => (view, Some(kept.clone())),
+                (reply, _) => return Ok(Some(reply)),
+            },
+        };
+        let reason = UnknownReason::Interrupted;
+        let has_lapsed =
+            matches!(view.phase, RecordStatus::Unknown { reason: why, .. } if why == reason);
+        let reply = if has_lapsed && view.fencing_token == *fencing_token {
+            let resolve = ResolveCommand { key: *key, fencing_token: Some(*fencing_token), end };
+            match store.resolve(&resolve).await? {
+                ResolveReply::Completed(view) => CompleteReply::Done(view),
+                ResolveReply::Refused(view) => CompleteReply::Refused(view),
+                ResolveReply::Freed(_) | ResolveReply::Absent => CompleteReply::Absent,
+            }
+        } else {
+            CompleteReply::Refused(view)
+        };
+        Ok(self.end.as_ref().map(|_| reply))
     }
 }
 

@@ -26,7 +26,7 @@ use super::{
     OnceRun, RecordKey, RecordStatus, RecordSummary, RecordView, ResolveCommand, ResolveReply, Run,
     RunEnd, RunRenewal, RunRequest, RunResult, UnknownReason,
 };
-use crate::lock::{Token, TokenHash};
+use crate::lock::{FencingToken, Token, TokenHash};
 use crate::store::{ListRecords, Page, Store, StoreError};
 use crate::task::{BoxFuture, DetachOnDrop, with_deadline};
 use crate::waiters::{WaiterGuard, WaiterRegistry, WaiterRoom};
@@ -356,7 +356,8 @@ impl IdempotencyService {
         };
         if asked.elapsed() >= run.lease {
             // The beginning took longer than the lease, so another caller may have the run by now.
-            let ending = RunEnding { key, token, end: None };
+            let fencing_token = run.fencing_token;
+            let ending = RunEnding { key, token, fencing_token, end: None };
             self.tasks.spawn(ending.finish(Arc::clone(&self.store), ask.lease));
             return Err(StoreError::Deadline(run.lease).into());
         }
@@ -364,7 +365,7 @@ impl IdempotencyService {
         let work = Box::pin(async { work(run).await });
         Ok(Attempt::Over(match self.run_alive(ask, &token, work).await {
             Some(worked) => self.keep_end(ask, token, &run, worked).await,
-            None => self.interrupt(ask, token).await,
+            None => self.interrupt(ask, token, run.fencing_token).await,
         }))
     }
 
@@ -381,9 +382,11 @@ impl IdempotencyService {
             Err(panic) if ask.panic_releases => (Err(panic), None, None),
             Err(panic) => (Err(panic), Some(RunEnd::Unknown(UnknownReason::Panicked)), None),
         };
-        let ended = self.end(ask, token, end).await;
+        let RunRequest { key, lease, .. } = *ask;
+        let fencing_token = run.fencing_token;
+        let ended = self.end(RunEnding { key, token, fencing_token, end }, lease).await;
         if let Some(late) = late {
-            self.spawn(late.settle(Arc::clone(&self.store), ask.key, run.fencing_token));
+            self.spawn(late.settle(Arc::clone(&self.store), key, fencing_token));
         }
         let answer = answer.unwrap_or_else(|panic| resume_unwind(panic));
         match ended {
@@ -416,42 +419,35 @@ impl IdempotencyService {
     }
 
     /// Leaves a run whose work was dropped in the middle.
-    async fn interrupt<T>(&self, ask: &RunRequest, token: TokenHash) -> OnceRun<T> {
+    async fn interrupt<T>(
+        &self,
+        ask: &RunRequest,
+        token: TokenHash,
+        fencing_token: FencingToken,
+    ) -> OnceRun<T> {
         if ask.on_crash == OnCrash::Unknown {
             tracing::warn!("a run outlived the drain: its outcome is unknown");
-            self.end(ask, token, Some(RunEnd::Unknown(UnknownReason::Interrupted))).await;
+            let end = Some(RunEnd::Unknown(UnknownReason::Interrupted));
+            self.end(RunEnding { key: ask.key, token, fencing_token, end }, ask.lease).await;
         }
         OnceRun::Interrupted
     }
 
     /// Keeps the end of a run, or frees its key. When the store cannot do that now, a task tries
     /// again behind the answer.
-    async fn end(
-        &self,
-        ask: &RunRequest,
-        token: TokenHash,
-        end: Option<RunEnd>,
-    ) -> Option<CompleteReply> {
-        let key = ask.key;
-        let Some(end) = end else {
-            if let Err(error) = self.abandon(&key, &token).await {
-                tracing::warn!(%error, "a key is not yet freed");
-                let ending = RunEnding { key, token, end: None };
-                self.tasks.spawn(ending.finish(Arc::clone(&self.store), ask.lease));
-            }
-            return None;
-        };
-        match self.complete(&key, &token, end.clone()).await {
-            Ok(completion) => {
-                if !matches!(completion, CompleteReply::Done(_)) {
-                    tracing::warn!("an answer came after its lease and is not kept");
+    async fn end(&self, ending: RunEnding, lease: Duration) -> Option<CompleteReply> {
+        let step = with_deadline(self.deadline, ending.step(&*self.store)).await;
+        self.wake_waiters(&ending.key);
+        match step {
+            Ok(ended) => {
+                if !matches!(ended, None | Some(CompleteReply::Done(_))) {
+                    tracing::warn!("an end came after the lease of its run and is not kept");
                 }
-                Some(completion)
+                ended
             }
             Err(error) => {
-                tracing::warn!(%error, "an answer is not yet kept");
-                let ending = RunEnding { key, token, end: Some(end) };
-                self.tasks.spawn(ending.finish(Arc::clone(&self.store), ask.lease));
+                tracing::warn!(%error, "the end of a run is not yet kept");
+                self.tasks.spawn(ending.finish(Arc::clone(&self.store), lease));
                 None
             }
         }
