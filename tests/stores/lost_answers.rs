@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use keylatch_core::idempotency::{BeginCommand, IdempotencyService};
 use keylatch_core::lock::{
-    AcquireRequest, Acquisition, LockError, LockName, LockService, LockSet, SetAcquireRequest, Ttl,
-    WaiterLimits,
+    AcquireRequest, Acquisition, LockError, LockName, LockService, LockSet, SetAcquireRequest,
+    Token, Ttl, WaiterLimits,
 };
 use keylatch_core::store::{Effect, Store, StoreError};
 use keylatch_stores::optimistic;
@@ -116,6 +116,27 @@ fn wait_whose_lost_round_was_overtaken_reads_that_another_holds_the_lock() {
         recover(&engine).await;
         other.release(&name("a"), &token).await.unwrap();
         assert_eq!(other.look(&name("a")).await.unwrap(), None, "the lost round was carried out");
+    });
+}
+
+/// A client that pressed a button twice has both its answers, and the next in line does not wait for it.
+#[test]
+fn waits_of_one_token_that_timed_out_leave_no_place() {
+    stopped().block_on(async {
+        let engine = FakeEngine::without_clock(Faults::default(), seed());
+        let [store, other] = [(); 2].map(|()| optimistic(engine.clone()));
+        grant(&*other, &name("a"), Ttl::DEFAULT).await;
+        let [locks, elsewhere] = [&store, &other].map(service);
+        let token = || Some(Token::parse("the-token-of-a-double-click").unwrap());
+        let wait = async |locks: &LockService, pause: u64| {
+            pass(Duration::from_millis(pause)).await;
+            let request = AcquireRequest { token: token(), ..request(Duration::from_secs(6)) };
+            let answer = locks.acquire(request).await;
+            assert!(matches!(answer, Ok(Acquisition::Held { .. })), "{answer:?}");
+        };
+        tokio::join!(wait(&locks, 0), wait(&locks, 300), wait(&elsewhere, 600));
+        pass(Duration::from_millis(1500)).await;
+        assert_eq!(other.look_at_queue(&name("a")).await.unwrap(), []);
     });
 }
 

@@ -82,6 +82,32 @@ async fn request_takes_over_the_place_of_one_that_has_ended(store: &Locks) {
     assert_eq!(join(store, "a", "three", other.get()).await.ahead, 0, "the new one left none");
 }
 
+/// Both requests of a double click have their answers, and the lock does not stand idle.
+#[store_test(queue)]
+async fn last_of_two_requests_that_keep_a_place_takes_it_along(store: &Locks) {
+    let [mut old, mut new, other] = [1, 2, 3].map(Attempt::first_of);
+    for old_is_last in [true, false] {
+        granted(store.acquire(&ask("a", "one", other.get())).await.unwrap());
+        join(store, "a", "two", old.get()).await;
+        join(store, "a", "three", other.get()).await;
+        join(store, "a", "two", new.get()).await;
+        for _ in 0..2 {
+            (old, new) = (old.next(true), new.next(true));
+            join(store, "a", "two", old.get()).await;
+            join(store, "a", "two", new.get()).await;
+        }
+        let (first, last) = if old_is_last { (new, old) } else { (old, new) };
+        withdraw(store, "a", "two", first.get()).await;
+        assert_eq!(join(store, "a", "three", other.get()).await.ahead, 1, "the other is here");
+        withdraw(store, "a", "two", last.get()).await;
+        assert_eq!(join(store, "a", "three", other.get()).await.ahead, 0, "nobody is here");
+        store.release(&name("a"), &token("one")).await.unwrap();
+        granted(store.acquire(&place("a", "three", other.get())).await.unwrap());
+        store.release(&name("a"), &token("three")).await.unwrap();
+        (old, new) = (Attempt::first_of(4), Attempt::first_of(5));
+    }
+}
+
 #[store_test(queue)]
 async fn holder_shows_the_number_of_waiters(store: &Locks) {
     for lock in ["a", "b"] {

@@ -5,8 +5,8 @@
 //! its lock, so it is shared until it changes, and an empty queue takes no memory.
 //!
 //! A client whose connection died asks again with its token while its old request still keeps the place.
-//! So a place belongs to the request that came last, and to none once an older one keeps it beside that:
-//! then it ends when no request has kept it for its span. Invariants: a token has at most one entry; a
+//! So a place belongs to the request that came last, and also to each older one that keeps it beside that: the last of
+//! them to leave takes it along. Invariants: a token has at most one entry; a
 //! request that leaves takes no place that another one keeps. The conformance tests of queues hold every
 //! store to it.
 
@@ -17,6 +17,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{AcquireCommand, Attempt, Limit, Owner, TokenHash, Waiter};
 use crate::snapshot::deserialize_time;
+
+/// How many requests that keep one entry are told apart.
+const KEEPERS_MAX: usize = 8;
 
 /// The waiters of a lock in the order in which they came.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -29,9 +32,9 @@ pub struct WaitQueue {
 pub struct QueueEntry {
     /// The waiter.
     pub token: TokenHash,
-    /// The last attempt that asked for the entry, which may withdraw it, as long as no other request keeps
-    /// it too.
-    pub sole_attempt: Option<Attempt>,
+    /// The last attempts of the requests that keep the entry. Each withdraws its own, and the last of them the entry. None
+    /// where more keep it than are counted: then it ends when no request has kept it for its span.
+    pub attempts: Vec<Attempt>,
     /// When the waiter last asked, on the store's monotonic clock.
     #[serde(deserialize_with = "deserialize_time")]
     pub since: Duration,
@@ -52,7 +55,7 @@ impl QueueEntry {
     pub(super) fn of(command: &AcquireCommand, lasts: Duration, now: Duration) -> Self {
         let AcquireCommand { token, attempt, limit, .. } = *command;
         let owner = command.owner.clone();
-        Self { token, sole_attempt: Some(attempt), since: now, lasts, limit, owner, joined: now }
+        Self { token, attempts: vec![attempt], since: now, lasts, limit, owner, joined: now }
     }
 
     /// The waiter as any client may see it.
@@ -61,11 +64,18 @@ impl QueueEntry {
         Waiter { owner: self.owner.clone(), waited, limit: self.limit }
     }
 
-    /// The attempt that may withdraw the place after `attempt` has asked for it too, or what it got for
-    /// the place.
-    fn sole_attempt_with(&self, attempt: Attempt) -> Option<Attempt> {
-        let is_own = || self.sole_attempt.is_some_and(|sole| sole.is_of_request_of(attempt));
-        (!attempt.keeps_entry() || is_own()).then_some(attempt)
+    /// The attempts that keep the place after `attempt` has asked for it too.
+    fn attempts_with(&self, attempt: Attempt) -> Vec<Attempt> {
+        if !attempt.keeps_entry() {
+            return vec![attempt];
+        }
+        let others = self.attempts.iter().filter(|other| !other.is_of_request_of(attempt));
+        let mut attempts: Vec<_> = others.copied().collect();
+        if self.attempts.is_empty() || attempts.len() >= KEEPERS_MAX {
+            return Vec::new();
+        }
+        attempts.push(attempt);
+        attempts
     }
 
     pub(super) fn expires(&self) -> Duration {
@@ -90,25 +100,35 @@ impl WaitQueue {
         match position {
             Some(position) => {
                 let before = &mut entries[position];
-                let sole = entry.sole_attempt.and_then(|attempt| before.sole_attempt_with(attempt));
-                *before = QueueEntry { sole_attempt: sole, joined: before.joined, ..entry };
+                let attempts = entry.attempts.first().map(|attempt| before.attempts_with(*attempt));
+                let attempts = attempts.unwrap_or_default();
+                *before = QueueEntry { attempts, joined: before.joined, ..entry };
             }
             None => entries.push(entry),
         }
     }
 
-    /// Removes the entry of `token`, if it is that of `attempt` alone, or in any case.
+    /// Removes the entry of `token`: in any case, or if no attempt keeps it but this one, which keeps it no more.
     pub(super) fn leave(&mut self, token: &TokenHash, attempt: Option<Attempt>) {
         let Some(left) = self.position(token) else { return };
-        if attempt.is_none() || attempt == self.entries()[left].sole_attempt {
-            let rest = self.entries().iter().enumerate().filter(|(position, _)| *position != left);
-            *self = rest.map(|(_, entry)| entry.clone()).collect();
+        if let Some(attempt) = attempt {
+            let attempts = &self.entries()[left].attempts;
+            if !attempts.contains(&attempt) {
+                return;
+            }
+            if attempts.len() > 1 {
+                let entries = Arc::make_mut(self.entries.get_or_insert_default());
+                return entries[left].attempts.retain(|other| *other != attempt);
+            }
         }
+        let rest = self.entries().iter().enumerate().filter(|(position, _)| *position != left);
+        *self = rest.map(|(_, entry)| entry.clone()).collect();
     }
 
     /// The attempt that may withdraw what `attempt` gets for the place of `token`.
     pub(super) fn sole_attempt(&self, token: &TokenHash, attempt: Attempt) -> Option<Attempt> {
-        self.find(token).map_or(Some(attempt), |entry| entry.sole_attempt_with(attempt))
+        let Some(entry) = self.find(token) else { return Some(attempt) };
+        Some(attempt).filter(|attempt| entry.attempts_with(*attempt) == [*attempt])
     }
 
     /// The entry of `token`.

@@ -19,7 +19,7 @@ use keylatch_core::lock::{
 pub(crate) fn lock() -> LockState {
     let waiter = QueueEntry {
         token: TokenHash::from_bytes([3; 32]),
-        sole_attempt: Some(Attempt::new(3)),
+        attempts: vec![Attempt::new(3)],
         since: Duration::from_secs(63_244_803),
         lasts: Duration::from_millis(4000),
         limit: Limit::Exclusive,
