@@ -12,6 +12,7 @@ use keylatch_testkit::{
     Acquire, Ensemble, OpenStore, Proxy, Service, ZookeeperRoot, ZookeeperServer, eventually, soon,
 };
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::failover;
 use crate::lock_conformance::{ask, granted, held, name, token};
@@ -66,6 +67,15 @@ async fn server_that_is_down_at_start_is_no_error() {
     assert_eq!(error.effect(), Effect::NotExecuted, "{error:?}");
     server.restart().await;
     granted(eventually(async || store.acquire(&ask("a", "one", 2)).await.ok()).await);
+}
+
+/// tokio's clock jumps, so that a busy machine is not late.
+#[tokio::test(start_paused = true)]
+async fn start_without_a_server_takes_no_longer_than_a_request_waits() {
+    let began = Instant::now();
+    // Nothing listens there.
+    open("zookeeper://127.0.0.1:1/a").await;
+    assert!(began.elapsed() <= Duration::from_secs(2), "{:?}", began.elapsed());
 }
 
 #[tokio::test]

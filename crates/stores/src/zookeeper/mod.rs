@@ -70,7 +70,7 @@ pub async fn zookeeper(
     let limit = Duration::from_millis(settings.connect_timeout_ms);
     let link = Link::new(address, limit).await?;
     // Before the first watch, so that no change is missed because the store is new.
-    let at_start = match link.session_for_long().await {
+    let at_start = match link.session_at_start().await {
         Ok(session) => Some(session),
         Err(error @ StoreError::Refused(_)) => {
             return Err(OpenError::Unfit("ZooKeeper", why_unfit(&error, &link.members.tree)));

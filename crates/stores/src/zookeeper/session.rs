@@ -39,6 +39,8 @@ use crate::optimistic::conditional::{Key, Timeline};
 /// How long a call waits for a session: shorter than a request for its answer (`store_timeout_ms`), which
 /// would not know that nothing was sent.
 const READY_LIMIT: Duration = Duration::from_secs(1);
+/// How long a start waits for a session: requests wait for the start.
+const START_LIMIT: Duration = Duration::from_secs(2);
 /// How long a session may take that no request waits for.
 const OPEN_LIMIT: Duration = Duration::from_secs(6);
 /// In less time no ensemble is stopped, restored from a backup and started again.
@@ -128,6 +130,15 @@ impl Link {
     /// No member carries out a write in time, or the ensemble does not let this user in.
     pub(super) async fn session(&self) -> Result<Arc<Session>, StoreError> {
         self.session_within(READY_LIMIT).await
+    }
+
+    /// The same for a start, for which requests wait.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Link::session`].
+    pub(super) async fn session_at_start(&self) -> Result<Arc<Session>, StoreError> {
+        self.session_within(START_LIMIT).await
     }
 
     /// The same for what no request waits for.
