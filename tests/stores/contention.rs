@@ -16,7 +16,7 @@ use keylatch_core::lock::{
     AcquireCommand, AcquireReply, AcquireRequest, Acquisition, Attempt, Limit, LockName,
     LockService, LockSet, ReleaseReply, Token, Ttl, WaiterLimits,
 };
-use keylatch_core::store::Store;
+use keylatch_core::store::{Store, StoreError};
 use keylatch_stores::optimistic;
 use keylatch_testkit::{FakeEngine, Faults, seed};
 use tokio::task::JoinSet;
@@ -194,4 +194,50 @@ fn sets_that_wait_keep_their_entries_and_do_not_wake_each_other() {
         // Each joins, keeps its entries every 1.3 s, and withdraws them.
         assert!(batches <= 40, "{batches} batches");
     }
+}
+
+/// As many clients as a busy service has take and release the single locks of a set, over and over.
+#[test]
+fn steps_on_a_set_get_through_beside_64_clients_of_its_locks() {
+    for make in [FakeEngine::new, FakeEngine::without_clock, FakeEngine::forgetful] {
+        stopped(async {
+            let store = optimistic(make(Faults { delay_millis: 10, ..slow() }, seed()));
+            let mut clients = JoinSet::new();
+            for name in ["a", "b", "c"].iter().cycle().take(64) {
+                clients.spawn(come_and_go(Arc::clone(&store), LockName::parse(name).unwrap()));
+            }
+            pass(100).await;
+            let names = ["a", "b", "c"].map(|name| LockName::parse(name).unwrap());
+            let set = LockSet::new(names.to_vec()).unwrap();
+            let mut granted = 0;
+            for _ in 0..20 {
+                let token = Token::generate().unwrap().hash();
+                let command = AcquireCommand::new(token, Ttl::DEFAULT, Attempt::new(1));
+                let queue = Some(Duration::from_secs(4));
+                let acquire = store.acquire_set(&set, AcquireCommand { queue, ..command });
+                let reply = in_time(acquire).await;
+                granted += u32::from(matches!(reply, AcquireReply::Granted(_)));
+                in_time(store.release_set(&set, &token)).await;
+                in_time(store.withdraw_set(&set, &token, Attempt::new(1))).await;
+            }
+            assert!(granted > 0, "it never had the locks");
+        });
+    }
+}
+
+/// Takes a lock and releases it, over and over.
+async fn come_and_go(store: Arc<dyn Store>, name: LockName) {
+    loop {
+        let token = Token::generate().unwrap().hash();
+        let command = AcquireCommand::new(token, Ttl::DEFAULT, Attempt::new(1));
+        if let AcquireReply::Granted(_) = store.acquire(&name, command).await.unwrap() {
+            store.release(&name, &token).await.unwrap();
+        }
+    }
+}
+
+/// The reply to a step that comes before its request is over.
+async fn in_time<T>(step: impl Future<Output = Result<T, StoreError>>) -> T {
+    let until = Instant::now() + Duration::from_secs(2);
+    timeout_at(until, step).await.expect("a step on a set within 2 s").unwrap()
 }

@@ -19,6 +19,7 @@ mod floor;
 mod hints;
 mod list;
 mod news;
+mod reserved;
 mod sets;
 mod slot;
 mod sweep;
@@ -45,6 +46,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::ruled::{Executor, Ruled};
 use conditional::{ConditionalStore, Notice};
 use hints::LocalHints;
+use reserved::ReservedLocks;
 use sets::{PendingSet, SetWorker};
 use slot::PendingCommand;
 use sweep::Sweep;
@@ -86,16 +88,17 @@ impl Optimistic {
         let hints = Arc::new(LocalHints::default());
         let (mut locks, mut records, mut workers) = (Vec::new(), Vec::new(), Vec::new());
         let conflicts = Arc::<AtomicU64>::default();
-        let (sets, of_sets, notices) = with_sets(&engine, &hints, &conflicts);
+        let reserved = Arc::<ReservedLocks>::default();
+        let (sets, of_sets, notices) = with_sets(&engine, &hints, &conflicts, &reserved);
         let shared = || (Arc::clone(&engine), Arc::clone(&hints), Arc::clone(&conflicts));
         let (of_part, dispatch) = notices_by_part(engine.parts().max(1), notices);
         for notices in of_part {
             let (sender, arrivals) = mpsc::channel(QUEUE);
-            let worker = Worker::new(shared());
+            let worker = Worker::new(shared(), Arc::clone(&reserved));
             workers.push(tokio::spawn(worker.run(arrivals, notices)));
             locks.push(sender);
             let (sender, arrivals) = mpsc::channel(QUEUE);
-            let worker = Worker::new(shared());
+            let worker = Worker::new(shared(), Arc::default());
             workers.push(tokio::spawn(worker.run(arrivals, stream::pending().boxed())));
             records.push(sender);
         }
@@ -121,6 +124,7 @@ fn with_sets(
     engine: &Arc<dyn ConditionalStore>,
     hints: &Arc<LocalHints>,
     conflicts: &Arc<AtomicU64>,
+    reserved: &Arc<ReservedLocks>,
 ) -> (Option<mpsc::Sender<PendingSet>>, Option<JoinHandle<()>>, BoxStream<'static, Notice>) {
     let notices = engine.notices();
     if !engine.writes_together() {
@@ -131,8 +135,8 @@ fn with_sets(
     let writes = stream::unfold(writes, async |mut written| {
         written.recv().await.map(|notice| (notice, written))
     });
-    let worker =
-        SetWorker::new(Arc::clone(engine), Arc::clone(hints), written, Arc::clone(conflicts));
+    let shared = (Arc::clone(hints), Arc::clone(conflicts), Arc::clone(reserved));
+    let worker = SetWorker::new(Arc::clone(engine), shared, written);
     let task = tokio::spawn(worker.run(arrivals));
     (Some(sets), Some(task), stream::select(notices, writes).boxed())
 }

@@ -4,7 +4,8 @@
 //! the other, and what came of them is written together or not at all. So each step is atomic, and 200
 //! waiting sets on ten locks keep their entries with one write of ten rows. To the task of the single locks
 //! (`worker.rs`) this one is as another process: the versions of the rows decide between them, and it says
-//! there which rows it wrote, so that waiters and watchers here hear of it.
+//! there which rows it wrote, so that waiters and watchers here hear of it. A batch that met another change has its locks
+//! to itself within this process (`reserved.rs`).
 //!
 //! Invariants: a row that a step depends on is compared in the write that carries the step out, changed or
 //! not; a step that changes nothing is answered only from rows that were read after it came; a lost answer is
@@ -31,12 +32,15 @@ use super::conditional::{
 };
 use super::floor::{Floors, floor_of, unknown_floors};
 use super::hints::LocalHints;
+use super::reserved::ReservedLocks;
 use super::value::{Draft, Kind, StepTraits, Value};
 
 /// How many steps the task takes at once.
 const ARRIVALS: usize = 1024;
 /// From how many conflicts in a row on the task rests before the next try.
 const RESTS_FROM: u32 = 2;
+/// For how many tries at once a batch has its locks to itself within this process.
+const RESERVED_TRIES: u32 = 8;
 /// How often the rest doubles with further conflicts, so that of many processes one gets through.
 const DOUBLINGS: u32 = 4;
 
@@ -65,6 +69,8 @@ pub(super) struct SetWorker {
     written: mpsc::UnboundedSender<Notice>,
     /// How often a write met that of another process.
     met: Arc<AtomicU64>,
+    /// The locks that the task of the single locks leaves alone.
+    reserved: Arc<ReservedLocks>,
 }
 
 /// What became of a try.
@@ -94,11 +100,10 @@ struct SetDecision {
 impl SetWorker {
     pub(super) fn new(
         engine: Arc<dyn ConditionalStore>,
-        hints: Arc<LocalHints>,
+        (hints, met, reserved): (Arc<LocalHints>, Arc<AtomicU64>, Arc<ReservedLocks>),
         written: mpsc::UnboundedSender<Notice>,
-        met: Arc<AtomicU64>,
     ) -> Self {
-        Self { engine, hints, clock: EngineClock::default(), written, met }
+        Self { engine, hints, clock: EngineClock::default(), written, met, reserved }
     }
 
     /// Runs until the store is dropped.
@@ -109,6 +114,7 @@ impl SetWorker {
             let taken = that_fit_together(&waiting).min(most);
             let batch = waiting.make_contiguous().get(..taken).unwrap_or_default();
             if batch.is_empty() {
+                self.reserved.release();
                 continue;
             }
             match self.carry_out(batch).await {
@@ -120,12 +126,7 @@ impl SetWorker {
                 }
                 Ok(Try::Conflict) => {
                     conflicts += 1;
-                    self.met.fetch_add(1, Ordering::Relaxed);
-                    if let Some(doublings) = conflicts.checked_sub(RESTS_FROM) {
-                        let rest = self.clock.round_trip() * (2 << doublings.min(DOUBLINGS));
-                        let is_urgent = batch.iter().any(PendingSet::frees);
-                        sleep(random_part_of(if is_urgent { rest / 4 } else { rest })).await;
-                    }
+                    self.meet(batch, conflicts).await;
                     continue;
                 }
                 // Some of the steps may fit.
@@ -140,7 +141,23 @@ impl SetWorker {
                     }
                 }
             }
+            self.reserved.release();
             (most, conflicts) = (usize::MAX, 0);
+        }
+    }
+
+    /// Has the next try of a batch meet no call of this process, and after some conflicts none of other processes.
+    async fn meet(&self, batch: &[PendingSet], conflicts: u32) {
+        self.met.fetch_add(1, Ordering::Relaxed);
+        if conflicts.is_multiple_of(RESERVED_TRIES) {
+            self.reserved.release();
+        } else {
+            self.reserved.reserve(names_of(batch));
+        }
+        if let Some(doublings) = conflicts.checked_sub(RESTS_FROM) {
+            let rest = self.clock.round_trip() * (2 << doublings.min(DOUBLINGS));
+            let is_urgent = batch.iter().any(PendingSet::frees);
+            sleep(random_part_of(if is_urgent { rest / 4 } else { rest })).await;
         }
     }
 

@@ -37,6 +37,7 @@ use super::conditional::{
 };
 use super::floor::{Floors, floor_of, unknown_floors};
 use super::hints::LocalHints;
+use super::reserved::ReservedLocks;
 use super::slot::{LastRowState, PendingCommand, RestCause, Slot, fail};
 use super::value::{Decision, Kind, Value};
 
@@ -77,6 +78,9 @@ pub(super) struct Worker<E: Kind> {
     pub(super) own: LruCache<(E::Key, Version), ()>,
     /// How often a write met that of another process.
     conflicts: Arc<AtomicU64>,
+    /// The locks that no call is to be begun on, and those of them that wait for one.
+    reserved: Arc<ReservedLocks>,
+    parked: Vec<E::Key>,
     under_way: FuturesUnordered<BoxFuture<'static, Event<E>>>,
     reads: usize,
     writes: usize,
@@ -157,6 +161,7 @@ enum Event<E: Kind> {
 impl<E: Kind> Worker<E> {
     pub(super) fn new(
         (engine, hints, conflicts): (Arc<dyn ConditionalStore>, Arc<LocalHints>, Arc<AtomicU64>),
+        reserved: Arc<ReservedLocks>,
     ) -> Self {
         let remembered = NonZero::new(REMEMBERED / engine.parts()).unwrap_or(NonZero::<usize>::MIN);
         Self {
@@ -170,6 +175,8 @@ impl<E: Kind> Worker<E> {
             remembered: LruCache::new(remembered),
             own: LruCache::new(OWN),
             conflicts,
+            reserved,
+            parked: Vec::new(),
             under_way: FuturesUnordered::new(),
             reads: 0,
             writes: 0,
@@ -190,6 +197,7 @@ impl<E: Kind> Worker<E> {
             tokio::select! {
                 biased;
                 Some(event) = self.under_way.next() => self.finish(event),
+                () = self.reserved.released() => self.to_decide.extend(self.parked.drain(..)),
                 Some(notice) = notices.next() => self.hear(notice),
                 count = arrivals.recv_many(&mut arrived, ARRIVALS) => {
                     if count == 0 {
@@ -216,8 +224,23 @@ impl<E: Kind> Worker<E> {
         }
     }
 
+    /// Has keys wait on which no call is to be begun now.
+    fn park(&mut self) {
+        let reserved = self.reserved.names();
+        if reserved.is_empty() {
+            return;
+        }
+        let is_reserved =
+            |key: &E::Key| E::lock_name(key).is_some_and(|name| reserved.contains(name));
+        for keys in [&mut self.to_decide, &mut self.to_read] {
+            self.parked.extend(keys.iter().filter(|key| is_reserved(key)).cloned());
+            keys.retain(|key| !is_reserved(key));
+        }
+    }
+
     /// Begins as many calls as may be under way.
     fn start(&mut self) {
+        self.park();
         while self.writes < self.engine.writes_at_once() && !self.to_decide.is_empty() {
             let (mut writes, mut changes) = (Vec::new(), Vec::new());
             while changes.len() < BATCH
