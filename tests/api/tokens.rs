@@ -210,6 +210,8 @@ async fn token_with_a_wrong_claim_reads_401() {
     for (what, claims) in [
         ("another issuer", with("iss", json!("https://evil.example"))),
         ("no issuer", without("iss")),
+        ("a list of issuers", with("iss", json!([ISSUER]))),
+        ("issuers with another", with("iss", json!(["https://evil.example", ISSUER]))),
         ("another audience", with("aud", json!("shop"))),
         ("other audiences", with("aud", json!(["shop", "bank"]))),
         ("no audience", without("aud")),
@@ -224,6 +226,24 @@ async fn token_with_a_wrong_claim_reads_401() {
     }
     let audiences = with("aud", json!(["shop", "keylatch"]));
     assert_eq!(list(&service, &key.token("one", &audiences)).await.status, 200);
+}
+
+/// RFC 7515, section 4.1.11: who does not know what is critical refuses the token.
+#[tokio::test]
+async fn token_with_a_critical_extension_reads_401() {
+    let key = SigningKey::edwards();
+    let (service, _keyring) = start(&[&key.jwk("one")]).await;
+    for extension in [
+        json!({"crit": ["b64"], "b64": false}),
+        json!({"crit": ["exp"], "exp": 1}),
+        json!({"crit": []}),
+        json!({"crit": "b64"}),
+    ] {
+        let mut header = json!({"alg": key.algorithm(), "kid": "one"});
+        header.as_object_mut().unwrap().extend(extension.as_object().unwrap().clone());
+        let token = signed(&header, &claims(&json!("repo:acme")), |text| key.sign(text));
+        is_refused(&service, &extension.to_string(), &token).await;
+    }
 }
 
 async fn is_refused(service: &Service, what: &str, token: &str) {

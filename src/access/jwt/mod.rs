@@ -139,7 +139,15 @@ impl Issuer {
     /// The values of the claim that names the identity, in a token that is good.
     pub(super) fn verify(&self, token: &SignedToken) -> Result<Vec<String>, RefusedCredential> {
         let header = decode_header(token.expose()).map_err(|_| RefusedCredential::Malformed)?;
+        // No extension is known here, and one that is critical may change what the token says (RFC 7515, section 4.1.11).
+        if header.crit.is_some() {
+            return Err(RefusedCredential::InvalidToken);
+        }
         let claims = self.claims(token, &header)?;
+        // The library takes a list that has the issuer among others.
+        if claims.get("iss").and_then(Value::as_str) != Some(&self.settings.issuer) {
+            return Err(RefusedCredential::InvalidToken);
+        }
         Ok(match claims.get(&self.settings.claim) {
             Some(Value::String(value)) => vec![value.clone()],
             Some(Value::Array(values)) => {
