@@ -63,9 +63,7 @@ fn describe_object(schema: &str, object: &mut Object) {
         match member {
             RefOr::T(Schema::Object(member)) => {
                 describe_member(schema, name, member);
-                if is_optional {
-                    tell_default(member);
-                }
+                tell_default(member, is_optional);
             }
             RefOr::T(Schema::Array(list)) => {
                 // An absent list is an empty one.
@@ -92,8 +90,9 @@ fn describe_names(names: &mut Array) {
 
 /// Moves the default of a member into its description: by a `default` some generators have a client always send
 /// the member, and so decide for a service that is set up otherwise.
-fn tell_default(member: &mut Object) {
-    if let Some(default) = member.default.take() {
+fn tell_default(member: &mut Object, is_optional: bool) {
+    // That of one that is required is serde's way to find out that it is absent.
+    if let Some(default) = member.default.take().filter(|one| is_optional && !one.is_null()) {
         let description = member.description.take().unwrap_or_default();
         member.description = Some(format!("{description} Absent, it is {default}."));
     }
