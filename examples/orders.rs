@@ -35,7 +35,7 @@ async fn main() -> std::io::Result<()> {
     // Who asks, so that one customer's key is not another's.
     let layer = IdempotencyLayer::new(store)
         .with_principal(|parts| Some(parts.headers.get("x-user")?.to_str().ok()?.to_owned()));
-    let orders = Router::new().route("/orders", post(order)).layer(layer);
+    let orders = Router::new().route("/orders", post(order).route_layer(layer));
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".to_owned());
     serve(TcpListener::bind(address).await?, orders).await
 }

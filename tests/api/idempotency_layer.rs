@@ -292,6 +292,22 @@ async fn invalid_setting_of_a_layer_is_refused() {
 }
 
 #[tokio::test]
+async fn method_that_is_not_on_a_route_is_405_before_a_key_is_asked_for() {
+    let layer = IdempotencyLayer::new(keylatch_stores::memory());
+    let orders = post(async || "ordered").route_layer(layer).get(async || "none");
+    let api = serve(Router::new().route("/orders", orders)).await;
+    assert_eq!(Answer::of(api.request(Method::PATCH, "/orders")).await.status, 405);
+    is_refused(
+        &Answer::of(api.request(Method::POST, "/orders")).await,
+        400,
+        "key-required",
+        "new-key",
+    );
+    assert_eq!(api.buy("k-1").await.text, "ordered");
+    assert_eq!(api.get("/orders").await.text, "none");
+}
+
+#[tokio::test]
 async fn handler_receives_its_fencing_token() {
     let fencing_token = async |Extension(fencing_token): Extension<FencingToken>,
                                headers: HeaderMap| {

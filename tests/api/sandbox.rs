@@ -53,6 +53,22 @@ async fn payments_and_orders_are_separate(service: &Service) {
     }
 }
 
+/// A key for what does not exist helps nobody.
+#[tokio::test]
+async fn method_that_is_not_there_is_405_before_a_key_is_asked_for() {
+    let service = Service::start("memory:").await;
+    for (method, path) in [
+        (Method::POST, "/v1/orders/1"),
+        (Method::PATCH, "/v1/orders/1"),
+        (Method::PATCH, "/v1/payments"),
+        (Method::DELETE, "/v1/orders"),
+    ] {
+        let refused = Answer::of(service.request(method, path)).await;
+        refused.is_problem(405, "method-not-allowed");
+        assert_ne!(refused.header("allow"), "", "{path}: {refused:?}");
+    }
+}
+
 #[store_test(service)]
 async fn invalid_order_gets_422_and_is_not_created(service: &Service) {
     for (number, (field, body)) in (1..).zip([

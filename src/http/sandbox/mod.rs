@@ -79,7 +79,7 @@ pub(super) fn routers(
     paths(taken).map(|path| {
         let orders = OrderBook::new(Arc::clone(records), path.to_owned());
         let layer = IdempotencyLayer::over(Arc::clone(records)).with_guard(guard())?;
-        Ok(router(orders).layer(layer.with_resolve_url(resolve_url)))
+        Ok(router(orders, layer.with_resolve_url(resolve_url)))
     })
 }
 
@@ -159,10 +159,11 @@ struct Payments {
     payments: Vec<Order>,
 }
 
-/// What is at the path of these orders and below it.
-fn router(orders: OrderBook) -> Router {
+/// What is at the path of these orders and below it. The layer is around what it guards alone, so that what is not there
+/// is not asked for a key.
+fn router(orders: OrderBook, layer: IdempotencyLayer) -> Router {
     let path = orders.path().to_owned();
-    let all = post(create);
+    let all = post(create).route_layer(layer);
     let all = if path == PAYMENTS { all.get(list_payments) } else { all.get(list) };
     Router::new()
         .route(&path, all)
