@@ -38,9 +38,9 @@ export interface OnceInit extends RequestInit {
 /**
  * Like `fetch`, once for each intent.
  *
- * While a request of the intent is on its way, a call with the same body sends nothing and is given
- * the same answer; one with another body is sent under the same key, for the service to refuse (422
- * `idempotency-key-reused`). Two carts, or two uploads, at one URL need an `intent` each. Bodies
+ * While a request of the intent is on its way, a call with the same headers and body sends nothing
+ * and is given the same answer; one with others is sent under the same key, for the service to refuse
+ * (422 `idempotency-key-reused`). Two carts, or two uploads, at one URL need an `intent` each. Bodies
  * are the same byte by byte: of a form its fields in their order, with the names, types and bytes of
  * its files. Nothing is the same as a stream, and two `Request`s of a `FormData` differ. A call that
  * sends nothing ignores its `signal`.

@@ -15,10 +15,10 @@ export async function fetchOnce(url, init = {}) {
   const request = new Request(url, init);
   const name = `keylatch:${request.method} ${request.url} ${init.intent ?? ''}`;
   const key = recall(name) ?? remember(name, newKey());
+  const fields = [headersOf(request, url, init), ...fieldsOf(init.body ?? request)];
   request.headers.set('Idempotency-Key', `"${key}"`);
-  const fields = fieldsOf(init.body ?? request);
   let flight = flights.get(name);
-  // Another body under a key in use: the service refuses it, and the first flight continues.
+  // Other content under a key in use: the service refuses it, and the first flight continues.
   if (flight && !(await areSame(flight.fields, fields))) return fetch(request);
   if (!flight) {
     flight = { fields, answer: send(request, name, key) };
@@ -69,6 +69,13 @@ async function isLastWord(response) {
     if (problem?.retry) return problem.retry === 'new-key';
   }
   return response.status < 500 && !PASSING.includes(response.status);
+}
+
+/** The headers as a field. The browser gives the parts of a form another boundary each time. */
+function headersOf(request, url, init) {
+  const isForm = init.body instanceof FormData;
+  const headers = isForm ? new Headers(init.headers ?? url.headers) : request.headers;
+  return [JSON.stringify([...headers]), ''];
 }
 
 /** A body as it is now, field by field. No file is read. */

@@ -252,6 +252,27 @@ async fn same_files_or_bytes_share_one_request_and_others_do_not() {
     }
 }
 
+/// What counts for the service counts for the page: an order as JSON is another one than as text.
+#[tokio::test]
+async fn call_with_other_headers_is_not_taken_for_the_one_under_way() {
+    for (one, other) in [
+        ("", "headers: {'Content-Type': 'application/json'}"),
+        ("headers: {'If-Match': '1'}", "headers: {'If-Match': '2'}"),
+        ("headers: {'X-Mine': '1'}", "headers: new Headers({'X-Mine': '2'})"),
+        ("headers: {'X-Mine': '1'}", ""),
+    ] {
+        let site = Site::open().await;
+        let first = site.begin("a", one).await;
+        site.call("a", one).await;
+        let second = site.begin("a", other).await;
+        let key = first.header("Idempotency-Key");
+        assert_eq!(second.header("Idempotency-Key"), key, "the service could not refuse {other}");
+        site.page.answer(second, 422, JSON, "refused").await;
+        site.page.answer(first, 201, JSON, "done").await;
+        assert_eq!(site.answers().await, ["201 done", "201 done", "422 refused"], "{one} {other}");
+    }
+}
+
 #[tokio::test]
 async fn body_of_a_request_object_is_compared() {
     let site = Site::open().await;
