@@ -46,8 +46,13 @@ fn json(body: &[u8]) {
 fn form(body: &[u8]) {
     const FORM: &str = "application/x-www-form-urlencoded";
     let Ok(text) = str::from_utf8(body) else { return };
-    // What has no value is compared as it is written.
-    let is_plain = text.split('&').all(|pair| pair.contains('='))
+    // What has no value, or a name that some reader nests by, is compared as it is written.
+    let is_flat = |name: &str| {
+        !name.is_empty()
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
+    };
+    let is_pair = |pair: &str| pair.split_once('=').is_some_and(|(name, _)| is_flat(name));
+    let is_plain = text.split('&').all(is_pair)
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"&=+-._".contains(&byte));
     if is_plain {
         let escaped: String = text

@@ -95,21 +95,47 @@ async fn order_of_form_fields_is_ignored(shop: &Shop) {
     are_told_apart(shop, of("a=%FF"), &[], &[of("a=%FE"), of("a=%EF%BF%BD")]).await;
 }
 
-/// curl calls every body a form unless the command names a type.
+/// `[` and `;` in a form give the order of its fields a meaning: Rack, PHP and qs nest by it.
 #[store_test(service)]
-async fn json_that_is_called_a_form_is_compared_as_json(shop: &Shop) {
+async fn order_of_fields_counts_where_a_reader_nests_them(shop: &Shop) {
     let of = |body| ("/orders", FORM, body);
-    let first = of(r#"{"language":"C++","n":1}"#);
-    let same = [of(r#" {"n":1, "language":"C++"}"#)];
-    let others = [
-        of(r#"{"language":"C  ","n":1}"#),
-        of(r#"{"language":"C%2B%2B","n":1}"#),
-        of(r#"{"language":"C++","n":1.0}"#),
-        ("/orders", JSON, first.2),
-    ];
-    are_told_apart(shop, first, &same, &others).await;
-    let (one, other) = (of(r#"["x&y&"]"#), of(r#"["y&x&"]"#));
-    are_told_apart(shop, one, &[], &[other]).await;
+    for (first, other) in [
+        (
+            "items[][name]=A&items[][gift]=1&items[][name]=B",
+            "items[][name]=A&items[][name]=B&items[][gift]=1",
+        ),
+        ("a[]=x&a[0]=y", "a[0]=y&a[]=x"),
+        ("a%5B%5D=x&a%5B0%5D=y", "a%5B0%5D=y&a%5B%5D=x"),
+        ("a.b=1&a_b=2", "a_b=2&a.b=1"),
+        ("a+b=1&a_b=2", "a_b=2&a+b=1"),
+        ("b=1;a=2&a=3", "a=3&b=1;a=2"),
+        ("b=1&a=2;b=3", "a=2;b=3&b=1"),
+        ("=1&a=2", "a=2&=1"),
+        ("\u{e9}=1&a=2", "a=2&\u{e9}=1"),
+    ] {
+        are_told_apart(shop, of(first), &[], &[of(other)]).await;
+        let (first, other) = (format!("/orders?{first}"), format!("/orders?{other}"));
+        if first.is_ascii() {
+            are_told_apart(shop, (&first, JSON, "{}"), &[], &[(&other, JSON, "{}")]).await;
+        }
+    }
+    // PHP and qs read a thousand fields, and Django and Rack refuse more.
+    let many = |first: &str| format!("{first}&{}", vec!["x=1"; 1000].join("&"));
+    let last = |last: &str| format!("{}&{last}", vec!["x=1"; 1000].join("&"));
+    are_told_apart(shop, of(&many("a=1")), &[], &[of(&last("a=1"))]).await;
+}
+
+/// `curl -d` calls everything a form, and a form reader splits JSON at `&`.
+#[store_test(service)]
+async fn json_that_is_called_a_form_is_compared_by_bytes(shop: &Shop) {
+    let of = |body| ("/orders", FORM, body);
+    for (first, other) in [
+        (r#"{"language":"C++","n":1}"#, r#"{"language":"C  ","n":1}"#),
+        (r#"{"x":"&b=1&","y":"&b=2&"}"#, r#"{"y":"&b=2&","x":"&b=1&"}"#),
+        (r#"["x&y&"]"#, r#"["y&x&"]"#),
+    ] {
+        are_told_apart(shop, of(first), &[], &[of(other), ("/orders", JSON, first)]).await;
+    }
 }
 
 /// Text that `curl -d` sends is no form either.
@@ -223,6 +249,81 @@ async fn media_type_and_coding_of_the_body_count(shop: &Shop) {
         send(headers).await.is_refusal(422, "idempotency-key-reused", "new-key");
     }
     send(&[json, ("Content-Encoding", "identity")]).await.is_replay_of(plain);
+}
+
+#[store_test(service)]
+async fn parameters_of_two_media_types_are_not_joined(shop: &Shop) {
+    let of = |kind| ("/orders", kind, "{}");
+    for (first, other) in [
+        ("text/plain; a=\"1;charset=koi8-r\"", "text/plain; a=1; charset=koi8-r"),
+        ("text/plain; a=\"1\"; b=2", "text/plain; a=\"1;b=2\""),
+        ("text/plain; charset=utf-8; charset=koi8-r", "text/plain; charset=koi8-r"),
+        ("text/plain; charset=koi8-r; charset=utf-8", "text/plain; charset=utf-8; charset=koi8-r"),
+        ("text/plain; a", "text/plain; a="),
+        ("text/plain; a=\"x", "text/plain; a=x"),
+        ("text/plain; a=1,b=2", "text/plain; a=\"1,b=2\""),
+    ] {
+        are_told_apart(shop, of(first), &[], &[of(other)]).await;
+    }
+    let same = [of("text/plain; B=\"2\";a=1")];
+    are_told_apart(shop, of("text/plain;a=1; b=2"), &same, &[of("text/plain; a=1; b=3")]).await;
+    // A reader that decodes by it reads other fields.
+    let utf16 = "application/x-www-form-urlencoded; charset=utf-16";
+    are_told_apart(shop, ("/orders", utf16, "a=%31"), &[], &[("/orders", utf16, "a=1")]).await;
+}
+
+/// Readers differ in which of these is the boundary, and so in what the parts are.
+#[store_test(service)]
+async fn parts_are_compared_by_bytes_where_readers_see_others(shop: &Shop) {
+    let part = |boundary: &str, content: &str| {
+        format!(
+            "--{boundary}\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n{content}\r\n\
+             --{boundary}--\r\n"
+        )
+    };
+    let inner = "1\n--x\nContent-Disposition: form-data; name=\"b\"\n\n2";
+    let [x, y] = ["multipart/form-data; boundary=x", "multipart/form-data; boundary=y"];
+    let (one, other) = (part("x", inner), part("y", inner));
+    are_told_apart(shop, ("/orders", x, &one), &[], &[("/orders", y, &other)]).await;
+    let of = |more: &str| format!("multipart/form-data; xboundary={more}; boundary=x");
+    let (one, other, body) = (of("p"), of("q"), part("x", "1"));
+    are_told_apart(shop, ("/orders", &one, &body), &[], &[("/orders", &other, &body)]).await;
+}
+
+/// They say what is asked, and do not differ between two tries.
+#[store_test(service)]
+async fn headers_that_say_what_is_asked_count(shop: &Shop) {
+    let send = |key: &str, header: &'static str, value: &'static str| {
+        Answer::of(shop.order(key).header(header, value))
+    };
+    for (run, header) in (1..).zip([
+        "SOAPAction",
+        "X-Amz-Target",
+        "If-Match",
+        "Content-Range",
+        "Destination",
+        "Content-Disposition",
+    ]) {
+        send(header, header, "\"a\"").await.is_run(run);
+        send(header, header, "\"b\"").await.is_refusal(422, "idempotency-key-reused", "new-key");
+        shop.buy(header).await.is_refusal(422, "idempotency-key-reused", "new-key");
+        send(header, header, "\"a\"").await.is_replay_of(run);
+    }
+    send("k", "Accept", "a/b").await.is_run(7);
+    send("k", "Accept", "c/d").await.is_replay_of(7);
+}
+
+#[tokio::test]
+async fn fingerprint_headers_are_those_of_the_guard() {
+    let own = vec!["X-Step".to_owned()];
+    let shop = Shop::open_with("memory:", |guard| guard.fingerprint_headers = own).await;
+    let send = |key: &str, header: &'static str, value: &'static str| {
+        Answer::of(shop.order(key).header(header, value))
+    };
+    send("k-1", "X-Step", "1").await.is_run(1);
+    send("k-1", "X-Step", "2").await.is_refusal(422, "idempotency-key-reused", "new-key");
+    send("k-2", "If-Match", "1").await.is_run(2);
+    send("k-2", "If-Match", "2").await.is_replay_of(2);
 }
 
 #[store_test(service)]

@@ -45,6 +45,7 @@ mod invalid_bodies;
 mod invalid_input;
 mod json;
 mod kept_bytes;
+mod lenient_readers;
 mod listener;
 mod listeners;
 mod listing;

@@ -24,6 +24,8 @@ use crate::media_type::{MediaType, text_of};
 
 /// From this length on a body is read on a thread of its own.
 const LONG: usize = 64 * 1024;
+/// How many pairs every reader reads.
+const MAX_PAIRS: usize = 1000;
 
 /// What a fingerprint is taken of.
 #[derive(Debug, Clone)]
@@ -42,6 +44,8 @@ pub(crate) struct FingerprintInput {
     pub(crate) body: Bytes,
     /// Members of the JSON object, or fields of the form, that do not count.
     pub(crate) ignore: Vec<String>,
+    /// The headers that say what is asked, by name.
+    pub(crate) headers: Vec<(String, String)>,
 }
 
 impl FingerprintInput {
@@ -55,11 +59,14 @@ impl FingerprintInput {
         hasher.add(&self.method).add(&self.path);
         match query_pairs(&self.query) {
             Some(pairs) => hasher.add("pairs").add_pairs(&pairs),
-            None => hasher.add("bytes").add(&self.query),
+            None => hasher.add("bytes").add(&*normalize_escapes(&self.query)),
         };
         hasher.add(&self.media_type.canonical);
         if !self.coding.is_empty() {
             hasher.add("coding").add(&self.coding);
+        }
+        if !self.headers.is_empty() {
+            hasher.add("headers").add_pairs(&self.headers);
         }
         // Which of both it is counts, or a body could be written to look like another's canon.
         match self.canonical().await {
@@ -74,15 +81,7 @@ impl FingerprintInput {
         let (body, ignore) = (&self.body, &*self.ignore);
         match self.media_type.essence.as_str() {
             _ if !self.coding.is_empty() => None,
-            // curl calls JSON a form unless the command names a type.
-            "application/x-www-form-urlencoded" if begins_as_json(body) => {
-                canonical_json(body, ignore)
-            }
-            "application/x-www-form-urlencoded" => {
-                let mut hasher = FingerprintHasher::new("form");
-                hasher.add_pairs(&form_pairs(body, ignore)?);
-                Some(hasher.finish().as_bytes().to_vec())
-            }
+            "application/x-www-form-urlencoded" => canonical_form(body, ignore),
             // In a box, so that no other request keeps room for it.
             "multipart/form-data" => Box::pin(canonical_parts(self)).await,
             json if json == "application/json" || json.ends_with("+json") => {
@@ -125,8 +124,8 @@ pub(crate) async fn form_field(
     }
     let (media_type, body) = (media_type.clone(), body.clone());
     off_worker(body.len(), async move {
-        if media_type.essence == "multipart/form-data" {
-            return Box::pin(parts_named(&media_type, &body, field)).await;
+        if let Some(boundary) = &media_type.boundary {
+            return Box::pin(parts_named(boundary, &body, field)).await;
         }
         let fields = parse(&body).filter(|(name, _)| name == field);
         fields.map(|(_, value)| value.into_owned().into_bytes()).collect()
@@ -134,9 +133,8 @@ pub(crate) async fn form_field(
     .await
 }
 
-async fn parts_named(media_type: &MediaType, body: &Bytes, field: &str) -> Vec<Vec<u8>> {
-    let mut values = Vec::new();
-    let Some((mut parts, _)) = multipart(media_type, body) else { return values };
+async fn parts_named(boundary: &str, body: &Bytes, field: &str) -> Vec<Vec<u8>> {
+    let (mut values, mut parts) = (Vec::new(), multipart(boundary, body));
     while let Ok(Some(part)) = parts.next_field().await {
         if part.name() == Some(field) {
             let value = part.bytes().await;
@@ -146,9 +144,8 @@ async fn parts_named(media_type: &MediaType, body: &Bytes, field: &str) -> Vec<V
     values
 }
 
-/// The pairs of a query by name; those of one name stay in their order, which may mean something. `None`
-/// where something is no pair: readers differ in what `x` without a value is, and an `&` too many. A `+` is
-/// left as it is, because not every reader takes it for a space.
+/// The pairs of a query by name. `None` where something is no pair: readers differ in what `x` without a value is, and
+/// an `&` too many. A `+` is left as it is, because not every reader takes it for a space.
 fn query_pairs(query: &str) -> Option<Vec<(String, String)>> {
     if query.is_empty() {
         return Some(Vec::new());
@@ -157,47 +154,69 @@ fn query_pairs(query: &str) -> Option<Vec<(String, String)>> {
         let (name, value) = pair.split_once('=')?;
         Some((normalize_escapes(name).into_owned(), normalize_escapes(value).into_owned()))
     });
-    let mut pairs = pairs.collect::<Option<Vec<_>>>()?;
+    let pairs = pairs.collect::<Option<Vec<_>>>()?;
+    if query.contains(';') { None } else { sorted(pairs) }
+}
+
+/// Pairs by name; those of one name stay in their order, which may mean something. `None` where the order of different
+/// names may mean something too: some readers nest by `[` and `.`, and PHP and qs drop what is behind [`MAX_PAIRS`].
+fn sorted(mut pairs: Vec<(String, String)>) -> Option<Vec<(String, String)>> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
+    let is_flat = |name: &str| !name.is_empty() && name.bytes().all(is_plain);
+    if pairs.len() > MAX_PAIRS || !pairs.iter().all(|(name, _)| is_flat(name)) {
+        return None;
+    }
     pairs.sort_by(|one, other| one.0.cmp(&other.0));
     Some(pairs)
 }
 
-fn begins_as_json(body: &[u8]) -> bool {
-    matches!(body.trim_ascii_start().first(), Some(b'{' | b'['))
-}
-
-/// The fields of a form by name, as those of a query. `None` where it is not such a form as programs write,
-/// or not UTF-8: read as one, `C++` would be `C  `, and all that is not UTF-8 the same replacement characters.
-fn form_pairs(body: &[u8], ignore: &[String]) -> Option<Vec<(String, String)>> {
-    let is_plain = |byte: &u8| byte.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(byte);
-    let is_pair = |pair: &[u8]| pair.contains(&b'=');
-    let is_form = body.is_empty() || body.split(|byte| *byte == b'&').all(is_pair);
-    if !is_form || !body.iter().all(is_plain) || !has_whole_escapes(body) {
+/// The fields of a form by name, as those of a query, or else as they are written. `None` where it is not such a form as
+/// programs write, or not UTF-8: read as one, `C++` would be `C  `, and all that is not UTF-8 the same replacement
+/// characters.
+fn canonical_form(body: &[u8], ignore: &[String]) -> Option<Vec<u8>> {
+    // Some readers take `;` for `&`.
+    let is_plain = |byte: &u8| byte.is_ascii_graphic() && !b"\"<>\\^`{|};".contains(byte);
+    if !body.iter().all(is_plain) || !has_whole_escapes(body) {
         return None;
     }
     percent_decode(body).decode_utf8().ok()?;
-    let pairs = parse(body).map(|(name, value)| (name.into_owned(), value.into_owned()));
-    let mut pairs: Vec<_> = pairs.filter(|(name, _)| !ignore.contains(name)).collect();
-    pairs.sort_by(|one, other| one.0.cmp(&other.0));
-    Some(pairs)
+    let mut fields: Vec<_> = str::from_utf8(body).ok()?.split('&').collect();
+    if !body.is_empty() && !fields.iter().all(|field| field.contains('=')) {
+        return None;
+    }
+    let is_ignored = |name: &str| ignore.iter().any(|ignored| ignored == name);
+    fields.retain(|field| !parse(field.as_bytes()).any(|(name, _)| is_ignored(&name)));
+    let fields = fields.join("&");
+    let pairs =
+        parse(fields.as_bytes()).map(|(name, value)| (name.into_owned(), value.into_owned()));
+    let (kind, pairs) = match sorted(pairs.collect()) {
+        Some(pairs) => ("form", pairs),
+        None => ("fields", vec![(fields, String::new())]),
+    };
+    let mut hasher = FingerprintHasher::new(kind);
+    hasher.add_pairs(&pairs);
+    Some(hasher.finish().as_bytes().to_vec())
 }
 
-/// A body in parts, and the boundary between them.
-fn multipart(media_type: &MediaType, body: &Bytes) -> Option<(multer::Multipart<'static>, String)> {
-    let boundary = multer::parse_boundary(&media_type.written).ok()?;
+/// A body in parts, with this boundary between them.
+fn multipart(boundary: &str, body: &Bytes) -> multer::Multipart<'static> {
     let body = body.clone();
     let whole = futures_util::stream::once(async { Ok::<_, std::convert::Infallible>(body) });
-    Some((multer::Multipart::new(whole, boundary.clone()), boundary))
+    multer::Multipart::new(whole, boundary)
 }
 
 async fn canonical_parts(request: &FingerprintInput) -> Option<Vec<u8>> {
-    let (mut parts, boundary) = multipart(&request.media_type, &request.body)?;
+    let boundary = request.media_type.boundary.as_ref()?;
+    let (mut parts, delimiter) = (multipart(boundary, &request.body), format!("--{boundary}"));
     // Before the first boundary and behind the last one there may be text, which some readers see.
-    let inner = request.body.strip_prefix(format!("--{boundary}").as_bytes())?;
+    let inner = request.body.strip_prefix(delimiter.as_bytes())?;
     let inner = inner.strip_suffix(b"\r\n").unwrap_or(inner);
-    inner.strip_suffix(format!("--{boundary}--").as_bytes())?;
+    inner.strip_suffix(format!("{delimiter}--").as_bytes())?;
+    let pieces = request.body.windows(delimiter.len());
+    let mut delimiters = pieces.filter(|piece| *piece == delimiter.as_bytes()).count();
     let mut read = Vec::new();
     while let Some(part) = parts.next_field().await.ok()? {
+        delimiters = delimiters.checked_sub(1)?;
         let name = part.name().unwrap_or_default().to_owned();
         if request.ignore.contains(&name) {
             continue;
@@ -206,6 +225,10 @@ async fn canonical_parts(request: &FingerprintInput) -> Option<Vec<u8>> {
         let kind = part.content_type().map(ToString::to_string).unwrap_or_default();
         let more = more_of_head(&part, &kind);
         read.push(([name, file, kind], more, part.bytes().await.ok()?));
+    }
+    // One within a part ends it to readers that take a bare line feed for the end of a line.
+    if delimiters != 1 {
+        return None;
     }
     let is_plain = read.iter().all(|(_, more, _)| more.is_empty());
     let mut hasher = FingerprintHasher::new(if is_plain { "parts" } else { "parts with heads" });
@@ -260,6 +283,7 @@ mod tests {
             coding: String::new(),
             body: Bytes::copy_from_slice(body.as_bytes()),
             ignore: vec!["nonce".to_owned()],
+            headers: Vec::new(),
         };
         input.fingerprint().await
     }

@@ -28,6 +28,7 @@ pub fn fingerprint_of(content_type: &str, query: &str, body: &[u8]) -> Option<Fi
         coding: String::new(),
         body: Bytes::copy_from_slice(body),
         ignore: Vec::new(),
+        headers: Vec::new(),
     };
     Some(Builder::new_current_thread().build().ok()?.block_on(input.fingerprint()))
 }

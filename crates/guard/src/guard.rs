@@ -16,6 +16,17 @@ use keylatch_core::idempotency::OnCrash;
 /// The methods that change nothing, and so are never guarded (RFC 9110, section 9.2.1).
 const SAFE: [Method; 4] = [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE];
 
+/// The headers that say what is asked, where a guard names no others: which operation, of which version or part of
+/// a resource, and where it goes. No client changes them between two tries.
+const FINGERPRINT_HEADERS: [&str; 6] = [
+    "SOAPAction",
+    "X-Amz-Target",
+    "If-Match",
+    "Content-Range",
+    "Destination",
+    "Content-Disposition",
+];
+
 /// How requests are guarded.
 ///
 /// The default guards POST and PATCH, requires a key, and leaves an unknown outcome after a failure
@@ -54,6 +65,8 @@ pub struct Guard {
     pub answer_limit_bytes: usize,
     /// Members of a JSON object, or fields of a form, that may differ between two tries.
     pub ignore_fields: Vec<String>,
+    /// Headers that say what is asked, and so count for whether two requests are the same.
+    pub fingerprint_headers: Vec<String>,
     /// Whether the principal is a credential: then it tells keys apart, and no store keeps it. Set in code alone.
     #[serde(skip)]
     pub principal_is_secret: bool,
@@ -94,6 +107,7 @@ impl Default for Guard {
             body_limit_bytes: 1024 * 1024,
             answer_limit_bytes: 1024 * 1024,
             ignore_fields: Vec::new(),
+            fingerprint_headers: FINGERPRINT_HEADERS.map(str::to_owned).to_vec(),
             principal_is_secret: false,
             #[cfg(feature = "gateway")]
             principal_header: String::new(),
@@ -162,6 +176,11 @@ impl Guard {
             !self.methods.is_empty() && self.methods.iter().all(|method| is_guardable(method)),
             "must be one or more methods that change something, in capitals, such as `POST`",
         )?;
+        rule(
+            "fingerprint_headers",
+            self.fingerprint_headers.iter().all(|name| is_plain_header(name)),
+            PLAIN_HEADERS,
+        )?;
         rule("lease_ms", (100..=86_400_000).contains(&self.lease_ms), "must be 100 to 86400000")?;
         rule(
             "retention_ms",
@@ -192,6 +211,14 @@ fn is_guardable(method: &str) -> bool {
     let is_upper = !method.bytes().any(|byte| byte.is_ascii_lowercase());
     Method::from_bytes(method.as_bytes()).is_ok_and(|method| is_upper && !SAFE.contains(&method))
 }
+
+/// Whether a text is the name of a header that every server takes for the same.
+pub(crate) fn is_plain_header(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
+/// What the names of headers in a setting must be.
+pub(crate) const PLAIN_HEADERS: &str = "must be names of headers, of A-Z a-z 0-9 -";
 
 pub(crate) fn rule(
     setting: &'static str,

@@ -1,69 +1,79 @@
 //! What a request says its body is: the `Content-Type`, whose spellings come to one.
 //!
 //! `charset=utf-8` is what a body has that says nothing, and the boundary of a multipart body is a matter of its
-//! transfer. Every other parameter counts, since a reader may read the same bytes as something else for it.
+//! transfer. Every other parameter counts, since a reader may read the same bytes as something else for it. Readers
+//! differ in what they make of quotes, commas and a name that is there twice. A header with one of these counts as it
+//! is written, and so does the body under it. Tested in `tests/api/lenient_readers.rs` and
+//! `idempotency_fingerprint.rs`.
+
+use std::collections::BTreeMap;
 
 use axum::http::{HeaderMap, HeaderValue, header};
+
+const FORM_IN_PARTS: &str = "multipart/form-data";
 
 /// The media type of a body.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MediaType {
-    /// Type and subtype in lower case. Empty where there is none, or more than one header.
+    /// Type and subtype in lower case. Empty where there is none, and where readers may read the body as another.
     pub(crate) essence: String,
     /// What counts of the header, in one spelling.
     pub(crate) canonical: String,
-    /// The header, as it is.
-    pub(crate) written: String,
+    /// What stands between the parts of a form, where every reader finds the same.
+    pub(crate) boundary: Option<String>,
 }
 
 impl MediaType {
     /// That of a request with these headers.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
-        let mut lines = headers.get_all(header::CONTENT_TYPE).iter().map(text_of);
-        match (lines.next(), lines.next()) {
-            (None, _) => Self::default(),
-            (Some(line), None) => Self::parse(line),
+        let lines: Vec<_> = headers.get_all(header::CONTENT_TYPE).iter().map(text_of).collect();
+        let read = match &*lines {
+            [] => Some(Self::default()),
+            [line] => Self::read(line),
             // Readers differ in which of them counts.
-            (Some(first), Some(second)) => {
-                let all: Vec<_> = [first, second].into_iter().chain(lines).collect();
-                Self { canonical: all.join("\n"), ..Self::default() }
-            }
-        }
+            _ => None,
+        };
+        read.unwrap_or_else(|| {
+            // No plain header, and no line, has a line feed.
+            let canonical = lines.iter().flat_map(|line| ["\n", line]).collect();
+            Self { canonical, ..Self::default() }
+        })
     }
 
-    fn parse(written: String) -> Self {
-        // Most have no parameter.
-        if !written.contains(';') {
-            let essence = written.trim().to_ascii_lowercase();
-            return Self { canonical: essence.clone(), essence, written };
+    /// The media type of a header that all readers read alike.
+    fn read(line: &str) -> Option<Self> {
+        let mut pieces = line.split(';').map(|piece| piece.trim_matches([' ', '\t']));
+        let essence = pieces.next()?.to_ascii_lowercase();
+        let is_type =
+            essence.split_once('/').is_some_and(|(one, two)| is_token(one) && is_token(two));
+        let mut parameters = BTreeMap::new();
+        for piece in pieces {
+            let (name, value) = parameter(piece)?;
+            if parameters.insert(name, value).is_some() {
+                return None;
+            }
         }
-        let mut pieces = pieces(&written).into_iter();
-        let essence = pieces.next().unwrap_or_default().trim().to_ascii_lowercase();
-        let named = pieces.map(|piece| {
-            let (name, value) = piece.split_once('=').unwrap_or((piece, ""));
-            let name = name.trim().to_ascii_lowercase();
-            let value = value.trim();
-            let bare = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
-            let value = bare.filter(|bare| !bare.contains(['\\', '"'])).unwrap_or(value);
-            let is_charset = name == "charset";
-            (name, if is_charset { value.to_ascii_lowercase() } else { value.to_owned() })
-        });
-        let mut parameters: Vec<_> =
-            named.filter(|(name, value)| !name.is_empty() || !value.is_empty()).collect();
-        let is_boundary = |name: &str| name == "boundary" && essence.starts_with("multipart/");
-        let has_one = parameters.iter().filter(|(name, _)| is_boundary(name)).count() == 1;
-        parameters.retain(|(name, value)| {
-            let is_default = name == "charset" && value == "utf-8";
-            !is_default && (!is_boundary(name) || !has_one)
-        });
-        parameters.sort();
-        let parameters: String =
+        if !is_type {
+            return None;
+        }
+        if let Some(charset) = parameters.get_mut("charset") {
+            charset.make_ascii_lowercase();
+        }
+        parameters.retain(|name, value| name != "charset" || value != "utf-8");
+        let mut boundary = parameters.get("boundary").filter(|one| is_boundary(one)).cloned();
+        match parameters.len() {
+            1 if essence == FORM_IN_PARTS && boundary.is_some() => parameters.clear(),
+            _ => boundary = None,
+        }
+        let counted: String =
             parameters.iter().map(|(name, value)| format!(";{name}={value}")).collect();
-        Self { canonical: format!("{essence}{parameters}"), essence, written }
+        let canonical = essence.clone() + &counted;
+        let essence = if parameters.contains_key("charset") { String::new() } else { essence };
+        Some(Self { essence, canonical, boundary })
     }
 
     pub(crate) fn is_form(&self) -> bool {
-        matches!(&*self.essence, "application/x-www-form-urlencoded" | "multipart/form-data")
+        self.essence == "application/x-www-form-urlencoded" || self.boundary.is_some()
     }
 }
 
@@ -87,21 +97,27 @@ pub(crate) fn text_of(value: &HeaderValue) -> String {
     }
 }
 
-/// What stands between the semicolons that are in no quotes.
-fn pieces(text: &str) -> Vec<&str> {
-    let (mut pieces, mut from, mut is_quoted, mut is_escaped) = (Vec::new(), 0, false, false);
-    for (place, byte) in text.bytes().enumerate() {
-        match byte {
-            _ if is_escaped => is_escaped = false,
-            b'\\' if is_quoted => is_escaped = true,
-            b'"' => is_quoted = !is_quoted,
-            b';' if !is_quoted => {
-                pieces.push(&text[from..place]);
-                from = place + 1;
-            }
-            _ => {}
-        }
-    }
-    pieces.push(&text[from..]);
-    pieces
+/// The name in lower case and the value of a parameter that no reader reads in another way.
+fn parameter(piece: &str) -> Option<(String, String)> {
+    let (name, value) = piece.split_once('=')?;
+    let quoted = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"\"\\,".contains(&byte);
+    let is_value = match quoted {
+        Some(inner) => !inner.is_empty() && inner.bytes().all(is_plain),
+        None => is_token(value),
+    };
+    let parameter = (name.to_ascii_lowercase(), quoted.unwrap_or(value).to_owned());
+    (is_token(name) && is_value).then_some(parameter)
+}
+
+/// Whether a text is a token (RFC 9110, section 5.6.2).
+fn is_token(text: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(is_part)
+}
+
+/// Whether a boundary is one to every reader. Rack looks for the last `boundary=` in the header.
+fn is_boundary(text: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"'+-._=".contains(&byte);
+    text.bytes().all(is_part) && !text.to_ascii_lowercase().contains("boundary=")
 }

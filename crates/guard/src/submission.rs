@@ -20,7 +20,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 
 use crate::escapes::normalize_escapes;
 use crate::fingerprint::{FingerprintInput, form_field};
-use crate::media_type::{MediaType, content_coding};
+use crate::media_type::{MediaType, content_coding, text_of};
 use crate::{BodyLimits, Code, Guard, OnFailure, Problem};
 use keylatch_core::idempotency::{IdempotencyKey, InvalidKey, RecordScope, RunRequest, Scope};
 
@@ -112,6 +112,7 @@ async fn run_request(
         coding: content_coding(&parts.headers),
         body: body.clone(),
         ignore: guard.ignore_fields.clone(),
+        headers: counted_headers(&parts.headers, &guard.fingerprint_headers),
     };
     let shown = if guard.principal_is_secret { "" } else { &principal };
     RunRequest {
@@ -125,6 +126,17 @@ async fn run_request(
         answer_bytes: guard.answer_limit_bytes,
         wait: wait.unwrap_or_default().min(max_wait),
     }
+}
+
+/// The headers of these names, for the fingerprint.
+fn counted_headers(headers: &HeaderMap, names: &[String]) -> Vec<(String, String)> {
+    let lines = names.iter().flat_map(|name| {
+        let values = headers.get_all(name.as_str()).iter();
+        values.map(|value| (name.to_ascii_lowercase(), text_of(value)))
+    });
+    let mut lines: Vec<_> = lines.collect();
+    lines.sort_by(|one, other| one.0.cmp(&other.0));
+    lines
 }
 
 /// The path with each character spelt in the one way that all its spellings have in common

@@ -79,6 +79,7 @@ fn invalid_guard_setting_is_named() {
         ("methods", "[\"post\"]"),
         ("methods", "[\"POST\", \"Patch\"]"),
         ("methods", "[]"),
+        ("fingerprint_headers", "[\"a:\"]"),
         ("lease_ms", "99"),
         ("retention_ms", "999"),
         ("max_wait_ms", "300001"),
