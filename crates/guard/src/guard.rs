@@ -13,8 +13,9 @@ use serde::Deserialize;
 use crate::{FailurePolicy, OnFailure};
 use keylatch_core::idempotency::OnCrash;
 
-/// The methods that change nothing, and so are never guarded (RFC 9110, section 9.2.1).
-const SAFE: [Method; 4] = [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE];
+/// The methods that a guard may have: those of HTTP and of WebDAV that change something.
+const GUARDABLE: [&str; 10] =
+    ["POST", "PUT", "PATCH", "DELETE", "COPY", "LOCK", "MKCOL", "MOVE", "PROPPATCH", "UNLOCK"];
 
 /// The headers that say what is asked, where a guard names no others: which operation, of which version or part of
 /// a resource, and where it goes. No client changes them between two tries.
@@ -173,8 +174,8 @@ impl Guard {
     pub fn check(&self) -> Result<(), InvalidSetting> {
         rule(
             "methods",
-            !self.methods.is_empty() && self.methods.iter().all(|method| is_guardable(method)),
-            "must be one or more methods that change something, in capitals, such as `POST`",
+            !self.methods.is_empty() && self.methods.iter().all(|one| GUARDABLE.contains(&&**one)),
+            "must be one or more of POST, PUT, PATCH, DELETE, COPY, LOCK, MKCOL, MOVE, PROPPATCH and UNLOCK",
         )?;
         rule(
             "fingerprint_headers",
@@ -204,12 +205,6 @@ impl Guard {
         let time = Duration::from_millis(self.body_timeout_ms);
         BodyLimits { bytes: self.body_limit_bytes, time }
     }
-}
-
-/// Whether a method is one that a guard may have. Methods are case-sensitive, so `post` is one that no client sends.
-fn is_guardable(method: &str) -> bool {
-    let is_upper = !method.bytes().any(|byte| byte.is_ascii_lowercase());
-    Method::from_bytes(method.as_bytes()).is_ok_and(|method| is_upper && !SAFE.contains(&method))
 }
 
 /// Whether a text is the name of a header that every server takes for the same.

@@ -8,6 +8,7 @@
 
 use std::convert::Infallible;
 use std::fmt;
+use std::future::ready;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -20,7 +21,7 @@ use axum::response::{IntoResponse, Response};
 use tower::{Layer, Service};
 
 use crate::response;
-use crate::submission::{PrincipalFn, Submission};
+use crate::submission::{PrincipalFn, Submission, check_method};
 use crate::{Guard, InvalidSetting, Problem, Records, with_resolve};
 use keylatch_core::idempotency::{IdempotencyService, OnceRun, RecordScope, Run};
 use keylatch_core::store::Store;
@@ -187,14 +188,17 @@ where
     fn call(&mut self, mut request: Request) -> Self::Future {
         // A fencing token is the layer's to give, never the client's.
         request.headers_mut().remove(IDEMPOTENCY_FENCE);
+        if let Err(problem) = check_method(&self.layer.0.guard, &request) {
+            return Box::pin(ready(Ok(problem.with_retry().into_response())));
+        }
         if !self.layer.0.guard.guards(request.method()) {
             return Box::pin(self.inner.call(request));
         }
         // The one that was polled is ready, and its clone need not be.
         let next = self.inner.clone();
-        let ready = std::mem::replace(&mut self.inner, next);
+        let polled = std::mem::replace(&mut self.inner, next);
         let layer = self.layer.clone();
-        Box::pin(async move { Ok(layer.guard(ready, request).await) })
+        Box::pin(async move { Ok(layer.guard(polled, request).await) })
     }
 }
 

@@ -35,7 +35,7 @@
 //! // The key of one customer is not that of another.
 //! let layer = IdempotencyLayer::new(store)
 //!     .with_principal(|parts| Some(parts.headers.get("x-user")?.to_str().ok()?.to_owned()));
-//! let orders = Router::new().route("/orders", post(order)).layer(layer);
+//! let orders = Router::new().route("/orders", post(order).route_layer(layer));
 //!
 //! let request = || {
 //!     let keyed = Request::post("/orders").header("Idempotency-Key", "order-17");
@@ -55,7 +55,11 @@
 //! ```
 //!
 //! Put the layer inside of authentication and limits, and outside of everything that a repeat must
-//! not run again. The layer reads the whole body of a request that it guards.
+//! not run again. The layer reads the whole body of a request that it guards. By `route_layer` it is around the methods
+//! that a route has, so a client that sends another reads 405 before it is asked for a key.
+//!
+//! A guarded method in other letters, such as `post`, and a header such as `X-HTTP-Method-Override` are refused with 405,
+//! because what stands behind may take them for the method.
 //!
 //! # What a client reads
 //!

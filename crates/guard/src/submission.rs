@@ -30,6 +30,13 @@ pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key
 /// The form field that stands in for the header.
 const FIELD: &str = "idempotency_key";
 
+/// Headers in which frameworks look for another method than that of the request line.
+const METHOD_OVERRIDES: [HeaderName; 3] = [
+    HeaderName::from_static("x-http-method-override"),
+    HeaderName::from_static("x-http-method"),
+    HeaderName::from_static("x-method-override"),
+];
+
 /// Says for which user or system a request comes. Each principal has its own keys.
 pub(crate) type PrincipalFn = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
 
@@ -137,6 +144,23 @@ fn counted_headers(headers: &HeaderMap, names: &[String]) -> Vec<(String, String
     let mut lines: Vec<_> = lines.collect();
     lines.sort_by(|one, other| one.0.cmp(&other.0));
     lines
+}
+
+/// Refuses what a lenient server may run as a guarded method that it does not look like.
+pub(crate) fn check_method(guard: &Guard, request: &Request) -> Result<(), Problem> {
+    let (method, headers) = (request.method(), request.headers());
+    let is_respelt = |guarded: &String| guarded.eq_ignore_ascii_case(method.as_str());
+    if !guard.guards(method) && guard.methods.iter().any(is_respelt) {
+        let detail = "Methods are in capitals. Nothing was run.";
+        return Err(Problem::new(Code::MethodNotAllowed, detail));
+    }
+    match METHOD_OVERRIDES.iter().find(|name| headers.contains_key(*name)) {
+        None => Ok(()),
+        Some(name) => {
+            let detail = "No header stands in for the method. Nothing was run.";
+            Err(Problem::new(Code::MethodNotAllowed, detail).with_field(name.as_str()))
+        }
+    }
 }
 
 /// The path with each character spelt in the one way that all its spellings have in common

@@ -108,7 +108,7 @@ problem_table! {
         "It was never used in this scope, a run freed it, or its retention is over. `method`, `path` and `principal` in the query name the scope of a guarded route.";
     MethodNotAllowed = 405 "method-not-allowed" NewKey
         "The method is not for this resource"
-        "The Allow header lists the methods that are.";
+        "The Allow header lists the methods that are. On a guarded route a method is written in capitals, and no header such as `X-HTTP-Method-Override` stands in for it. Nothing was done.";
     RequestTimeout = 408 "request-timeout" SameKey
         "The request did not arrive in time"
         "The body took too long. Nothing was done; send the request again.";
