@@ -186,10 +186,6 @@ impl RequestLayer {
             }
             return Err(quota_exceeded(refusal));
         }
-        if self.surface != Surface::Api {
-            // The service behind a guard is not to read the key.
-            request.headers_mut().remove(&header);
-        }
         let arrival = request.extensions_mut().get_or_insert_with(Arrival::at_another_server);
         arrival.identity = Some(identity);
         Ok(())

@@ -3,8 +3,6 @@
 //!
 //! Method: raw requests with every header that such a client would send, and what the upstream has of them.
 
-use std::collections::BTreeSet;
-
 use axum::body::Body;
 use axum::http::{HeaderMap, Response};
 use keylatch::config::Config;
@@ -54,19 +52,109 @@ async fn client_strips_no_header_of_keylatch() {
     );
 }
 
+/// CGI, WSGI and PHP take `_`, and some `.`, for `-`.
 #[tokio::test]
-async fn header_with_underscores_is_no_second_header_of_keylatch() {
+async fn name_that_a_server_may_take_for_another_is_dropped() {
     let shop = shop_of_people().await;
-    let twins = "X-User: ada\r\nIdempotency_Fence: 9007199254740991\r\nidempotency_key: k-9\r\n\
-                 X_User: eve\r\nX_Forwarded-For: 6.6.6.6\r\nX_Request_Id: 6\r\nX_Mine: a\r\n";
-    let headers = order_with(&shop, "k-1", twins).await;
-    let names: BTreeSet<_> = headers.keys().map(|name| name.as_str().replace('_', "-")).collect();
-    assert_eq!(
-        names.len(),
-        headers.keys_len(),
-        "CGI makes one variable of two headers: {headers:?}"
-    );
-    assert_eq!(values(&headers, "x_mine"), ["a"], "{headers:?}");
+    let odd = "X-User: ada\r\nIdempotency_Fence: 9007199254740991\r\nidempotency_key: k-9\r\n\
+               X_User: eve\r\nX_Forwarded-For: 6.6.6.6\r\nX_Request_Id: 6\r\nX_Mine: a\r\n\
+               Content_Encoding: gzip\r\nX.User: eve\r\nX!Mine: a\r\nX-Mine2: a\r\n";
+    let headers = order_with(&shop, "k-1", odd).await;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    for name in headers.keys() {
+        assert!(name.as_str().chars().all(is_plain), "{name}: {headers:?}");
+    }
+    assert_eq!(values(&headers, "x-mine2"), ["a"], "{headers:?}");
+    assert_eq!(values(&headers, "x-user"), ["ada"], "{headers:?}");
+}
+
+#[tokio::test]
+async fn header_of_keylatch_reaches_no_upstream() {
+    let shop = shop_of_people().await;
+    let own = "X-User: ada\r\nKeylatch-Authorization: Bearer kl_0\r\nKeylatch-Any: 1\r\n\
+               Idempotent-Replayed: true\r\nIdempotent-Body: not-kept\r\n\
+               Idempotency-Key-Expires: never\r\nPreference-Applied: wait=1\r\n";
+    let headers = order_with(&shop, "k-1", own).await;
+    for name in headers.keys().map(|name| name.as_str()) {
+        let is_own = name.starts_with("keylatch-") || name.starts_with("idempotent-");
+        assert!(!is_own && name != "preference-applied", "{name}: {headers:?}");
+        assert_ne!(name, "idempotency-key-expires", "{headers:?}");
+    }
+}
+
+#[tokio::test]
+async fn mark_of_an_upstream_does_not_pass_for_keylatchs() {
+    let shop = Shop::open("memory:").await;
+    shop.upstream.answers(|_| {
+        Response::builder()
+            .status(201)
+            .header("Idempotent-Replayed", "true")
+            .header("Idempotent-Body", "not-kept")
+            .header("Idempotency-Key-Expires", "never")
+            .header("Preference-Applied", "wait=9")
+            .header("Keylatch-Any", "1")
+            .body(Body::empty())
+            .expect("an answer")
+    });
+    for (method, replayed, expires) in [("GET", "", 0), ("POST", "", 1), ("POST", "true", 1)] {
+        let head = format!(
+            "{method} /orders HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: k-1\r\n\
+             Content-Length: 0\r\n\r\n"
+        );
+        let answer = RawConnection::sending(shop.address, &head).await.answer().await;
+        assert_eq!(answer.status, 201, "{answer:?}");
+        assert_eq!(answer.header("idempotent-replayed"), replayed, "{answer:?}");
+        for gone in ["idempotent-body", "preference-applied", "keylatch-any"] {
+            assert_eq!(answer.header(gone), "", "{gone}: {answer:?}");
+        }
+        let all = answer.headers.get_all("idempotency-key-expires");
+        assert_eq!(all.iter().count(), expires, "{method}: {answer:?}");
+        assert!(all.iter().all(|value| value != "never"), "{answer:?}");
+    }
+}
+
+/// What else says who a client is, and upstreams believe of a proxy.
+const CLAIMS: &str = "Proxy: http://6.6.6.6\r\nCF-Connecting-IP: 6.6.6.6\r\nClient-IP: 6.6.6.6\r\n\
+    X-Remote-User: root\r\nRemote-User: root\r\nX-Forwarded: for=6.6.6.6\r\nX-Forwarded-User: root\r\n\
+    X-Forwarded-Prefix: /evil\r\nX-Forwarded-Port: 1\r\nX-Real-IP: 6.6.6.6\r\nTrue-Client-IP: 6.6.6.6\r\n\
+    X-Original-URL: /admin\r\nX-Rewrite-URL: /admin\r\nX-Cluster-Client-IP: 6.6.6.6\r\n";
+
+/// Most proxies pass on what a client wrote there, so a trusted one is believed in what all of them set.
+#[tokio::test]
+async fn claim_beside_those_of_a_proxy_is_not_believed() {
+    for trusted in ["127.0.0.0/8", "10.0.0.0/8"] {
+        let upstream = Upstream::start().await;
+        let mut config = config("memory:");
+        config.server.trusted_proxies = vec![trusted.to_owned()];
+        config.guard = vec![Guard {
+            drop_headers: vec!["X-Tenant".to_owned()],
+            ..Shop::guard(&upstream.url())
+        }];
+        let service = Service::start_with(config).await;
+        let head = format!(
+            "POST /orders HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: k-1\r\n{CLAIMS}\
+             X-Tenant: other\r\nX-Trace: 1\r\nContent-Length: 0\r\n\r\n"
+        );
+        RawConnection::sending(service.address, &head).await.answer().await.is_run(1);
+        let headers = upstream.last().headers;
+        let claimed = CLAIMS.lines().filter_map(|line| line.split_once(':'));
+        for name in claimed.map(|(name, _)| name).chain(["X-Tenant"]) {
+            assert!(values(&headers, name).is_empty(), "{name} by {trusted}: {headers:?}");
+        }
+        assert_eq!(values(&headers, "x-trace"), ["1"], "{headers:?}");
+    }
+}
+
+#[tokio::test]
+async fn header_of_the_principal_is_believed_of_a_trusted_proxy_whatever_its_name() {
+    let shop = Shop::open_with("memory:", |guard| {
+        guard.principal_header = "X-Forwarded-User".to_owned();
+    })
+    .await;
+    let names = "X-Forwarded-User: ada\r\nX-Forwarded-Email: ada@a.example\r\n";
+    let headers = order_with(&shop, "k-1", names).await;
+    assert_eq!(values(&headers, "x-forwarded-user"), ["ada"], "{headers:?}");
+    assert!(values(&headers, "x-forwarded-email").is_empty(), "{headers:?}");
 }
 
 #[tokio::test]

@@ -68,6 +68,9 @@ pub struct Guard {
     pub ignore_fields: Vec<String>,
     /// Headers that say what is asked, and so count for whether two requests are the same.
     pub fingerprint_headers: Vec<String>,
+    /// Further headers that are taken from every request.
+    #[cfg(feature = "gateway")]
+    pub drop_headers: Vec<String>,
     /// Whether the principal is a credential: then it tells keys apart, and no store keeps it. Set in code alone.
     #[serde(skip)]
     pub principal_is_secret: bool,
@@ -109,6 +112,8 @@ impl Default for Guard {
             answer_limit_bytes: 1024 * 1024,
             ignore_fields: Vec::new(),
             fingerprint_headers: FINGERPRINT_HEADERS.map(str::to_owned).to_vec(),
+            #[cfg(feature = "gateway")]
+            drop_headers: Vec::new(),
             principal_is_secret: false,
             #[cfg(feature = "gateway")]
             principal_header: String::new(),

@@ -31,6 +31,16 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// The time until which the key is remembered, at least (an HTTP date).
 const EXPIRES: HeaderName = HeaderName::from_static("idempotency-key-expires");
 
+/// The seconds of a wait that was granted (RFC 7240, section 3).
+const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
+
+/// Whether a header is one by which clients know what keylatch did, or what is for keylatch alone. No other server's
+/// passes for one.
+pub(crate) fn is_mark(name: &HeaderName) -> bool {
+    [REPLAYED, BODY, EXPIRES, PREFERENCE_APPLIED].contains(name)
+        || name.as_str().starts_with("keylatch-")
+}
+
 /// The headers of a message that belong to one connection and not to the next (RFC 9110, section 7.6.1).
 pub(crate) const HOP_BY_HOP: [&str; 9] = [
     "connection",
@@ -45,12 +55,10 @@ pub(crate) const HOP_BY_HOP: [&str; 9] = [
 ];
 
 /// Other headers that belong to one answer and not to its repeats.
-const UNSTORED_HEADERS: [&str; 15] = [
+const UNSTORED_HEADERS: [&str; 13] = [
     "baggage",
     "content-length",
     "date",
-    "idempotency-key-expires",
-    "idempotent-replayed",
     "server-timing",
     "set-cookie",
     "set-cookie2",
@@ -211,15 +219,17 @@ fn refuse(problem: Problem) -> Response {
 pub(crate) fn with_expiry(mut response: Response, expires_in: Option<Duration>) -> Response {
     let at = expires_in.and_then(|expires_in| SystemTime::now().checked_add(expires_in));
     let at = at.and_then(|at| HeaderValue::try_from(httpdate::fmt_http_date(at)).ok());
-    response.headers_mut().extend(at.map(|at| (EXPIRES, at)));
+    if let Some(at) = at {
+        response.headers_mut().insert(EXPIRES, at);
+    }
     response
 }
 
-/// Adds that the preferred wait was granted (RFC 7240, section 3).
+/// Adds that the preferred wait was granted.
 pub(crate) fn with_applied_wait(mut response: Response, wait: Duration) -> Response {
-    let applied = HeaderValue::try_from(format!("wait={}", wait.as_secs()));
-    let name = HeaderName::from_static("preference-applied");
-    response.headers_mut().extend(applied.ok().map(|applied| (name, applied)));
+    if let Ok(applied) = HeaderValue::try_from(format!("wait={}", wait.as_secs())) {
+        response.headers_mut().insert(PREFERENCE_APPLIED, applied);
+    }
     response
 }
 
@@ -326,6 +336,7 @@ pub fn stored_headers(headers: &HeaderMap) -> Vec<(String, Bytes)> {
     let kept = headers.iter().filter(|(name, _)| {
         !HOP_BY_HOP.contains(&name.as_str())
             && !UNSTORED_HEADERS.contains(&name.as_str())
+            && !is_mark(name)
             && !name.as_str().starts_with("x-b3-")
             && !named.contains(name)
     });

@@ -10,11 +10,13 @@ use axum::extract::Request;
 use axum::http::HeaderName;
 
 use super::forwarding::{
-    FORWARDED, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, remove_claims,
+    FORWARDED, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, is_claim,
 };
-use super::headers::{offer_upgrade, remove_twins, strip, upgrade_of};
+use super::headers::{offer_upgrade, remove_those, strip, upgrade_of};
 use super::path_reading::PathReading;
-use super::principal::PrincipalHeader;
+use super::principal::{PrincipalHeader, TrustedProxy};
+use crate::guard::is_plain_header;
+use crate::response::is_mark;
 use crate::{Code, Guard, GuardAccess, IDEMPOTENCY_FENCE, IDEMPOTENCY_KEY, Problem};
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -70,27 +72,43 @@ impl Admission {
             let detail = "A guarded request cannot become another protocol. Nothing was run.";
             return Err(Problem::new(Code::UpgradeRefused, detail).with_field("Upgrade"));
         }
+        let is_trusted = request.extensions().get::<TrustedProxy>().is_some();
         let headers = request.headers_mut();
         strip(headers, &self.own_headers);
-        remove_twins(headers, &self.own_headers);
+        remove_those(headers, |name| self.drops(name, is_trusted));
         if let Some(principal) = &self.principal {
             principal.read(request, is_guarded)?;
         }
-        remove_claims(request);
         if let Some(protocols) = protocols {
             offer_upgrade(request.headers_mut(), protocols);
         }
         Ok(())
     }
 
+    /// Whether nobody but keylatch and its proxies has to say what a header says.
+    fn drops(&self, name: &HeaderName, is_trusted: bool) -> bool {
+        let is_principal = self.principal.as_ref().is_some_and(|header| header.name == *name);
+        // CGI, WSGI and PHP take `_` for `-`, and so one name for another.
+        !is_plain_header(name.as_str())
+            || is_mark(name)
+            || self
+                .guard
+                .drop_headers
+                .iter()
+                .any(|dropped| name.as_str().eq_ignore_ascii_case(dropped))
+            || !is_principal && is_claim(name, is_trusted)
+    }
+
     fn check_path(&self, path: &str) -> Result<(), Problem> {
-        let reading = PathReading::of(path);
-        if reading.climbs() {
-            return Err(Problem::new(Code::NotFound, "A path with `..` is not sent on."));
-        }
-        if self.inner_guards.iter().any(|guard| reading.is_within(guard)) {
-            let detail = "Written so, the path is not sent on: a server may read it as that of another guard.";
-            return Err(Problem::new(Code::NotFound, detail));
+        let refused = |detail| Err(Problem::new(Code::NotFound, detail));
+        let Some(reading) = PathReading::of(path).filter(|reading| !reading.climbs()) else {
+            return refused("A path with `..`, or with what may hide one, is not sent on.");
+        };
+        let is_within = |guard: &String| !reading.is_plain() || reading.is_within(guard);
+        if self.inner_guards.iter().any(is_within) {
+            return refused(
+                "Written so, the path is not sent on: a server may read it as that of another guard.",
+            );
         }
         Ok(())
     }

@@ -12,16 +12,32 @@ use axum::extract::Request;
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::uri::Authority;
 
-use super::headers::remove_those;
-use super::principal::TrustedProxy;
-
 pub(super) const FORWARDED: HeaderName = header::FORWARDED;
 pub(super) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub(super) const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 pub(super) const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-/// What else says who a client is or what it asked for, and is a proxy's to say.
-const OTHERS: [&str; 5] =
-    ["x-real-ip", "x-client-ip", "true-client-ip", "x-original-url", "x-rewrite-url"];
+/// What a trusted proxy is believed in.
+const OF_PROXIES: [HeaderName; 3] = [X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO];
+/// What else upstreams believe of who a client is or what it asked for. A proxy that sets one of these passes on the
+/// others as the client wrote them.
+const CLAIMS: [&str; 14] = [
+    "proxy",
+    "client-ip",
+    "x-client-ip",
+    "true-client-ip",
+    "x-real-ip",
+    "cf-connecting-ip",
+    "cf-connecting-ipv6",
+    "fastly-client-ip",
+    "fly-client-ip",
+    "x-azure-clientip",
+    "x-cluster-client-ip",
+    "x-envoy-external-address",
+    "remote-user",
+    "x-rewrite-url",
+];
+/// What the names of further ones begin with.
+const CLAIMS_BEGIN: [&str; 3] = ["x-forwarded", "x-original-", "x-remote-"];
 
 /// The connection that a request came on.
 #[derive(Debug, Clone, Copy)]
@@ -32,19 +48,13 @@ pub struct ClientConnection {
     pub scheme: &'static str,
 }
 
-/// Removes what a client that is no trusted proxy says of where its request comes from.
-pub(super) fn remove_claims(request: &mut Request) {
-    if request.extensions().get::<TrustedProxy>().is_some() {
-        return;
+/// Whether a header says where its request comes from or who sends it, in place of whoever may.
+pub(super) fn is_claim(name: &HeaderName, is_trusted: bool) -> bool {
+    if OF_PROXIES.contains(name) {
+        return !is_trusted;
     }
-    remove_those(request.headers_mut(), |name| {
-        // A name with `_` is another to this service, and the same to many an upstream.
-        let name = match name.as_str() {
-            name if name.contains('_') => Cow::Owned(name.replace('_', "-")),
-            name => Cow::Borrowed(name),
-        };
-        name.starts_with("x-forwarded-") || OTHERS.contains(&&*name) || *name == FORWARDED
-    });
+    CLAIMS.contains(&name.as_str())
+        || CLAIMS_BEGIN.iter().any(|begin| name.as_str().starts_with(begin))
 }
 
 /// Writes down where a request comes from, for the upstream. Each guarded request says it, so what is one line of a

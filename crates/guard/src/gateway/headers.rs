@@ -39,16 +39,6 @@ pub(super) fn strip(headers: &mut HeaderMap, own: &[HeaderName]) {
     });
 }
 
-/// Removes the headers that CGI, WSGI and PHP take for one of the `own`: there `-` and `_` are one.
-pub(super) fn remove_twins(headers: &mut HeaderMap, own: &[HeaderName]) {
-    remove_those(headers, |name| {
-        name.as_str().contains('_') && {
-            let read_as = name.as_str().replace('_', "-");
-            own.iter().any(|own| own.as_str().replace('_', "-") == read_as && own != name)
-        }
-    });
-}
-
 /// Removes the headers whose names `goes` admits.
 pub(super) fn remove_those(headers: &mut HeaderMap, goes: impl Fn(&HeaderName) -> bool) {
     let gone: Vec<_> = headers.keys().filter(|name| goes(name)).cloned().collect();

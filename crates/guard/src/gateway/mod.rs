@@ -22,7 +22,7 @@ use axum::http::request::Parts;
 
 use self::principal::{Principal, PrincipalHeader};
 use self::proxy::Gateway;
-use crate::guard::rule;
+use crate::guard::{PLAIN_HEADERS, is_plain_header, rule};
 use crate::{Guard, GuardAccess, IdempotencyLayer, InvalidSetting};
 use keylatch_client::https::HttpsClient;
 use keylatch_core::idempotency::IdempotencyService;
@@ -56,8 +56,13 @@ impl Guard {
         self.check()?;
         rule(
             "principal_header",
-            self.principal_header.is_empty() || PrincipalHeader::of(self).is_some(),
-            "must be the name of a header",
+            self.principal_header.is_empty() || is_plain_header(&self.principal_header),
+            "must be the name of a header, of A-Z a-z 0-9 -",
+        )?;
+        rule(
+            "drop_headers",
+            self.drop_headers.iter().all(|name| is_plain_header(name)),
+            PLAIN_HEADERS,
         )?;
         rule(
             "principal_header",

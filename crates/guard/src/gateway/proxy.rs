@@ -22,8 +22,9 @@ use hyper::upgrade::OnUpgrade;
 use tokio::time::{Instant, timeout_at};
 
 use super::forwarding::{ClientConnection, hide_upstream, write_source};
-use super::headers::{offer_upgrade, strip, upgrade_of};
+use super::headers::{offer_upgrade, remove_those, strip, upgrade_of};
 use super::tunnel::Tunnel;
+use crate::response::is_mark;
 use crate::{Code, Guard, IDEMPOTENCY_FENCE, InvalidSetting, Problem, RetentionPolicy};
 use keylatch_client::https::HttpsClient;
 use keylatch_core::idempotency::RecordScope;
@@ -200,6 +201,7 @@ impl Gateway {
 
     fn strip_answer(&self, response: &mut Response) {
         strip(response.headers_mut(), &[]);
+        remove_those(response.headers_mut(), is_mark);
         if let Some(authority) = self.origin.authority() {
             hide_upstream(response.headers_mut(), authority);
         }
