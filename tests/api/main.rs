@@ -22,6 +22,7 @@ mod fencing_sql;
 mod fencing_tokens;
 mod foreign_pages;
 mod gateway_headers;
+mod gateway_lengths;
 mod gateway_methods;
 mod gateway_paths;
 mod gateway_upgrades;

@@ -26,6 +26,10 @@ pub(crate) const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 // gunicorn closes one that was unused for 2 s, and a request that it closes under has an unknown outcome.
 const _: () = assert!(POOL_IDLE_TIMEOUT.as_millis() <= 1500);
 
+/// How many header lines a response may have. A server may send more than hyper's hundred, and a response that is
+/// refused for that leaves open whether the request was carried out.
+const MAX_HEADERS: usize = 1000;
+
 /// Connections to any number of servers. Clones share them.
 pub type HttpsClient<B> = legacy::Client<HttpsConnector<HttpConnector>, B>;
 
@@ -85,6 +89,7 @@ where
     Ok(legacy::Client::builder(TokioExecutor::new())
         .pool_idle_timeout(POOL_IDLE_TIMEOUT)
         .pool_timer(TokioTimer::new())
+        .http1_max_headers(MAX_HEADERS)
         .build(connector))
 }
 

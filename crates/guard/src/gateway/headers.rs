@@ -46,3 +46,17 @@ pub(super) fn remove_those(headers: &mut HeaderMap, goes: impl Fn(&HeaderName) -
         headers.remove(name);
     }
 }
+
+/// Leaves the one length that was parsed, or none: a reader behind may take another of two. Beside a
+/// `Transfer-Encoding` there is none, because the body was read by that (RFC 9112, section 6.3).
+pub(super) fn keep_parsed_length(headers: &mut HeaderMap) {
+    let lines = headers.get_all(header::CONTENT_LENGTH).iter();
+    let texts = lines.flat_map(|line| line.to_str().unwrap_or_default().split(',')).map(str::trim);
+    let is_number = |text: &&str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let mut lengths = texts.map(|text| Some(text).filter(is_number)?.parse::<u64>().ok());
+    let length = lengths.next().flatten().filter(|first| lengths.all(|one| one == Some(*first)));
+    headers.remove(header::CONTENT_LENGTH);
+    if let Some(length) = length.filter(|_| !headers.contains_key(header::TRANSFER_ENCODING)) {
+        headers.insert(header::CONTENT_LENGTH, length.into());
+    }
+}

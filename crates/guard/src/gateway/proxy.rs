@@ -5,6 +5,7 @@
 //! without an answer leaves an unknown outcome. Connections that idle longer than servers keep
 //! theirs would blur it; [`keylatch_client::https`] does not use them again.
 
+use std::convert::Infallible;
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,17 +13,18 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::http::header::{self, HeaderMap, HeaderValue};
+use axum::http::header::{self, HeaderValue};
 use axum::http::request::Parts;
 use axum::http::{Method, StatusCode, Uri, Version};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
+use futures_util::stream::empty;
 use http_body_util::BodyExt as _;
 use hyper::upgrade::OnUpgrade;
 use tokio::time::{Instant, timeout_at};
 
 use super::forwarding::{ClientConnection, hide_upstream, write_source};
-use super::headers::{offer_upgrade, remove_those, strip, upgrade_of};
+use super::headers::{keep_parsed_length, offer_upgrade, remove_those, strip, upgrade_of};
 use super::tunnel::Tunnel;
 use crate::response::is_mark;
 use crate::{Code, Guard, IDEMPOTENCY_FENCE, InvalidSetting, Problem, RetentionPolicy};
@@ -99,6 +101,7 @@ impl Gateway {
         parts.uri = Uri::from_parts(uri)
             .map_err(|_| Problem::new(Code::NotFound, "The path cannot be sent on."))?;
         parts.version = Version::HTTP_11;
+        keep_parsed_length(&mut parts.headers);
         parts.headers.remove(header::EXPECT);
         parts.headers.insert(header::HOST, self.host.clone());
         if fenced {
@@ -165,6 +168,7 @@ impl Gateway {
         // Admission has left the offer in unguarded requests alone.
         let client = upgrade_of(request.headers())
             .and_then(|_| request.extensions_mut().remove::<OnUpgrade>());
+        let is_head = request.method() == Method::HEAD;
         let answer = self.client.request(request);
         let answer = match limit {
             Some(limit) => timeout_at(limit, answer).await,
@@ -179,7 +183,11 @@ impl Gateway {
             }
             Ok(Ok(response)) => {
                 let mut response = response.map(Body::new);
-                forget_false_length(response.headers_mut());
+                keep_parsed_length(response.headers_mut());
+                if is_head && !response.headers().contains_key(header::CONTENT_LENGTH) {
+                    // What is known to be empty would have the length 0.
+                    *response.body_mut() = Body::from_stream(empty::<Result<Bytes, Infallible>>());
+                }
                 self.strip_answer(&mut response);
                 Ok(response)
             }
@@ -277,12 +285,4 @@ fn refusal(problem: Problem, policy: RetentionPolicy) -> Response {
     let mut response = problem.with_retry().into_response();
     response.extensions_mut().insert(policy);
     response
-}
-
-/// Drops a `Content-Length` beside a `Transfer-Encoding`. The body was read by the latter, and passed on
-/// with another length it would end where the sender likes (RFC 9112, section 6.3).
-fn forget_false_length(headers: &mut HeaderMap) {
-    if headers.contains_key(header::TRANSFER_ENCODING) {
-        headers.remove(header::CONTENT_LENGTH);
-    }
 }
