@@ -1,6 +1,6 @@
 # The commands of this project. Each installs what it needs on Debian and Ubuntu.
 
-.PHONY: run test test-all test-long mutants fuzz built lint lint-engines docs deny msrv bench contract openapi openapi-lint sdk-check dist dist-service dist-clients dist-check deploy-check examples clients systemd g++ go java nginx webdis prometheus node rails redis-server postgresql etcd zookeeper chromium pngquant console-pictures venv etcd-messages llvm-tools
+.PHONY: run test test-all test-long mutants fuzz built lint lint-engines docs deny msrv bench contract readers openapi openapi-lint sdk-check dist dist-service dist-clients dist-check deploy-check examples clients systemd g++ go java nginx webdis prometheus node rails redis-server postgresql etcd zookeeper chromium pngquant console-pictures venv etcd-messages llvm-tools
 
 run:
 	cargo run --release
@@ -38,12 +38,12 @@ run-%:
 	$(TEST) --test $* -- $(WIDE) $(addprefix --skip ,$(OTHERS))
 
 # All other tests of what a change can break: PostgreSQL, etcd, ZooKeeper, Sentinel, Cluster, Redlock, traces, browsers,
-# kills, power cuts, the campaigns, the API as its document has it, and the clients.
+# kills, power cuts, the campaigns, the API as its document has it, what readers of forms read, and the clients.
 test-all: redis-server postgresql etcd zookeeper chromium
 	cargo test $(TESTED) --features $(ALL_FEATURES) --lib $(addprefix --test ,$(filter-out cli,$(QUICK))) -- \
 		$(NARROW) $(OTHERS)
 	cargo test $(TESTED) --features $(ALL_FEATURES) $(addprefix --test ,cli $(SLOW))
-	$(MAKE) contract clients
+	$(MAKE) contract readers clients
 
 # The binary and the examples that other commands run, with the features of all tests, so that those have built them.
 KEYLATCH = target/debug/keylatch
@@ -52,19 +52,32 @@ built:
 	cargo build --locked --workspace --features $(ALL_FEATURES) --bin keylatch \
 		--example orders --example conformance --example fencing
 
-# Calls every operation with requests that schemathesis makes of the OpenAPI document, with and without a key: some 3,000,
-# and more than 20,000 by make contract EXAMPLES=440
+# Reads whether the OpenAPI document that is served is valid, and calls every operation with requests that schemathesis
+# makes of it, with and without a key: some 3,000, and more than 20,000 by make contract EXAMPLES=440
 SCHEMATHESIS = 4.32.5
+OPENAPI_VALIDATOR = 0.9.0
 EXAMPLES = 60
 CONTRACT_TOOLS = target/contract-tools
 
-contract: $(CONTRACT_TOOLS)/.$(SCHEMATHESIS) built
+contract: $(CONTRACT_TOOLS)/.$(SCHEMATHESIS)-$(OPENAPI_VALIDATOR) built
 	$(CONTRACT_TOOLS)/bin/python tests/contract/run.py $(KEYLATCH) \
 		$(CONTRACT_TOOLS)/bin/schemathesis $(EXAMPLES)
 
-$(CONTRACT_TOOLS)/.$(SCHEMATHESIS): | venv
+$(CONTRACT_TOOLS)/.$(SCHEMATHESIS)-$(OPENAPI_VALIDATOR): | venv
 	python3 -m venv --clear $(CONTRACT_TOOLS)
-	$(CONTRACT_TOOLS)/bin/pip install --quiet --disable-pip-version-check schemathesis==$(SCHEMATHESIS)
+	$(CONTRACT_TOOLS)/bin/pip install --quiet --disable-pip-version-check schemathesis==$(SCHEMATHESIS) \
+		openapi-spec-validator==$(OPENAPI_VALIDATOR)
+	@touch "$@"
+
+# Asks Python's, Node's and Go's readers of forms, and qs, whether they read alike what keylatch takes for one request.
+QS = qs@6.17.1
+READER_TOOLS = target/reader-tools
+
+readers: go $(READER_TOOLS)/.$(QS) built
+	python3 tests/readers/run.py $(KEYLATCH) $(READER_TOOLS)/node_modules
+
+$(READER_TOOLS)/.$(QS): | node
+	npm install --silent --no-fund --no-audit --prefix $(READER_TOOLS) $(QS)
 	@touch "$@"
 
 # Gives each fuzz target its seeds and 50,000 inputs, the same every time. By hand, an hour each with inputs that reach

@@ -1,5 +1,5 @@
-"""Calls every operation of the OpenAPI document with requests that schemathesis makes of it, and reads whether the
-service answers as the document says: once without identities, and once with an API key.
+"""Reads whether the OpenAPI document that is served is valid, calls every operation of it with requests that schemathesis
+makes, and reads whether the service answers as the document says: once without identities, and once with an API key.
 
     run.py KEYLATCH SCHEMATHESIS [EXAMPLES]
 """
@@ -12,6 +12,9 @@ import re
 import subprocess
 import sys
 import tempfile
+import urllib.request
+
+import openapi_spec_validator
 
 HERE = pathlib.Path(__file__).parent
 KEY = "kl_" + "0" * 48
@@ -75,6 +78,8 @@ def main():
             service, url = serve(keylatch, directory, settings)
             headers = [f"Authorization: Bearer {KEY}"] if with_key else []
             try:
+                with urllib.request.urlopen(url + "/openapi.json") as document:
+                    openapi_spec_validator.validate(json.load(document))
                 code, made = check(schemathesis, url, examples, headers, directory / "report.json")
             finally:
                 service.terminate()
