@@ -5,7 +5,7 @@
 //! in `tests/stores`, on every engine by one matrix.
 
 #[cfg(any(feature = "postgres", feature = "etcd", feature = "zookeeper", feature = "redis"))]
-mod certificates;
+mod conn;
 #[cfg(any(feature = "embedded", feature = "memory", feature = "conditional"))]
 mod cursor;
 #[cfg(feature = "embedded")]
@@ -16,8 +16,6 @@ mod etcd;
 mod hints;
 #[cfg(feature = "memory")]
 mod memory;
-#[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
-mod multi_host_url;
 #[cfg(feature = "conditional")]
 mod optimistic;
 #[cfg(feature = "postgres")]

@@ -15,8 +15,8 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use super::messages::etcdserverpb::AuthenticateRequest;
 use crate::OpenError;
-use crate::certificates::{Certificates, WORDS};
-use crate::multi_host_url::MultiHostUrl;
+use crate::conn::tls::{Certificates, WORDS};
+use crate::conn::url::MultiHostUrl;
 
 /// The port of clients, as etcd registered it.
 const DEFAULT_PORT: u16 = 2379;

@@ -7,7 +7,7 @@
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::OpenError;
-use crate::certificates::{Certificates, Words};
+use crate::conn::tls::{Certificates, Words};
 
 /// As libpq has them. It says another name by `host` and `hostaddr`.
 pub(super) const WORDS: Words = Words {

@@ -16,7 +16,7 @@ use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 
 use super::tls::WORDS;
 use crate::OpenError;
-use crate::certificates::Certificates;
+use crate::conn::tls::Certificates;
 
 /// The value of `sslmode` that is the default off loopback.
 const VERIFY_FULL: &str = "verify-full";

@@ -14,7 +14,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 
 use super::failure::InvalidUrl;
-use crate::certificates::{Certificates, WORDS};
+use crate::conn::tls::{Certificates, WORDS};
 
 /// The parameters that name certificates.
 pub(super) const PARAMETERS: [&str; 4] = ["cacert", "cert", "key", "servername"];

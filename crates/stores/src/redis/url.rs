@@ -8,7 +8,7 @@
 
 use super::failure::InvalidUrl;
 use super::tls::{PARAMETERS, Security};
-use crate::multi_host_url::{MultiHostUrl, UrlHost};
+use crate::conn::url::{MultiHostUrl, UrlHost};
 
 /// A URL of several servers that make one store.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::OpenError;
-use crate::certificates::{Certificates, WORDS};
+use crate::conn::tls::{Certificates, WORDS};
 
 /// How many connections there are at once: the client has one, and others are ending.
 const CONNECTIONS: usize = 16;

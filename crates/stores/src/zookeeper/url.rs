@@ -10,8 +10,8 @@ use std::fmt;
 use percent_encoding::percent_decode_str;
 
 use crate::OpenError;
-use crate::certificates::{Certificates, WORDS};
-use crate::multi_host_url::MultiHostUrl;
+use crate::conn::tls::{Certificates, WORDS};
+use crate::conn::url::MultiHostUrl;
 
 /// The port of a member where the URL names none.
 const PORT: u16 = 2181;
