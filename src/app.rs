@@ -53,11 +53,8 @@ pub struct App {
 }
 
 impl App {
-    /// Opens the store and builds the service over it.
-    ///
-    /// # Errors
-    ///
-    /// The store cannot be used, or `listen` is an address that others reach and nothing guards.
+    /// Opens the store and builds the service over it. It is an error if `listen` is an address
+    /// that others reach and nothing guards.
     pub async fn new(config: Config) -> Result<Self, Error> {
         check_access(&config)?;
         let store = keylatch_stores::open(config.store.expose(), config.stores()).await?;
@@ -66,10 +63,6 @@ impl App {
 
     /// The same, and answers `/livez` on the listeners meanwhile: they have to be those that the service is then
     /// served on.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`App::new`].
     pub async fn open_on(config: Config, listeners: &[BoundListener]) -> Result<Self, Error> {
         let of_store = config.clone();
         let store =
@@ -78,10 +71,6 @@ impl App {
     }
 
     /// The same over a store that opens.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`App::new`].
     pub async fn open_with(
         config: Config,
         listeners: &[BoundListener],
@@ -97,10 +86,6 @@ impl App {
     }
 
     /// Whether the service would start with the configuration, as far as that is known without its store.
-    ///
-    /// # Errors
-    ///
-    /// It would not.
     pub fn check(config: &Config) -> Result<(), Error> {
         check_access(config)?;
         let url = config.store.expose();
@@ -113,11 +98,6 @@ impl App {
     }
 
     /// Builds the service over a store that is open.
-    ///
-    /// # Errors
-    ///
-    /// The operating system has no random bytes, or no certificates to know servers by; or the files of TLS
-    /// or of identities are of no use.
     pub fn with_store(
         config: Config,
         store: Arc<dyn Store>,
@@ -171,10 +151,6 @@ impl App {
 
     /// Serves on `listener`, with TLS if the configuration has a certificate, until `closing` resolves,
     /// finishes what is under way, and ends.
-    ///
-    /// # Errors
-    ///
-    /// The listener broke.
     pub async fn serve(
         self,
         listener: impl Listener,
@@ -185,10 +161,6 @@ impl App {
     }
 
     /// The same on several listeners, each as its settings say.
-    ///
-    /// # Errors
-    ///
-    /// A listener broke.
     pub async fn serve_on(
         self,
         listeners: Vec<BoundListener>,
@@ -277,10 +249,6 @@ impl App {
 }
 
 /// Listens wherever the configuration says, or on the sockets that a service manager handed over. It has the addresses of the listeners then, where it had names.
-///
-/// # Errors
-///
-/// An address or a path cannot be listened on, or the sockets do not fit the listeners.
 pub async fn bind(config: &mut Config) -> Result<Vec<BoundListener>, Error> {
     let (mut bound, listeners) = (Vec::new(), config.listeners());
     let mut handed = HandedSockets::of_process(listeners.len())?;

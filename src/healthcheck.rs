@@ -28,10 +28,6 @@ const LIMIT: Duration = Duration::from_secs(3);
 
 /// Whether the service that has this listener answers `/livez` with 200 within 3 s. Where it has a
 /// certificate, a listener may speak TLS.
-///
-/// # Errors
-///
-/// It does not, and why.
 pub async fn check(listener: &ListenerSettings, has_certificate: bool) -> Result<(), Error> {
     let place = listener.place();
     let asked = tokio::time::timeout(LIMIT, request_liveness(listener, has_certificate)).await;

@@ -209,10 +209,6 @@ impl Metrics {
     }
 
     /// All metrics in the OpenMetrics text format, with what the core counts by itself.
-    ///
-    /// # Errors
-    ///
-    /// The formatter failed, which it does not into memory.
     pub fn encode(
         &self,
         locks: LockCounts,

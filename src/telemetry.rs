@@ -65,10 +65,6 @@ impl Settings {
 /// Logs to standard error for as long as the guard lives.
 ///
 /// When standard error is slower than the service, lines are lost rather than waited for.
-///
-/// # Errors
-///
-/// The level is not understood, or something else logs already.
 pub fn init(settings: &Settings) -> Result<WorkerGuard, Box<dyn std::error::Error + Send + Sync>> {
     let (writer, guard) = NonBlockingBuilder::default().lossy(true).finish(io::stderr());
     let json = match settings.format {
@@ -82,10 +78,6 @@ pub fn init(settings: &Settings) -> Result<WorkerGuard, Box<dyn std::error::Erro
 }
 
 /// What takes the events and writes them to `writer`.
-///
-/// # Errors
-///
-/// The level is not understood.
 pub fn subscriber<W>(
     settings: &Settings,
     json: bool,

@@ -36,10 +36,6 @@ pub enum AuthenticatorError {
 
 impl Authenticator {
     /// The identities of a file, and the issuer of their tokens if the settings have one.
-    ///
-    /// # Errors
-    ///
-    /// A file cannot be read or is wrong.
     pub fn open(identities: &Path, jwt: &JwtSettings) -> Result<Self, AuthenticatorError> {
         let issuer = jwt.is_on().then(|| Issuer::open(jwt)).transpose()?;
         Ok(Self { identities: IdentityFile::open(identities)?, issuer })
@@ -62,10 +58,6 @@ impl Authenticator {
 
     /// Whose key or token a header of a request has or, where the request has no such header, whose
     /// certificate its connection has. A key that is wrong is not made good by a certificate.
-    ///
-    /// # Errors
-    ///
-    /// There is none, or none that is known and valid now.
     pub fn identify(
         &self,
         headers: &HeaderMap,

@@ -37,10 +37,6 @@ pub enum IdentityFileError {
 
 impl IdentityFile {
     /// Reads a file.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be read, or is wrong.
     pub(super) fn open(path: &Path) -> Result<Self, IdentityFileError> {
         let invalid = |source| IdentityFileError::Invalid { path: path.to_owned(), source };
         let file = FollowedFiles::read(vec![path.to_owned()])?;

@@ -213,10 +213,6 @@ impl TryFrom<ExpiryText> for Expiry {
 
 impl Identities {
     /// Reads the text of a file. An identity that was there `before` has what it had.
-    ///
-    /// # Errors
-    ///
-    /// Says what is wrong with it.
     pub fn parse(text: &str, before: &Self) -> Result<Self, InvalidIdentities> {
         let document: Document = toml::from_str(text).map_err(|error: toml::de::Error| {
             // The error's own text repeats the line, which may hold a key.
@@ -282,10 +278,6 @@ impl Identities {
     }
 
     /// Whose certificate has these names.
-    ///
-    /// # Errors
-    ///
-    /// No identity has one of them, or several do.
     pub fn find_certificate(
         &self,
         names: &CertificateNames,
@@ -298,10 +290,6 @@ impl Identities {
     }
 
     /// Whose token has these values of the claim.
-    ///
-    /// # Errors
-    ///
-    /// No identity has one of them, or several do.
     pub(super) fn find_claim(&self, values: &[String]) -> Result<Arc<Identity>, RefusedCredential> {
         let found = values.iter().filter_map(|value| self.by_claim.get(value));
         one_of(found).map_err(|many| match many {
@@ -311,10 +299,6 @@ impl Identities {
     }
 
     /// Whose key this text is, at the moment that `now` gives, which is asked only where the key has an end.
-    ///
-    /// # Errors
-    ///
-    /// No identity has it, it is no key, or its time is over.
     pub fn find(
         &self,
         key: &[u8],

@@ -35,10 +35,6 @@ pub struct InvalidApiKey;
 
 impl ApiKey {
     /// A new key.
-    ///
-    /// # Errors
-    ///
-    /// The operating system has no random bytes.
     pub fn generate() -> Result<Self, getrandom::Error> {
         let mut bytes = [0; SECRET + CHECKSUM];
         getrandom::fill(&mut bytes[..SECRET])?;
@@ -48,10 +44,6 @@ impl ApiKey {
     }
 
     /// Reads a key.
-    ///
-    /// # Errors
-    ///
-    /// The text has another form, or its checksum is wrong.
     pub fn parse(text: &str) -> Result<Self, InvalidApiKey> {
         let rest = text.strip_prefix(PREFIX).ok_or(InvalidApiKey)?;
         let mut bytes = [0; SECRET + CHECKSUM];

@@ -63,10 +63,6 @@ struct Queue {
 
 impl AuditLog {
     /// Appends to what the settings name: a file, which only its owner may read, or standard output.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be written.
     pub(crate) fn open(settings: &Settings, counters: AuditCounters) -> io::Result<Self> {
         let strangers = Self::at(&file_of_strangers(&settings.audit), counters.clone(), None)?;
         Self::at(&settings.audit, counters, Some(Box::new(strangers)))
@@ -89,10 +85,6 @@ impl AuditLog {
     }
 
     /// Whether lines can be appended to what the settings name, without making a file.
-    ///
-    /// # Errors
-    ///
-    /// They cannot.
     pub(crate) fn check(settings: &Settings) -> io::Result<()> {
         match settings.audit.as_str() {
             "" | STANDARD_OUTPUT => Ok(()),

@@ -47,11 +47,7 @@ pub struct BackupCommand {
 }
 
 impl BackupCommand {
-    /// Writes the copy, and gives the exit code.
-    ///
-    /// # Errors
-    ///
-    /// There is no copy, and the file is as it was.
+    /// Writes the copy, and gives the exit code. Unless it is whole, the file is as it was.
     pub async fn run(self) -> Result<u8, Failure> {
         if !self.force && self.file.symlink_metadata().is_ok() {
             return Err(self.is_there());

@@ -9,10 +9,6 @@ use super::table::{Table, print_json};
 use crate::config::Setting;
 
 /// Prints settings as a table, or as JSON on a line each.
-///
-/// # Errors
-///
-/// Standard output is closed.
 pub fn print_settings(settings: &[Setting], json: bool) -> std::io::Result<()> {
     let mut table = Table::new(&["SETTING", "VALUE", "FROM"]);
     for Setting { name, value, origin } in settings {

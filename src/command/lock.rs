@@ -183,11 +183,8 @@ pub struct Break {
 }
 
 impl LockCommand {
-    /// Does what is asked, and gives the exit code.
-    ///
-    /// # Errors
-    ///
-    /// It was not done, or it is unknown whether it was.
+    /// Does what is asked, and gives the exit code. After a failure it was not done, or it is
+    /// unknown whether it was.
     pub async fn run(self) -> Result<u8, Failure> {
         match self {
             Self::Acquire(command) => command.run().await,

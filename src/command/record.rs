@@ -128,11 +128,8 @@ pub struct Resolve {
 }
 
 impl RecordCommand {
-    /// Does what is asked, and gives the exit code.
-    ///
-    /// # Errors
-    ///
-    /// It was not done, or it is unknown whether it was.
+    /// Does what is asked, and gives the exit code. After a failure it was not done, or it is
+    /// unknown whether it was.
     pub async fn run(self) -> Result<u8, Failure> {
         match self {
             Self::List(command) => command.run().await,

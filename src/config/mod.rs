@@ -154,12 +154,8 @@ impl Config {
         self.stream.max_streams.min(self.server.max_connections * 2 / 5)
     }
 
-    /// The configuration of a process with these flags and environment variables.
-    ///
-    /// # Errors
-    ///
-    /// A key or a variable is unknown, a value is bad, or the file cannot be read. The error names
-    /// it, and where it comes from.
+    /// The configuration of a process with these flags and environment variables. An error names
+    /// the key or the variable, and where it comes from.
     pub fn load(
         flags: &Flags,
         environment: impl IntoIterator<Item = (String, String)>,
@@ -173,10 +169,6 @@ impl Config {
     }
 
     /// Every setting that these flags and variables make, with where it comes from, by name.
-    ///
-    /// # Errors
-    ///
-    /// As [`load`](Self::load).
     pub fn settings(
         flags: &Flags,
         environment: impl IntoIterator<Item = (String, String)>,

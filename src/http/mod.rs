@@ -86,11 +86,6 @@ pub struct Extras<'a> {
 /// Every route of the service.
 ///
 /// Guards and the toy shop are served only where there are records.
-///
-/// # Errors
-///
-/// A setting of a guard is not as it must be, or the system's certificates, for guarded services behind TLS, cannot
-/// be read.
 pub fn router(
     api: Api,
     extras: Extras<'_>,

@@ -133,13 +133,9 @@ impl OriginPolicy {
         proxies.iter().all(|proxy| network(proxy).is_some())
     }
 
-    /// Whether a route of this kind may answer the request.
-    ///
-    /// # Errors
-    ///
-    /// It has no Host, two, or one that is none (400), or is for a host that this service is not (421).
-    /// It would change something and is of a foreign page (403), or its body is of a media type that the
-    /// route does not take from a page (415).
+    /// Whether a route of this kind may answer the request. A request has one Host (400) that is of
+    /// this service (421). Nothing is changed for a foreign page (403), nor by a body of a media
+    /// type that the route does not take from a page (415).
     pub(super) fn check(&self, request: &Request<Body>, surface: Surface) -> Result<(), Problem> {
         let named = SourceHeaders::of(request.headers());
         let host = host_of(request, named.host)?;

@@ -143,10 +143,6 @@ impl RequestLayer {
     }
 
     /// Whether the route is there for clients of the listener that the request came to.
-    ///
-    /// # Errors
-    ///
-    /// It is of a part that the listener does not serve.
     fn find(&self, request: &Request<Body>, route: Option<&str>) -> Result<(), Problem> {
         let serves = Arrival::of(request).map_or(Parts::ALL, |arrival| arrival.serves);
         let is_served = match self.surface {
@@ -157,11 +153,8 @@ impl RequestLayer {
         if is_served { Ok(()) } else { Err(system::no_resource()) }
     }
 
-    /// Finds out which identity sends the request, and leaves it with its arrival.
-    ///
-    /// # Errors
-    ///
-    /// The route is for identities, and the request is that of none, or of one that sends more than it may.
+    /// Finds out which identity sends the request, and leaves it with its arrival. A route for
+    /// identities is for no others, and for none that sends more than it may.
     fn identify(&self, request: &mut Request<Body>, route: Option<&str>) -> Result<(), Problem> {
         let Some(authenticator) = &self.shared.authenticator else { return Ok(()) };
         let guard_access = self.admission.as_ref().map(|admission| admission.access());
@@ -402,10 +395,6 @@ impl Urgency {
 
 impl RequestRules {
     /// Lets a request in beside so many others.
-    ///
-    /// # Errors
-    ///
-    /// The service is full.
     fn make_room(
         &self,
         others: i64,

@@ -19,10 +19,6 @@ pub enum Locks {
 
 impl Locks {
     /// The locks of these names.
-    ///
-    /// # Errors
-    ///
-    /// There are none or too many, or one is there twice.
     pub fn new(mut names: Vec<LockName>) -> Result<Self, InvalidLockSet> {
         match (names.pop(), names.is_empty()) {
             (Some(only), true) => Ok(Self::One(only)),

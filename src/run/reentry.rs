@@ -66,10 +66,6 @@ impl Reentry {
     }
 
     /// The options of a `run` that enters `locks` again.
-    ///
-    /// # Errors
-    ///
-    /// The operating system has no random bytes for the name of the entry.
     pub fn options(
         self,
         locks: &Locks,

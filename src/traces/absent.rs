@@ -17,10 +17,6 @@ pub struct Traces;
 
 impl Traces {
     /// Warns if traces are wanted.
-    ///
-    /// # Errors
-    ///
-    /// None.
     pub fn start(wanted: bool) -> io::Result<Self> {
         if wanted {
             tracing::warn!(

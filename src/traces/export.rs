@@ -38,10 +38,6 @@ pub struct Traces(Option<SdkTracerProvider>);
 
 impl Traces {
     /// Sends spans from now on if they are wanted, as the variables of the process say.
-    ///
-    /// # Errors
-    ///
-    /// The endpoint is no URL, or the certificates by which the collector is to be known cannot be read.
     pub fn start(wanted: bool) -> io::Result<Self> {
         if !wanted {
             return Ok(Self(None));

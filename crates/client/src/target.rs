@@ -111,10 +111,6 @@ impl Target {
     }
 
     /// The grant that an answer says.
-    ///
-    /// # Errors
-    ///
-    /// It says no grant of this target.
     pub(crate) fn grant(&self, answer: &[u8]) -> Result<Grant, Error> {
         let grant = match self {
             Self::Lock(name, _) => serde_json::from_slice(answer).ok().map(|it| of_one(name, &it)),

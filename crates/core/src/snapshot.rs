@@ -63,20 +63,12 @@ macro_rules! text_in_snapshots {
 }
 pub(crate) use text_in_snapshots;
 
-/// A state as bytes.
-///
-/// # Errors
-///
-/// The codec failed, which it does on no state that the rules reach.
+/// A state as bytes. The codec fails on no state that the rules reach.
 pub(crate) fn encode(state: &impl Serialize) -> Result<Vec<u8>, SnapshotError> {
     Ok(postcard::to_extend(state, vec![FORMAT])?)
 }
 
 /// The state that [`encode`] wrote.
-///
-/// # Errors
-///
-/// The bytes are no snapshot, or one of another format.
 pub(crate) fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, SnapshotError> {
     let Some((&FORMAT, state)) = bytes.split_first() else { return Err(SnapshotError::Foreign) };
     let (state, rest) = postcard::take_from_bytes(state)?;

@@ -114,10 +114,6 @@ enum Source {
 
 impl Issuer {
     /// An issuer with the keys of its file; those of a URL are fetched by [`follow`](Self::follow).
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be read or is wrong, or there are no certificates to know a server by.
     pub(super) fn open(settings: &JwtSettings) -> Result<Self, IssuerError> {
         signature::use_ring();
         let (source, keys) = match KeySource::parse(&settings.jwks).ok_or(IssuerError::Source)? {

@@ -40,10 +40,6 @@ pub struct Document {
 
 impl Document {
     /// The document as text for people to read.
-    ///
-    /// # Errors
-    ///
-    /// A value of it cannot be written as JSON.
     pub fn to_pretty_json(&self) -> io::Result<String> {
         Ok(serde_json::to_string_pretty(self)?)
     }

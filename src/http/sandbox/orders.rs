@@ -112,11 +112,8 @@ impl OrderBook {
         &self.path
     }
 
-    /// Places the order under the next number, which becomes its id.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out; the error says whether the order may have been placed.
+    /// Places the order under the next number, which becomes its id. An error says whether the
+    /// order may have been placed.
     pub(super) async fn place(&self, mut order: Order) -> Result<Order, OrderError> {
         for _ in 0..TRIES {
             let number = self.next_number().await?;
@@ -141,10 +138,6 @@ impl OrderBook {
     }
 
     /// The order of this number, if it is kept.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub(super) async fn find(&self, number: u32) -> Result<Option<Order>, StoreError> {
         let view = self.records.find(&self.key(number)).await?;
         Ok(view.and_then(|view| match view.phase {
@@ -156,10 +149,6 @@ impl OrderBook {
     }
 
     /// The last orders, newest first.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
     pub(super) async fn latest(&self) -> Result<Vec<Order>, StoreError> {
         let register = self.records.find(&self.key(REGISTER)).await?;
         let last = register.map_or(0, |register| register.attempts);

@@ -19,11 +19,7 @@ pub(crate) struct HandedSockets {
 }
 
 impl HandedSockets {
-    /// Those of this process.
-    ///
-    /// # Errors
-    ///
-    /// They are others in number than the listeners.
+    /// Those of this process. It is an error if they are others in number than the listeners.
     pub(crate) fn of_process(listeners: usize) -> io::Result<Self> {
         let sockets = ListenFd::from_env();
         let count = sockets.len();

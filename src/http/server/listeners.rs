@@ -121,10 +121,6 @@ impl ListenerSettings {
     }
 
     /// Listens, or takes the next of the sockets that were handed over.
-    ///
-    /// # Errors
-    ///
-    /// The address or the path cannot be listened on, or the socket is of another kind.
     pub(crate) async fn bind(mut self, handed: &mut HandedSockets) -> io::Result<BoundListener> {
         let socket = if let Some(path) = self.path() {
             let socket = match handed.next_unix()? {

@@ -156,10 +156,6 @@ impl Server {
 
     /// Serves until it shuts down, or a listener breaks, which cancels `closing` too. Then it drains: requests may
     /// end until [`Server::killed`] is cancelled.
-    ///
-    /// # Errors
-    ///
-    /// A listener broke.
     pub async fn run(self) -> Result<(), ServeError> {
         let Shared { closing, killed, tasks, .. } = &*self.shared;
         let served = try_join_all(self.accepting).await.map(|_| ());

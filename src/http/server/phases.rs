@@ -89,11 +89,7 @@ impl ConnectionPhases {
         }
     }
 
-    /// The service has a request.
-    ///
-    /// # Errors
-    ///
-    /// Its client has ended its side already.
+    /// The service has a request. It is an error if its client has ended its side already.
     pub(super) fn busy(&self) -> Result<(), ClientGone> {
         if self.gone.load(Ordering::Acquire) {
             return Err(ClientGone);
@@ -192,11 +188,8 @@ impl ConnectionPhases {
 pub(super) struct ActiveStream(Arc<ConnectionPhases>);
 
 impl ActiveStream {
-    /// The service has a request on a stream.
-    ///
-    /// # Errors
-    ///
-    /// Its client has ended its side already.
+    /// The service has a request on a stream. It is an error if its client has ended its side
+    /// already.
     pub(super) fn begin(phases: &Arc<ConnectionPhases>) -> Result<Self, ClientGone> {
         if phases.gone.load(Ordering::Acquire) {
             return Err(ClientGone);

@@ -90,10 +90,6 @@ pub enum TlsFileError {
 
 impl TlsFiles {
     /// Reads the files.
-    ///
-    /// # Errors
-    ///
-    /// One cannot be read, or they are no certificate with its key.
     pub fn open(settings: &TlsSettings) -> Result<Self, TlsFileError> {
         let files = FollowedFiles::read(settings.files())?;
         let current = RwLock::new(config(files.first())?);

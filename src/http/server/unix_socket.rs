@@ -36,12 +36,8 @@ struct SocketFile {
 
 impl UnixSocket {
     /// Listens at `path`, where those may connect whom `mode` lets. The file is given to `owner`: a user, a group
-    /// behind a colon, or both, as chown(1) has them.
-    ///
-    /// # Errors
-    ///
-    /// Another process listens there, something else than a socket is there, there is no such user or group, or
-    /// the system refuses.
+    /// behind a colon, or both, as chown(1) has them. Nobody else may listen there, and nothing but
+    /// a socket may be there.
     pub async fn bind(path: &Path, mode: u32, owner: Option<&str>) -> io::Result<Self> {
         remove_stale(path).await?;
         let listener = bind_private(path)?;

@@ -43,11 +43,8 @@ impl PrincipalHeader {
         Some(Self { name, is_credential, is_required: guard.require_principal })
     }
 
-    /// Reads whose request it is, and leaves it in the extensions.
-    ///
-    /// # Errors
-    ///
-    /// The header is there twice, or a guarded request has none that counts.
+    /// Reads whose request it is, and leaves it in the extensions. A header that is there twice is
+    /// refused, and a guarded request without one that counts.
     pub(super) fn read(&self, request: &mut Request, is_guarded: bool) -> Result<(), Problem> {
         if !self.is_credential && request.extensions().get::<TrustedProxy>().is_none() {
             request.headers_mut().remove(&self.name);

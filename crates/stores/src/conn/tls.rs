@@ -44,10 +44,6 @@ pub(crate) struct Certificates {
 
 impl Certificates {
     /// What the parameters say that `words` name, and the other parameters.
-    ///
-    /// # Errors
-    ///
-    /// A certificate is without its key or the other way, or a value is not in UTF-8.
     pub(crate) fn split<'a>(
         words: &Words,
         query: &'a str,
@@ -97,10 +93,6 @@ mod config {
 
     impl Certificates {
         /// How a connection is encrypted by what the files hold.
-        ///
-        /// # Errors
-        ///
-        /// One cannot be read, or has not what it is to have.
         pub(crate) fn client_config(&self, words: &Words) -> Result<ClientConfig, String> {
             let config = ClientConfig::builder().with_root_certificates(self.root_store(words)?);
             let Some((cert, key)) = &self.identity else {

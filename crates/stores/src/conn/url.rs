@@ -35,10 +35,6 @@ pub(crate) struct UrlHost<'a> {
 
 impl<'a> MultiHostUrl<'a> {
     /// Takes a URL apart.
-    ///
-    /// # Errors
-    ///
-    /// It is not such a URL: why.
     pub(crate) fn parse(url: &'a str) -> Result<Self, &'static str> {
         let (scheme, rest) = url.split_once("://").ok_or("it has no `://`")?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));

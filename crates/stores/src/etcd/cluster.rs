@@ -66,10 +66,6 @@ impl Cluster {
     }
 
     /// Calls a method with the request that `request` makes just before it is sent.
-    ///
-    /// # Errors
-    ///
-    /// There is no member to ask, or the one that was asked refused the call or did not answer.
     pub(super) async fn call<C: Call>(
         &self,
         mut request: impl FnMut() -> C + Send,
@@ -92,11 +88,7 @@ impl Cluster {
         }
     }
 
-    /// Looks at every member that can be reached.
-    ///
-    /// # Errors
-    ///
-    /// One of them must not be used.
+    /// Looks at every member that can be reached. It is an error if one of them must not be used.
     pub(super) async fn inspect(&self) -> Result<(), StoreError> {
         let opening = (0..self.endpoints.len()).map(|member| self.open_in_time(member));
         let refusals = join_all(opening).await.into_iter().filter_map(Result::err);
@@ -105,10 +97,6 @@ impl Cluster {
     }
 
     /// The live session, or a new one.
-    ///
-    /// # Errors
-    ///
-    /// No member can be used.
     pub(super) async fn session(&self) -> Result<Arc<Session>, StoreError> {
         let mut live = self.live.lock().await;
         if let Some(session) = &*live {

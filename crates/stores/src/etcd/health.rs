@@ -19,10 +19,6 @@ const DEFAULT_QUOTA: i64 = 2 * 1024 * 1024 * 1024;
 const FIRST_SOUND: [(u32, u32, u32); 2] = [(3, 4, 36), (3, 5, 16)];
 
 /// Asks the member in use what it is, after a majority has answered a read.
-///
-/// # Errors
-///
-/// They could not find out.
 pub(super) async fn health(etcd: &Etcd) -> Result<StoreHealth, StoreError> {
     etcd.cluster.call(|| etcd.keys.one(&Key::Floor(0))).await?;
     let session = etcd.cluster.session().await?;

@@ -87,10 +87,6 @@ pub async fn etcd(url: &str, settings: &EtcdSettings) -> Result<Arc<dyn Store>, 
 }
 
 /// Checks a URL and the files that it names.
-///
-/// # Errors
-///
-/// One of them is of no use.
 pub(crate) fn check(url: &str) -> Result<(), OpenError> {
     Address::parse(url)?.endpoints(Duration::ZERO).map(drop)
 }

@@ -101,10 +101,6 @@ impl Session {
     }
 
     /// Has later calls carry `token`.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be sent.
     pub(super) fn authorize(&mut self, token: &str) -> Result<(), StoreError> {
         let token = token.parse().map_err(|_| StoreError::Refused("the token is not ASCII".into()));
         let mut token: MetadataValue<Ascii> = token?;
@@ -113,11 +109,8 @@ impl Session {
         Ok(())
     }
 
-    /// Calls a method, within the time that a call may take. Says as well when it was sent.
-    ///
-    /// # Errors
-    ///
-    /// The member refused the call, did not answer, or is of another cluster than it was.
+    /// Calls a method, within the time that a call may take. Says as well when it was sent. It is
+    /// an error too if the member is of another cluster than it was.
     pub(super) async fn call<C: Call>(
         &self,
         request: C,
@@ -157,19 +150,11 @@ impl Session {
     }
 
     /// What the member says of itself.
-    ///
-    /// # Errors
-    ///
-    /// As [`Session::call`].
     pub(super) async fn status(&self) -> Result<StatusResponse, StoreError> {
         self.call(StatusRequest {}).await.map(|(status, ..)| status)
     }
 
     /// Begins a stream of requests and answers.
-    ///
-    /// # Errors
-    ///
-    /// The member refused it.
     pub(super) async fn watch(
         &self,
         requests: impl IntoStreamingRequest<Message = WatchRequest>,

@@ -221,10 +221,6 @@ fn costs(changes: &[Change]) -> usize {
 }
 
 /// Checks that changes go in one request.
-///
-/// # Errors
-///
-/// They are too large together.
 pub(super) fn check_one_request(changes: &[Change]) -> Result<(), StoreError> {
     let (bytes, limit) = (costs(changes), REQUEST_BYTES);
     if bytes > limit { Err(StoreError::TooLarge { bytes, limit }) } else { Ok(()) }
@@ -237,11 +233,7 @@ fn cost(change: &Change) -> usize {
     change.value.len() + 3 * change.key.to_bytes().len() + AROUND
 }
 
-/// Which of the nested transactions were carried out.
-///
-/// # Errors
-///
-/// The answer is none to so many.
+/// Which of the nested transactions were carried out. An answer to another number is an error.
 pub(super) fn carried_out(answer: TxnResponse, count: usize) -> Result<Vec<bool>, StoreError> {
     let nested = answer.responses.into_iter().map(|response| match response.response {
         Some(Response::ResponseTxn(answer)) => Some(answer.succeeded),
@@ -251,10 +243,6 @@ pub(super) fn carried_out(answer: TxnResponse, count: usize) -> Result<Vec<bool>
 }
 
 /// The row of each key that was read.
-///
-/// # Errors
-///
-/// The answer is none to so many.
 pub(super) fn rows(answer: TxnResponse, count: usize) -> Result<Vec<Option<Row>>, StoreError> {
     let rows = answer.responses.into_iter().map(|response| match response.response {
         Some(Response::ResponseRange(range)) => Some(range.kvs.into_iter().next().map(row)),

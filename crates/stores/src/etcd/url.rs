@@ -43,10 +43,6 @@ pub(super) struct Address {
 
 impl Address {
     /// Reads a URL.
-    ///
-    /// # Errors
-    ///
-    /// It is not a URL of etcd.
     pub(super) fn parse(url: &str) -> Result<Self, OpenError> {
         let url = MultiHostUrl::parse(url).map_err(bad)?;
         Ok(Self {
@@ -58,10 +54,6 @@ impl Address {
     }
 
     /// How each member is reached.
-    ///
-    /// # Errors
-    ///
-    /// A file of the URL cannot be read, or has not what it is to have.
     pub(super) fn endpoints(&self, connect_limit: Duration) -> Result<Vec<Endpoint>, OpenError> {
         let tls = self.security.as_ref().map(tls_config).transpose()?;
         let scheme = if tls.is_some() { "https" } else { "http" };

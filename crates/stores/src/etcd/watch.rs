@@ -41,10 +41,6 @@ pub(super) struct Subscription {
 
 impl Subscription {
     /// Watches all locks from now on.
-    ///
-    /// # Errors
-    ///
-    /// No member can be used, or it does not take the watch.
     pub(super) async fn start(etcd: &Etcd) -> Result<Self, StoreError> {
         let session = etcd.cluster.session().await?;
         let starting = Self::start_on(Arc::clone(&session), etcd);

@@ -63,11 +63,8 @@ impl<E> Default for Sweep<E> {
 }
 
 impl<E: Kind> Sweep<E> {
-    /// Looks at rows until all were looked at or it has taken too long.
-    ///
-    /// # Errors
-    ///
-    /// The engine could not find out. The next walk begins with the same rows.
+    /// Looks at rows until all were looked at or it has taken too long. After an error the next
+    /// walk begins with the same rows.
     pub(super) async fn walk(&mut self, engine: &dyn ConditionalStore) -> Result<(), StoreError> {
         let started = Instant::now();
         loop {
@@ -78,11 +75,8 @@ impl<E: Kind> Sweep<E> {
         }
     }
 
-    /// Looks at the next rows, and removes those that were dead long enough ago.
-    ///
-    /// # Errors
-    ///
-    /// The engine could not find out. The next step tries the same rows again.
+    /// Looks at the next rows, and removes those that were dead long enough ago. After an error the
+    /// next step tries the same rows again.
     async fn step(&mut self, engine: &dyn ConditionalStore) -> Result<(), StoreError> {
         let listing = engine.list(E::PREFIX, self.after.as_ref(), self.page).await?;
         let now = listing.now;

@@ -430,11 +430,8 @@ impl<E: Kind> Value<E> {
         Self { stamps, ..self.clone() }
     }
 
-    /// The value as bytes, for an engine that has this timeline or a clock.
-    ///
-    /// # Errors
-    ///
-    /// The codec failed, which it does on no value that the rules reach.
+    /// The value as bytes, for an engine that has this timeline or a clock. The codec fails on no
+    /// value that the rules reach.
     pub(super) fn encode(&self, timeline: Option<&Timeline>) -> Result<Vec<u8>, SnapshotError> {
         if timeline.is_some() {
             return self.encode_stamped();
@@ -472,10 +469,6 @@ impl<E: Kind> Value<E> {
     }
 
     /// The value that [`Value::encode`] wrote to a row.
-    ///
-    /// # Errors
-    ///
-    /// The bytes are no value, or one of another version.
     pub(crate) fn decode(row: &Row, timeline: Option<&Timeline>) -> Result<Self, SnapshotError> {
         let (format, parts) = row.value.split_first().ok_or(SnapshotError::Foreign)?;
         match (*format, timeline) {

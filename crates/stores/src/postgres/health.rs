@@ -20,10 +20,6 @@ const SETTINGS: &str = "SELECT current_setting('server_version'), current_settin
         AND classid::bigint = $1 AND objid::bigint = (hashtext($2)::bigint & 4294967295))";
 
 /// Asks the server what it is.
-///
-/// # Errors
-///
-/// The server could not find out.
 pub(super) async fn health(link: &Link) -> Result<StoreHealth, StoreError> {
     let (class, channel) = (i64::from(INSTANCES), link.channel());
     let values: [&(dyn ToSql + Sync); 2] = [&class, &channel];

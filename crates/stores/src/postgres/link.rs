@@ -82,10 +82,6 @@ impl Link {
     }
 
     /// Runs a statement that commits by itself. It gives no row where it undid itself as a whole.
-    ///
-    /// # Errors
-    ///
-    /// The server cannot be reached, refused the statement, or did not answer in time.
     pub(super) async fn query(&self, query: Query<'_>) -> Result<Vec<Row>, StoreError> {
         let session = self.session().await?;
         let result = self.query_on(&session, query).await;
@@ -93,10 +89,6 @@ impl Link {
     }
 
     /// Runs a statement that reads rows, on a server that takes writes: what another one has is old.
-    ///
-    /// # Errors
-    ///
-    /// As [`Link::query`], or the server takes no writes any more.
     pub(super) async fn read(
         &self,
         query: Query<'_>,
@@ -174,19 +166,11 @@ impl Link {
 
 impl Target {
     /// Connects to the first host that takes writes.
-    ///
-    /// # Errors
-    ///
-    /// There is none, or it does not let this role in.
     pub(super) async fn connect(&self) -> Result<Session, StoreError> {
         self.open(None).await
     }
 
     /// Connects, and passes on what is announced.
-    ///
-    /// # Errors
-    ///
-    /// As [`Target::connect`], or the server does not take the subscription.
     pub(super) async fn listen(
         &self,
         announcements: mpsc::Sender<String>,
@@ -268,10 +252,6 @@ impl Session {
     }
 
     /// Runs statements without parameters and without results.
-    ///
-    /// # Errors
-    ///
-    /// The server refused one, or did not answer in time.
     pub(super) async fn run(&self, statements: &str) -> Result<(), StoreError> {
         let running = timeout(CALL_LIMIT, self.client.batch_execute(statements)).await;
         running.map_err(|_| StoreError::Deadline(CALL_LIMIT))?.map_err(classify)
@@ -284,10 +264,6 @@ impl Session {
     }
 
     /// The one row of a statement without parameters.
-    ///
-    /// # Errors
-    ///
-    /// As [`Session::run`].
     pub(super) async fn row(&self, statement: &str) -> Result<Row, StoreError> {
         let running = timeout(CALL_LIMIT, self.client.query_typed_one(statement, &[])).await;
         running.map_err(|_| StoreError::Deadline(CALL_LIMIT))?.map_err(classify)

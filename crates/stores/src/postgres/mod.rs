@@ -82,10 +82,6 @@ pub async fn postgres(url: &str, settings: &PostgresSettings) -> Result<Arc<dyn 
 }
 
 /// Checks a URL and the files that it names.
-///
-/// # Errors
-///
-/// One of them is of no use.
 pub(crate) fn check(url: &str) -> Result<(), OpenError> {
     Address::parse(url)?.security.as_ref().map(connector).transpose().map(drop)
 }
@@ -122,11 +118,6 @@ const OTHER_TABLE: &str = "the table `entries` has other columns or another inde
 
 impl Target {
     /// Makes the table, unless it is there.
-    ///
-    /// # Errors
-    ///
-    /// The role may neither use the table nor make it, the table is another one, or the server
-    /// could not find out.
     async fn prepare(&self, session: &Session) -> Result<(), StoreError> {
         if self.is_prepared.load(Ordering::Acquire) {
             return Ok(());

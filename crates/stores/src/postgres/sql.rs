@@ -294,11 +294,8 @@ pub(super) fn column_of(version: Version) -> i64 {
     u64::try_from(version.0).unwrap_or_default().cast_signed()
 }
 
-/// The rows of a reading or a listing, and what the clock showed.
-///
-/// # Errors
-///
-/// The server takes no writes, or a column is not of its type.
+/// The rows of a reading or a listing, and what the clock showed. It is an error if the server
+/// takes no writes.
 pub(super) fn rows_of(rows: &[SqlRow]) -> Result<(KeyedRows, EngineTime), StoreError> {
     let (mut found, mut now) = (Vec::with_capacity(rows.len()), Duration::ZERO);
     for row in rows {
@@ -315,10 +312,6 @@ pub(super) fn rows_of(rows: &[SqlRow]) -> Result<(KeyedRows, EngineTime), StoreE
 }
 
 /// A column of a row.
-///
-/// # Errors
-///
-/// It is not of its type.
 pub(super) fn get<'a, T: FromSql<'a>>(row: &'a SqlRow, column: usize) -> Result<T, StoreError> {
     row.try_get(column).map_err(|error| StoreError::Lost(error.into()))
 }

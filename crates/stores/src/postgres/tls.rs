@@ -19,10 +19,6 @@ pub(super) const WORDS: Words = Words {
 };
 
 /// Encrypts by `certificates`.
-///
-/// # Errors
-///
-/// A file cannot be read, or has not what it is to have.
 pub(super) fn connector(certificates: &Certificates) -> Result<MakeRustlsConnect, OpenError> {
     let config =
         certificates.client_config(&WORDS).map_err(|why| OpenError::Unfit("PostgreSQL", why))?;

@@ -40,12 +40,7 @@ pub(super) struct Address {
 }
 
 impl Address {
-    /// Reads a URL.
-    ///
-    /// # Errors
-    ///
-    /// It is not a URL of PostgreSQL, or asks for a mode that checks no certificate. The error says
-    /// nothing of the URL, which may hold a password.
+    /// Reads a URL. An error says nothing of the URL, which may hold a password.
     pub(super) fn parse(url: &str) -> Result<Self, OpenError> {
         let (url, mode, certificates) = without_security(url)?;
         let config =

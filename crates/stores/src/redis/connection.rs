@@ -37,10 +37,6 @@ pub(super) trait ScriptReply: Sized {
     fn note_asked(&mut self, _asked: Instant) {}
 
     /// What is left of the reply when too few replicas have what it reports, or that is not known.
-    ///
-    /// # Errors
-    ///
-    /// Nothing is.
     fn unreplicated(self, failure: Failure) -> Result<Self, Failure> {
         Err(failure)
     }

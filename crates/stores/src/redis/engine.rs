@@ -258,11 +258,8 @@ fn order_of(changes: &[Change]) -> Vec<usize> {
     new.into_iter().chain(old).collect()
 }
 
-/// Whether a change was carried out.
-///
-/// # Errors
-///
-/// Redis refused it, or the replicas that a client relies on may not have it.
+/// Whether a change was carried out. It is an error if the replicas that a client relies on may not
+/// have it.
 fn result_of(
     outcome: Option<Outcome>,
     unreplicated: Option<&Arc<StoreError>>,
@@ -278,11 +275,7 @@ fn result_of(
     }
 }
 
-/// Whether all changes of a step were carried out, or none.
-///
-/// # Errors
-///
-/// Redis refused one although others were written, or the reply makes no sense.
+/// Whether all changes of a step were carried out, or none. Some of them alone are an error.
 fn are_all_done(outcomes: &[Outcome], count: usize) -> Result<bool, StoreError> {
     let is_done = |outcome: &Outcome| matches!(outcome, Outcome::Written | Outcome::Promised);
     let is_conflict = |outcome: &Outcome| matches!(outcome, Outcome::Conflict);

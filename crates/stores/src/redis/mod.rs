@@ -74,10 +74,6 @@ pub async fn redis(url: &str, settings: &RedisSettings) -> Result<Arc<dyn Store>
 }
 
 /// Checks a URL and the files that it names.
-///
-/// # Errors
-///
-/// One of them is of no use.
 pub(crate) fn check(url: &str, settings: &RedisSettings) -> Result<(), OpenError> {
     Topology::check(url, settings)
 }

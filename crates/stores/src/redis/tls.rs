@@ -25,11 +25,6 @@ pub(super) struct Security(Certificates);
 
 impl Security {
     /// What the parameters of a URL say.
-    ///
-    /// # Errors
-    ///
-    /// A certificate is without its key or the other way, the name of the servers is none, or the URL is without
-    /// TLS.
     pub(super) fn of(is_secure: bool, query: &str) -> Result<Self, InvalidUrl> {
         let (certificates, _) = Certificates::split(&WORDS, query).map_err(InvalidUrl)?;
         if !is_secure && !certificates.is_empty() {
@@ -70,10 +65,6 @@ impl Security {
     }
 
     /// What the files hold; `None` where there are none to read.
-    ///
-    /// # Errors
-    ///
-    /// One cannot be read, or has not what it is to have.
     pub(super) fn certificates(&self) -> Result<Option<TlsCertificates>, String> {
         if self.0.roots.is_none() && self.0.identity.is_none() {
             return Ok(None);

@@ -91,10 +91,6 @@ pub async fn zookeeper(
 }
 
 /// Checks a URL and the file that it names.
-///
-/// # Errors
-///
-/// One of them is of no use.
 pub(crate) fn check(url: &str) -> Result<(), OpenError> {
     Address::parse(url)?.security.as_ref().map(tls::connector).transpose().map(drop)
 }

@@ -102,10 +102,6 @@ impl fmt::Debug for Session {
 
 impl Link {
     /// A link to the members of `address`, one of which may take as long as `member_limit` to answer.
-    ///
-    /// # Errors
-    ///
-    /// Connections cannot be encrypted as the address says.
     pub(super) async fn new(address: Address, member_limit: Duration) -> Result<Self, OpenError> {
         let Address { hosts, user, root, security } = address;
         let tunnels = match &security {
@@ -124,10 +120,6 @@ impl Link {
     }
 
     /// The session, at a member that carries out writes; a new one if it was lost.
-    ///
-    /// # Errors
-    ///
-    /// No member carries out a write in time, or the ensemble does not let this user in.
     pub(super) async fn session(&self) -> Result<Arc<Session>, StoreError> {
         self.session_within(READY_LIMIT).await
     }
@@ -142,10 +134,6 @@ impl Link {
     }
 
     /// The same for what no request waits for.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Link::session`].
     pub(super) async fn session_for_long(&self) -> Result<Arc<Session>, StoreError> {
         self.session_within(OPEN_LIMIT).await
     }
@@ -189,10 +177,6 @@ impl Link {
     }
 
     /// What `calls` on a session give, unless it loses its member first.
-    ///
-    /// # Errors
-    ///
-    /// Those of `calls`, or they are lost.
     pub(super) async fn answer<T>(
         &self,
         session: &Session,
@@ -354,10 +338,6 @@ impl Members {
     }
 
     /// A session at the member that is the first to carry out a write.
-    ///
-    /// # Errors
-    ///
-    /// The ensemble refuses this user.
     pub(super) async fn open(self: Arc<Self>) -> Result<Arc<Session>, Error> {
         let (count, first) = (self.hosts.len(), self.next.load(Ordering::Relaxed));
         let tries = (0..count).zip(0u32..);
@@ -414,10 +394,6 @@ impl Members {
     }
 
     /// Makes the nodes that rows are below, and those of the floors, unless they are there.
-    ///
-    /// # Errors
-    ///
-    /// A request failed.
     pub(super) async fn prepare(&self, client: &Client) -> Result<(), Error> {
         let options = self.options();
         for kind in self.tree.kinds() {

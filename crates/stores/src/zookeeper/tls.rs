@@ -47,10 +47,6 @@ struct Tunnel {
 
 impl Tunnels {
     /// Listens for each of `hosts`; a handshake may take as long as `limit`.
-    ///
-    /// # Errors
-    ///
-    /// There is no certificate to check members by, a host cannot be in a certificate, or no port is free.
     pub(super) async fn open(
         hosts: &[(String, u16)],
         certificates: &Certificates,
@@ -119,10 +115,6 @@ impl Tunnel {
 }
 
 /// Checks members by `certificates`.
-///
-/// # Errors
-///
-/// There is no certificate to check them by.
 pub(super) fn connector(certificates: &Certificates) -> Result<TlsConnector, OpenError> {
     let config = certificates.client_config(&WORDS).map_err(|error| unfit(&error))?;
     Ok(TlsConnector::from(Arc::new(config)))

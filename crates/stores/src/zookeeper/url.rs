@@ -50,10 +50,6 @@ impl fmt::Debug for User {
 
 impl Address {
     /// Reads a URL.
-    ///
-    /// # Errors
-    ///
-    /// It is not a URL of an ensemble.
     pub(super) fn parse(url: &str) -> Result<Self, OpenError> {
         let url = MultiHostUrl::parse(url).map_err(bad)?;
         Ok(Self {

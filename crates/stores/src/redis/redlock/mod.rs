@@ -68,10 +68,6 @@ pub async fn redlock(
 }
 
 /// Checks a URL, the files that it names and the settings that have to fit it.
-///
-/// # Errors
-///
-/// One of them is of no use.
 pub(crate) fn check(
     url: &str,
     redis: &RedisSettings,

@@ -92,12 +92,7 @@ pub(in super::super) struct DynamicTopology {
 }
 
 impl DynamicTopology {
-    /// Looks up the masters, and follows them from then on.
-    ///
-    /// # Errors
-    ///
-    /// The sources report that the configuration is wrong, or a master is not fit. Servers that do
-    /// not reply are no error.
+    /// Looks up the masters, and follows them from then on. Servers that do not reply are no error.
     pub(super) async fn open(
         mut discovery: Discovery,
         options: Arc<ConnectOptions>,
