@@ -26,10 +26,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::{join_all, try_join_all};
-use futures_util::stream::{self, BoxStream, StreamExt as _};
+use futures_util::stream::BoxStream;
 use keylatch_core::store::{Effect, Store, StoreError, StoreHealth, StoreProfile};
 use tokio::time::Instant;
 
+use crate::conn::subscription;
 use crate::optimistic::conditional::{
     Change, ConditionalStore, EngineTime, Key, Listing, Notice, ReadReply, Removal, Timeline,
     WriteReply,
@@ -42,7 +43,7 @@ use messages::etcdserverpb::{RangeRequest, ResponseHeader};
 use pages::{PageRanges, RangeWidth};
 use txn::{Keyspace, carried_out, check_one_request, is_end, parts, requests, row, rows, version};
 use url::Address;
-use watch::{NoticeStream, Subscription};
+use watch::Subscription;
 
 /// Opens the etcd at `url`.
 ///
@@ -244,8 +245,7 @@ impl ConditionalStore for Etcd {
     }
 
     fn notices(&self) -> BoxStream<'static, Notice> {
-        let live = self.subscription().take();
-        stream::unfold(NoticeStream::new(self.clone(), live), NoticeStream::next).boxed()
+        subscription::notices(self.clone(), self.subscription().take())
     }
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {

@@ -5,14 +5,13 @@
 //! on the member that calls go to. What was written in between is missed, and the notice says so.
 //! Tested in `tests/stores/etcd.rs` and `etcd_faults.rs`.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream;
 use keylatch_core::store::StoreError;
 use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tonic::Streaming;
 
 use super::Etcd;
@@ -24,10 +23,9 @@ use super::messages::etcdserverpb::{
 use super::messages::mvccpb::event::EventType;
 use super::session::Session;
 use super::txn::{row, version};
+use crate::conn::subscription::Source;
 use crate::optimistic::conditional::{Key, Notice};
 
-/// The pause before a watch that ended is made again.
-const PAUSE: Duration = Duration::from_millis(250);
 /// After how long without a word the watch is asked how far it is, and how long the answer may take.
 const SILENCE: Duration = Duration::from_secs(3);
 
@@ -98,68 +96,24 @@ impl Subscription {
     }
 }
 
-/// The watch, made again whenever it is over, and what it said that was not passed on yet.
-pub(super) struct NoticeStream {
-    etcd: Etcd,
-    live: Option<Subscription>,
-    heard: VecDeque<Notice>,
-    has_failed: bool,
-}
+/// The changes by other processes, as watches say them.
+impl Source for Etcd {
+    type Subscription = Subscription;
 
-impl NoticeStream {
-    pub(super) fn new(etcd: Etcd, live: Option<Subscription>) -> Self {
-        Self { etcd, live, heard: VecDeque::new(), has_failed: false }
-    }
-
-    pub(super) async fn next(mut self) -> Option<(Notice, Self)> {
-        loop {
-            if let Some(notice) = self.heard.pop_front() {
-                return Some((notice, self));
-            }
-            match &mut self.live {
-                Some(subscription) => match subscription.next().await {
-                    Some(answer) => self.hear(answer),
-                    None => self.live = None,
-                },
-                None => self.resume().await,
-            }
-        }
-    }
-
-    /// Makes the watch again.
-    async fn resume(&mut self) {
-        match Subscription::start(&self.etcd).await {
-            Ok(subscription) => {
-                self.live = Some(subscription);
-                self.has_failed = false;
-                self.heard.push_back(Notice::Missed);
-            }
-            Err(error) => {
-                if self.has_failed {
-                    tracing::debug!(error = causes(&error), "there is still no watch");
-                } else {
-                    tracing::warn!(error = causes(&error), "there is no watch of etcd");
-                }
-                self.has_failed = true;
-                sleep(PAUSE).await;
-            }
-        }
+    async fn subscribe(&self) -> Result<Subscription, String> {
+        Subscription::start(self).await.map_err(|error| causes(&error))
     }
 
     /// Notes what the watch said on the timeline, and then passes it on.
-    fn hear(&mut self, answer: WatchResponse) {
-        for event in answer.events {
+    async fn hear(&self, subscription: &mut Subscription) -> Option<Vec<Notice>> {
+        let answer = subscription.next().await?;
+        let notices = answer.events.into_iter().filter_map(|event| {
             let is_removal = event.r#type() == EventType::Delete;
-            let Some(kv) = event.kv else { continue };
-            let revision = version(kv.mod_revision);
-            self.etcd.timeline.note(revision);
-            if let Some(key) = self.etcd.keys.key(&kv.key) {
-                let notice = match is_removal {
-                    true => Notice::Changed(key, None),
-                    false => Notice::Row(key, row(kv)),
-                };
-                self.heard.push_back(notice);
-            }
-        }
+            let kv = event.kv?;
+            self.timeline.note(version(kv.mod_revision));
+            let key = self.keys.key(&kv.key)?;
+            Some(if is_removal { Notice::Changed(key, None) } else { Notice::Row(key, row(kv)) })
+        });
+        Some(notices.collect())
     }
 }

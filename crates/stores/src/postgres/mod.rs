@@ -12,21 +12,22 @@ mod sql;
 mod tls;
 mod url;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::stream::{self, BoxStream, StreamExt as _};
+use futures_util::stream::BoxStream;
 use keylatch_core::store::{EntryLimits, Store, StoreError, StoreHealth, StoreProfile};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 use tokio_postgres::Config;
 use tokio_postgres::types::ToSql;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use crate::conn::subscription::{self, Source};
 use crate::optimistic::conditional::{
     Change, ConditionalStore, Key, Listing, Notice, ReadReply, Removal, WriteReply, end_of_prefix,
 };
@@ -41,8 +42,6 @@ use sql::{
 use tls::connector;
 use url::Address;
 
-/// The pause before a lost subscription is made again.
-const RELISTEN_PAUSE: Duration = Duration::from_millis(250);
 /// After how long without an announcement the server is asked whether it is still the right one.
 const SILENCE: Duration = Duration::from_secs(5);
 /// How many announcements wait for the task that hears them.
@@ -269,9 +268,7 @@ impl ConditionalStore for Postgres {
 
     fn notices(&self) -> BoxStream<'static, Notice> {
         let live = self.subscription.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let (target, announced) = (Arc::clone(&self.target), VecDeque::new());
-        let listening = NoticeStream { target, live, announced, has_failed: false };
-        stream::unfold(listening, NoticeStream::next).boxed()
+        subscription::notices(Arc::clone(&self.target), live)
     }
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {
@@ -304,47 +301,17 @@ impl Subscription {
     }
 }
 
-/// The subscription to what other instances change, made again whenever it is lost.
-struct NoticeStream {
-    target: Arc<Target>,
-    live: Option<Subscription>,
-    /// What was announced together, and is not handed on yet.
-    announced: VecDeque<Notice>,
-    has_failed: bool,
-}
+impl Source for Arc<Target> {
+    type Subscription = Subscription;
 
-impl NoticeStream {
-    async fn next(mut self) -> Option<(Notice, Self)> {
-        loop {
-            if let Some(notice) = self.announced.pop_front() {
-                return Some((notice, self));
-            }
-            if let Some(subscription) = &mut self.live {
-                if let Some(payload) = subscription.next().await {
-                    self.announced.extend(parse_announcement(&payload));
-                    continue;
-                }
-                self.live = None;
-            }
-            let (sender, announcements) = mpsc::channel(ANNOUNCEMENTS);
-            match self.target.listen(sender).await {
-                Ok(session) => {
-                    self.live = Some(Subscription { session, announcements });
-                    self.has_failed = false;
-                    // What was announced meanwhile is lost.
-                    return Some((Notice::Missed, self));
-                }
-                Err(error) if self.has_failed => {
-                    tracing::debug!(error = causes(&error), "there is still no subscription");
-                }
-                Err(error) => {
-                    self.has_failed = true;
-                    let error = causes(&error);
-                    tracing::warn!(error, "no subscription: waiters and watchers poll the store");
-                }
-            }
-            sleep(RELISTEN_PAUSE).await;
-        }
+    async fn subscribe(&self) -> Result<Subscription, String> {
+        let (sender, announcements) = mpsc::channel(ANNOUNCEMENTS);
+        let session = self.listen(sender).await.map_err(|error| causes(&error))?;
+        Ok(Subscription { session, announcements })
+    }
+
+    async fn hear(&self, subscription: &mut Subscription) -> Option<Vec<Notice>> {
+        Some(parse_announcement(&subscription.next().await?))
     }
 }
 

@@ -91,6 +91,7 @@ impl RedisClient {
 }
 
 /// The messages of a subscription, which ends when they are dropped.
+#[derive(Debug)]
 pub(super) struct Messages {
     pushed: UnboundedReceiver<PushInfo>,
     _connection: MultiplexedConnection,

@@ -19,15 +19,15 @@ use bb8_redis::redis::{
 };
 use futures_util::stream::{self, BoxStream, StreamExt as _};
 use keylatch_core::store::{EntryLimits, StoreError, StoreHealth, StoreProfile};
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::connection::ScriptReply;
 use super::failure::Failure;
-use super::pubsub::{Watches, row_message};
+use super::pubsub::{Channel, Watches, row_message};
 use super::row::{parse_row, row_bytes};
 use super::script::{Keys, Scripts};
 use super::topology::Topology;
+use crate::conn::subscription::{self, Source};
 use crate::optimistic::conditional::{
     Change, ConditionalStore, EngineTime, Key, Listing, Notice, ReadReply, Removal, Version,
     WriteReply,
@@ -50,8 +50,9 @@ pub(super) struct RedisEngine {
     pub(super) replicates: bool,
     /// How many rows were written, for versions that no two rows share.
     pub(super) written: AtomicU64,
-    /// What the subscription hears, until a task takes it.
-    pub(super) notices: Mutex<Option<mpsc::Receiver<Notice>>>,
+    /// The channel, and the subscription that was made when the store was opened, until a task
+    /// hears them.
+    pub(super) subscription: Mutex<Option<(Channel, Option<<Channel as Source>::Subscription>)>>,
 }
 
 impl RedisEngine {
@@ -202,12 +203,9 @@ impl ConditionalStore for RedisEngine {
     }
 
     fn notices(&self) -> BoxStream<'static, Notice> {
-        let receiver = self.notices.lock().unwrap_or_else(PoisonError::into_inner).take();
-        stream::unfold(receiver, async |receiver| {
-            let mut receiver = receiver?;
-            receiver.recv().await.map(|notice| (notice, Some(receiver)))
-        })
-        .boxed()
+        let subscription = self.subscription.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let hearing = subscription.map(|(channel, live)| subscription::notices(channel, live));
+        hearing.unwrap_or_else(|| stream::pending().boxed())
     }
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {

@@ -28,11 +28,10 @@ mod tls;
 mod topology;
 mod url;
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
 use keylatch_core::store::{
@@ -40,17 +39,15 @@ use keylatch_core::store::{
     Topic,
 };
 
+use crate::conn::subscription::Source as _;
 use crate::optimistic::Optimistic;
 use crate::ruled::Executor as _;
 use crate::{OpenError, RedisSettings};
 use engine::RedisEngine;
 use pool::Pool;
-use pubsub::{Subscription, Watches};
+use pubsub::{Channel, Watches};
 use script::{Keys, Scripts};
 use topology::Topology;
-
-/// How many notices wait for the task that hears them.
-const NOTICES: usize = 1024;
 
 #[cfg(fuzzing)]
 pub use fuzzing::read_redis_reply;
@@ -84,25 +81,29 @@ struct RedisStore {
     engine: Arc<RedisEngine>,
     commands: Optimistic,
     watches: Arc<Watches>,
-    /// Subscribe to hints and announce watches for as long as the store lives.
-    _tasks: [AbortOnDropHandle<()>; 2],
+    /// Announces watches for as long as the store lives.
+    _announcing: AbortOnDropHandle<()>,
 }
 
 impl RedisStore {
     async fn open(url: &str, settings: &RedisSettings) -> Result<Self, OpenError> {
         let topology = Arc::new(Topology::open(url, settings).await?);
         let (keys, scripts) = (Arc::new(Keys::new(&settings.key_prefix)), Arc::new(Scripts::new()));
-        let (watches, (sender, notices)) = (Arc::<Watches>::default(), mpsc::channel(NOTICES));
-        let subscription = Subscription::new(&topology, settings, &keys, &watches, sender);
+        let watches = Arc::<Watches>::default();
+        let channel = Channel {
+            topology: Arc::clone(&topology),
+            timeout: settings.connect_timeout(),
+            keys: Arc::clone(&keys),
+            watches: Arc::clone(&watches),
+            attempt: AtomicUsize::new(0),
+        };
         // Before the first watch, so that no hint is missed because the store is new.
-        let subscribed = subscription.subscribe(0).await;
-        let listening = tokio::spawn(subscription.listen(subscribed));
+        let subscribed = channel.subscribe().await.ok();
         let announcing = Arc::clone(&watches).announce(
             Arc::clone(&topology),
             Arc::clone(&keys),
             Arc::clone(&scripts),
         );
-        let tasks = [listening, tokio::spawn(announcing)].map(AbortOnDropHandle::new);
         let kind = match crate::scheme_of(url) {
             Some("redis+sentinel" | "rediss+sentinel") => "redis+sentinel",
             Some("redis+cluster" | "rediss+cluster") => "redis+cluster",
@@ -116,11 +117,12 @@ impl RedisStore {
             watches: Arc::clone(&watches),
             replicates: settings.min_replicas > 0,
             written: AtomicU64::new(0),
-            notices: Mutex::new(Some(notices)),
+            subscription: Mutex::new(Some((channel, subscribed))),
         };
         let engine = Arc::new(engine);
         let commands = Optimistic::new(Arc::clone(&engine) as _);
-        Ok(Self { engine, commands, watches, _tasks: tasks })
+        let announcing = AbortOnDropHandle::new(tokio::spawn(announcing));
+        Ok(Self { engine, commands, watches, _announcing: announcing })
     }
 }
 

@@ -12,15 +12,14 @@
 //! [`ANNOUNCE_PERIOD`]s). Tested over real servers, by the tests of queues and of watches across instances.
 
 use std::collections::HashMap;
-use std::error::Error;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bb8_redis::redis::{FromRedisValue, ParsingError, Value};
 use futures_util::StreamExt as _;
-use tokio::sync::{Notify, mpsc};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::client::Messages;
@@ -28,14 +27,12 @@ use super::connection::ScriptReply;
 use super::row::{parse_string, row_bytes};
 use super::script::{Keys, Scripts};
 use super::topology::Topology;
-use crate::RedisSettings;
-use crate::optimistic::conditional::{Key, Notice, Row, Version};
+use crate::conn::subscription::Source;
+use crate::optimistic::conditional::{Key, Notice, Version};
 use keylatch_core::lock::LockName;
 use keylatch_core::store::Hints;
 use keylatch_core::waiters::WaiterRegistry;
 
-/// The pause before a lost subscription is made again.
-const RESUBSCRIBE_PAUSE: Duration = Duration::from_millis(250);
 /// How often a process announces the locks that it watches.
 const ANNOUNCE_PERIOD: Duration = Duration::from_secs(2);
 /// For how long a lock counts as watched after an announcement: one announcement may be lost.
@@ -45,89 +42,41 @@ const ANNOUNCE_BATCH: usize = 500;
 /// How long a value is at most that is published with its lock. Else each process that waits reads it.
 const ROW_MAX: usize = 64 * 1024;
 
-/// The messages of a server and the token that is cancelled when it is retired, or why there are
-/// none.
-pub(super) type SubscribeResult =
-    Result<(Messages, CancellationToken), Box<dyn Error + Send + Sync>>;
-
 /// The one subscription of a store.
 #[derive(Debug)]
-pub(super) struct Subscription {
-    topology: Arc<Topology>,
-    timeout: Duration,
-    keys: Arc<Keys>,
-    watches: Arc<Watches>,
-    /// Who hears of it.
-    notices: mpsc::Sender<Notice>,
+pub(super) struct Channel {
+    pub(super) topology: Arc<Topology>,
+    pub(super) timeout: Duration,
+    pub(super) keys: Arc<Keys>,
+    pub(super) watches: Arc<Watches>,
+    /// How often it was tried to subscribe: each attempt is at another master.
+    pub(super) attempt: AtomicUsize,
 }
 
-impl Subscription {
-    /// A subscription that is yet to be made.
-    pub(super) fn new(
-        topology: &Arc<Topology>,
-        settings: &RedisSettings,
-        keys: &Arc<Keys>,
-        watches: &Arc<Watches>,
-        notices: mpsc::Sender<Notice>,
-    ) -> Self {
-        let (topology, timeout) = (Arc::clone(topology), settings.connect_timeout());
-        Self { topology, timeout, keys: Arc::clone(keys), watches: Arc::clone(watches), notices }
-    }
+impl Source for Channel {
+    /// The messages of a server, and the token that is cancelled when it is retired.
+    type Subscription = (Messages, CancellationToken);
 
-    /// Passes on messages, for ever, beginning with the `first` subscription. Messages that are
-    /// published while there is no connection are lost; waiters and watchers then ask the store.
-    pub(super) async fn listen(self, first: SubscribeResult) {
-        let (mut has_failed, mut subscribed) = (false, first);
-        for attempt in 1.. {
-            match subscribed {
-                Ok((messages, retired)) => {
-                    has_failed = false;
-                    // Any message may have been lost.
-                    self.tell(Notice::Missed).await;
-                    retired.run_until_cancelled(self.pass_on(messages)).await;
-                }
-                Err(error) if has_failed => {
-                    tracing::debug!(%error, "there is still no subscription");
-                }
-                Err(error) => {
-                    has_failed = true;
-                    tracing::warn!(%error, "no subscription: waiters and watchers poll the store");
-                }
-            }
-            sleep(RESUBSCRIBE_PAUSE).await;
-            subscribed = self.subscribe(attempt).await;
-        }
-    }
-
-    /// One attempt to subscribe.
-    pub(super) async fn subscribe(&self, attempt: usize) -> SubscribeResult {
+    async fn subscribe(&self) -> Result<Self::Subscription, String> {
         let subscribing = async {
+            let attempt = self.attempt.fetch_add(1, Ordering::Relaxed);
             let publisher = self.topology.publisher(attempt).ok_or("no master is known yet")?;
-            let messages = publisher.client.subscribe(&[&self.keys.change_channel()]).await?;
-            Ok((messages, publisher.retired))
+            let subscribed = publisher.client.subscribe(&[&self.keys.change_channel()]).await;
+            Ok((subscribed.map_err(|error| error.to_string())?, publisher.retired))
         };
-        timeout(self.timeout, subscribing).await?
+        timeout(self.timeout, subscribing).await.unwrap_or_else(|late| Err(late.to_string()))
     }
 
-    /// Passes on messages until the connection is lost.
-    async fn pass_on(&self, mut messages: Messages) {
-        while let Some(message) = messages.next().await {
-            match PubSubMessage::parse(&self.keys, message.get_payload_bytes()) {
-                Some(PubSubMessage::Watched(name)) => self.watches.note_watched(name),
-                Some(PubSubMessage::Changed(name, version)) => {
-                    self.tell(Notice::Changed(Key::Lock(name), Some(version))).await;
-                }
-                Some(PubSubMessage::Row(name, row)) => {
-                    self.tell(Notice::Row(Key::Lock(name), row)).await;
-                }
-                None => {}
+    async fn hear(&self, (messages, retired): &mut Self::Subscription) -> Option<Vec<Notice>> {
+        let message = retired.run_until_cancelled(messages.next()).await??;
+        match PubSubMessage::parse(&self.keys, message.get_payload_bytes()) {
+            Some(PubSubMessage::Watched(name)) => {
+                self.watches.note_watched(name);
+                Some(Vec::new())
             }
+            Some(PubSubMessage::Notice(notice)) => Some(vec![notice]),
+            None => Some(Vec::new()),
         }
-    }
-
-    async fn tell(&self, notice: Notice) {
-        // The store that hears it may be closing.
-        let _ = self.notices.send(notice).await;
     }
 }
 
@@ -144,10 +93,8 @@ pub(super) fn row_message(key: &str, version: Version, value: &[u8]) -> Vec<u8> 
 pub(super) enum PubSubMessage {
     /// A process watches the lock.
     Watched(LockName),
-    /// The lock's row has this version now.
-    Changed(LockName, Version),
-    /// The lock's row is this now.
-    Row(LockName, Row),
+    /// The lock's row has another version now, or is another.
+    Notice(Notice),
 }
 
 impl PubSubMessage {
@@ -159,9 +106,13 @@ impl PubSubMessage {
             (b"watched", None) => keys.lock_name(first).map(Self::Watched),
             (b"changed", Some(key)) => {
                 let version = u128::from_str_radix(std::str::from_utf8(first).ok()?, 16).ok()?;
-                Some(Self::Changed(keys.lock_name(key)?, Version(version)))
+                let key = Key::Lock(keys.lock_name(key)?);
+                Some(Self::Notice(Notice::Changed(key, Some(Version(version)))))
             }
-            (b"row", Some(row)) => Some(Self::Row(keys.lock_name(first)?, parse_string(row))),
+            (b"row", Some(row)) => {
+                let key = Key::Lock(keys.lock_name(first)?);
+                Some(Self::Notice(Notice::Row(key, parse_string(row))))
+            }
             _ => None,
         }
     }
@@ -269,6 +220,7 @@ impl ScriptReply for AnnounceReply {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::optimistic::conditional::Row;
 
     fn parsed(message: &str) -> Option<PubSubMessage> {
         PubSubMessage::parse(&Keys::new("keylatch"), message.as_bytes())
@@ -284,9 +236,11 @@ mod tests {
         let parsed_bytes = |bytes: &[u8]| PubSubMessage::parse(&Keys::new("keylatch"), bytes);
         let message = row_message(&key_of(&name), version, b"a\nb\xff");
         let row = Row { version, value: b"a\nb\xff".to_vec() };
-        assert_eq!(parsed_bytes(&message), Some(PubSubMessage::Row(name.clone(), row)));
+        let notice = |notice| Some(PubSubMessage::Notice(notice));
+        let key = Key::Lock(name.clone());
+        assert_eq!(parsed_bytes(&message), notice(Notice::Row(key.clone(), row)));
         let message = row_message(&key_of(&name), version, &[0; ROW_MAX + 1]);
-        assert_eq!(parsed_bytes(&message), Some(PubSubMessage::Changed(name.clone(), version)));
+        assert_eq!(parsed_bytes(&message), notice(Notice::Changed(key, Some(version))));
         let message = format!("watched\n{}", key_of(&name));
         assert_eq!(parsed(&message), Some(PubSubMessage::Watched(name)));
     }

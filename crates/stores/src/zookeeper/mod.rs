@@ -30,6 +30,7 @@ use keylatch_core::store::{Effect, EntryLimits, Store, StoreError, StoreHealth, 
 use tokio::time::Instant;
 use zookeeper_client::{Client, Error};
 
+use crate::conn::subscription;
 use crate::optimistic::conditional::{
     Change, ConditionalStore, Key, Listing, Notice, ReadReply, Removal, Row, Timeline, Version,
     WriteReply,
@@ -38,6 +39,7 @@ use crate::optimistic::optimistic;
 use crate::{OpenError, ZookeeperSettings};
 use failure::{causes, classify};
 use graves::Graves;
+use notices::Watch;
 use session::{Link, Session};
 use tree::{Tree, version_in};
 use url::Address;
@@ -324,7 +326,7 @@ impl ConditionalStore for ZooKeeper {
 
     fn notices(&self) -> BoxStream<'static, Notice> {
         let at_start = self.at_start.lock().unwrap_or_else(PoisonError::into_inner).take();
-        notices::notices(&self.link, at_start)
+        subscription::notices(Arc::clone(&self.link), at_start.and_then(Watch::of))
     }
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {

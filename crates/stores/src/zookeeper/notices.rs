@@ -11,38 +11,20 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, OptionFuture};
-use futures_util::stream::{self, BoxStream, StreamExt as _};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 use zookeeper_client::{EventType, PersistentWatcher, Stat, WatchedEvent};
 
 use super::failure::causes;
 use super::session::{Link, Session};
 use super::tree::end_of;
+use crate::conn::subscription::Source;
 use crate::optimistic::conditional::{Key, Notice};
 
 /// How long looks at changed nodes are apart, at least.
 const TICK: Duration = Duration::from_millis(50);
-/// The pause before a session is tried again.
-const PAUSE: Duration = Duration::from_millis(250);
-
-/// The changes by other processes from now on.
-pub(super) fn notices(
-    link: &Arc<Link>,
-    at_start: Option<Arc<Session>>,
-) -> BoxStream<'static, Notice> {
-    let watch = at_start.and_then(Watch::of);
-    let listening = NoticeStream { link: Arc::clone(link), watch, has_failed: false };
-    stream::unfold(listening, NoticeStream::next).boxed()
-}
-
-struct NoticeStream {
-    link: Arc<Link>,
-    watch: Option<Watch>,
-    has_failed: bool,
-}
 
 /// The watch of a session, and the looks that its events lead to.
-struct Watch {
+pub(super) struct Watch {
     session: Arc<Session>,
     watcher: PersistentWatcher,
     /// The node of the last event whose transaction is not known.
@@ -51,53 +33,31 @@ struct Watch {
     look: Option<BoxFuture<'static, Option<Stat>>>,
 }
 
-impl NoticeStream {
-    async fn next(mut self) -> Option<(Notice, Self)> {
-        loop {
-            let Some(watch) = &mut self.watch else {
-                self.watch = self.subscribe().await;
-                if self.watch.is_some() {
-                    // What changed meanwhile is not known.
-                    return Some((Notice::Missed, self));
-                }
-                sleep(PAUSE).await;
-                continue;
-            };
-            let event = watch.event(&self.link).await;
-            if event.event_type == EventType::Session {
-                // The client may reach the member again, and events are lost in any case.
-                self.link.leave(&watch.session);
-                self.watch = None;
-            } else if let Some(notice) = watch.hear(&self.link, event) {
-                return Some((notice, self));
-            }
-        }
+impl Source for Arc<Link> {
+    type Subscription = Watch;
+
+    async fn subscribe(&self) -> Result<Watch, String> {
+        let session = self.session_for_long().await.map_err(|error| causes(&error))?;
+        Watch::of(Arc::clone(&session)).ok_or_else(|| {
+            // Another session is needed for another watch.
+            self.leave(&session);
+            "the session has no watch".to_owned()
+        })
     }
 
-    async fn subscribe(&mut self) -> Option<Watch> {
-        match self.link.session_for_long().await {
-            Ok(session) => {
-                self.has_failed = false;
-                let watch = Watch::of(Arc::clone(&session));
-                if watch.is_none() {
-                    // Another session is needed for another watch.
-                    self.link.leave(&session);
-                }
-                watch
-            }
-            Err(error) => {
-                if !std::mem::replace(&mut self.has_failed, true) {
-                    let error = causes(&error);
-                    tracing::warn!(error, "no session: waiters and watchers poll the store");
-                }
-                None
-            }
+    async fn hear(&self, watch: &mut Watch) -> Option<Vec<Notice>> {
+        let event = watch.event(self).await;
+        if event.event_type == EventType::Session {
+            // The client may reach the member again, and events are lost in any case.
+            self.leave(&watch.session);
+            return None;
         }
+        Some(watch.hear(self, event).into_iter().collect())
     }
 }
 
 impl Watch {
-    fn of(session: Arc<Session>) -> Option<Self> {
+    pub(super) fn of(session: Arc<Session>) -> Option<Self> {
         let watcher = session.take_watcher()?;
         Some(Self { session, watcher, changed: None, next_look: Instant::now(), look: None })
     }
