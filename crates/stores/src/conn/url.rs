@@ -6,6 +6,9 @@
 //! An error says nothing of the URL's text, because the URL may hold a password. Tested below, and with real
 //! servers in the tests of each engine.
 
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+use super::tls::{Certificates, WORDS};
+
 /// What a URL comes to.
 #[derive(Debug)]
 pub(crate) struct MultiHostUrl<'a> {
@@ -46,6 +49,23 @@ impl<'a> MultiHostUrl<'a> {
         let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
         let hosts = hosts.split(',').map(UrlHost::parse).collect::<Result<_, _>>()?;
         Ok(Self { scheme, credentials, hosts, path, query })
+    }
+
+    /// The certificates of a URL with no other parameters; `None` where its scheme is not `secure`,
+    /// which has TLS.
+    #[cfg(any(feature = "etcd", feature = "zookeeper"))]
+    pub(crate) fn certificates(
+        &self,
+        secure: &str,
+        known: &str,
+    ) -> Result<Option<Certificates>, String> {
+        let (certificates, others) = Certificates::split(&WORDS, self.query)?;
+        match self.scheme == secure {
+            _ if !others.is_empty() => Err(format!("its parameters are {known}")),
+            true => Ok(Some(certificates)),
+            false if certificates.is_empty() => Ok(None),
+            false => Err(format!("certificates are for `{secure}://`")),
+        }
     }
 }
 

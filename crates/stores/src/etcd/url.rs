@@ -15,7 +15,7 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use super::messages::etcdserverpb::AuthenticateRequest;
 use crate::OpenError;
-use crate::conn::tls::{Certificates, WORDS};
+use crate::conn::tls::Certificates;
 use crate::conn::url::MultiHostUrl;
 
 /// The port of clients, as etcd registered it.
@@ -25,6 +25,8 @@ const DEFAULT_PREFIX: &str = "keylatch";
 /// After how long without a packet the machine of a member is asked for one.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
+/// The parameters of a URL.
+const KNOWN: &str = "`cacert`, `cert`, `key` and `servername`";
 /// What a certificate begins with in a file.
 const PEM_CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
 
@@ -49,7 +51,7 @@ impl Address {
             hosts: url.hosts.iter().map(|host| host.with_port(DEFAULT_PORT)).collect(),
             credentials: url.credentials.map(credentials_of).transpose()?,
             prefix: prefix_of(url.path)?,
-            security: security_of(url.scheme == "etcds", url.query)?,
+            security: url.certificates("etcds", KNOWN).map_err(|why| bad(&why))?,
         })
     }
 
@@ -72,19 +74,6 @@ impl Address {
             }
         });
         endpoints.collect()
-    }
-}
-
-/// What the parameters of a URL say.
-fn security_of(is_secure: bool, query: &str) -> Result<Option<Certificates>, OpenError> {
-    let (certificates, others) = Certificates::split(&WORDS, query).map_err(bad)?;
-    if !others.is_empty() {
-        return Err(bad("its parameters are `cacert`, `cert`, `key` and `servername`"));
-    }
-    match is_secure {
-        true => Ok(Some(certificates)),
-        false if certificates.is_empty() => Ok(None),
-        false => Err(bad("certificates are for `etcds://`")),
     }
 }
 

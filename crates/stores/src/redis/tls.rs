@@ -16,17 +16,14 @@ use rustls::{ClientConfig, RootCertStore};
 use super::failure::InvalidUrl;
 use crate::conn::tls::{Certificates, WORDS};
 
-/// The parameters that name certificates.
-pub(super) const PARAMETERS: [&str; 4] = ["cacert", "cert", "key", "servername"];
-
 /// What an encrypted connection needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Security(Certificates);
 
 impl Security {
-    /// What the parameters of a URL say.
-    pub(super) fn of(is_secure: bool, query: &str) -> Result<Self, InvalidUrl> {
-        let (certificates, _) = Certificates::split(&WORDS, query).map_err(InvalidUrl)?;
+    /// What the parameters of a URL say, and the other parameters.
+    pub(super) fn of(is_secure: bool, query: &str) -> Result<(Self, Vec<&str>), InvalidUrl> {
+        let (certificates, others) = Certificates::split(&WORDS, query).map_err(InvalidUrl)?;
         if !is_secure && !certificates.is_empty() {
             return Err(InvalidUrl("certificates are for a scheme that begins with `rediss`"));
         }
@@ -37,7 +34,7 @@ impl Security {
         {
             return Err(InvalidUrl("its `servername` is no name of a server"));
         }
-        Ok(Self(certificates))
+        Ok((Self(certificates), others))
     }
 
     /// Takes the parameters out of the URL of one server.
@@ -49,13 +46,9 @@ impl Security {
             Some((query, fragment)) => (query, format!("#{fragment}")),
             None => (query, String::new()),
         };
-        let security = Self::of(url.starts_with("rediss"), query)?;
-        let others = query.split('&').filter(|parameter| {
-            let name = parameter.split('=').next().unwrap_or_default();
-            !PARAMETERS.contains(&name)
-        });
-        let others = others.collect::<Vec<_>>().join("&");
-        let query = if others.is_empty() { String::new() } else { format!("?{others}") };
+        let (security, others) = Self::of(url.starts_with("rediss"), query)?;
+        let query =
+            if others.is_empty() { String::new() } else { format!("?{}", others.join("&")) };
         Ok((format!("{before}{query}{fragment}"), security))
     }
 

@@ -7,13 +7,15 @@
 //! with real servers in the tests of each topology.
 
 use super::failure::InvalidUrl;
-use super::tls::{PARAMETERS, Security};
+use super::tls::Security;
 use crate::conn::url::{MultiHostUrl, UrlHost};
 
 /// A URL of several servers that make one store.
 #[derive(Debug)]
 pub(super) struct ServersUrl<'a> {
     parts: MultiHostUrl<'a>,
+    /// Its parameters beside those of certificates.
+    parameters: Vec<&'a str>,
     /// Its certificates, for every host.
     pub(super) security: Security,
 }
@@ -22,8 +24,9 @@ impl<'a> ServersUrl<'a> {
     /// Reads a URL, with TLS if its scheme begins with `rediss`.
     pub(super) fn parse(url: &'a str) -> Result<Self, InvalidUrl> {
         let parts = MultiHostUrl::parse(url).map_err(InvalidUrl)?;
-        let security = Security::of(parts.scheme.starts_with("rediss"), parts.query)?;
-        Ok(Self { parts, security })
+        let is_secure = parts.scheme.starts_with("rediss");
+        let (security, parameters) = Security::of(is_secure, parts.query)?;
+        Ok(Self { parts, parameters, security })
     }
 
     /// The hosts, each with or without a port.
@@ -58,11 +61,8 @@ impl<'a> ServersUrl<'a> {
         known: [&str; N],
     ) -> Result<[Option<&'a str>; N], InvalidUrl> {
         let mut values = [None; N];
-        for parameter in self.parts.query.split('&').filter(|parameter| !parameter.is_empty()) {
+        for &parameter in &self.parameters {
             let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-            if PARAMETERS.contains(&key) {
-                continue;
-            }
             let at = known.iter().position(|name| *name == key);
             let at = at.ok_or(InvalidUrl("it has a parameter that is not known here"))?;
             values[at] = Some(value);

@@ -10,11 +10,13 @@ use std::fmt;
 use percent_encoding::percent_decode_str;
 
 use crate::OpenError;
-use crate::conn::tls::{Certificates, WORDS};
-use crate::conn::url::MultiHostUrl;
+use crate::conn::tls::Certificates;
+use crate::conn::url::{MultiHostUrl, UrlHost};
 
 /// The port of a member where the URL names none.
 const PORT: u16 = 2181;
+/// The parameters of a URL.
+const KNOWN: &str = "`cacert` and `servername`";
 /// The node below which everything is where the URL names none.
 const ROOT: &str = "/keylatch";
 
@@ -52,15 +54,16 @@ impl Address {
     /// Reads a URL.
     pub(super) fn parse(url: &str) -> Result<Self, OpenError> {
         let url = MultiHostUrl::parse(url).map_err(bad)?;
+        let security = url.certificates("zookeepers", KNOWN).map_err(|why| bad(&why))?;
+        if security.as_ref().is_some_and(|certificates| certificates.identity.is_some()) {
+            return Err(bad(&format!("its parameters are {KNOWN}")));
+        }
+        let host = |host: &UrlHost<'_>| (host.name.to_owned(), host.port.unwrap_or(PORT));
         Ok(Self {
-            hosts: url
-                .hosts
-                .iter()
-                .map(|host| (host.name.to_owned(), host.port.unwrap_or(PORT)))
-                .collect(),
+            hosts: url.hosts.iter().map(host).collect(),
             user: url.credentials.map(user_of).transpose()?,
             root: root_of(url.path)?,
-            security: security_of(url.scheme == "zookeepers", url.query)?,
+            security,
         })
     }
 }
@@ -68,18 +71,6 @@ impl Address {
 /// A member as the client takes it.
 pub(super) fn connect_string((host, port): &(String, u16)) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-}
-
-fn security_of(is_secure: bool, query: &str) -> Result<Option<Certificates>, OpenError> {
-    let (certificates, others) = Certificates::split(&WORDS, query).map_err(bad)?;
-    if !others.is_empty() || certificates.identity.is_some() {
-        return Err(bad("its parameters are `cacert` and `servername`"));
-    }
-    match is_secure {
-        true => Ok(Some(certificates)),
-        false if certificates.is_empty() => Ok(None),
-        false => Err(bad("certificates are for `zookeepers://`")),
-    }
 }
 
 fn user_of(text: &str) -> Result<User, OpenError> {
