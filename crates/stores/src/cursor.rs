@@ -17,10 +17,12 @@ pub(crate) fn encode_lock_cursor(name: &LockName) -> Option<Cursor> {
     Cursor::parse(&URL_SAFE_NO_PAD.encode(name.as_str())).ok()
 }
 
-/// The lock after which a listing continues; `None` for a cursor that no listing of locks gave.
-pub(crate) fn decode_lock_cursor(cursor: &Cursor) -> Option<LockName> {
+/// The lock after which a listing continues, if after any; `None` for a cursor that no listing of
+/// locks gave.
+pub(crate) fn decode_lock_cursor(cursor: Option<&Cursor>) -> Option<Option<LockName>> {
+    let Some(cursor) = cursor else { return Some(None) };
     let bytes = URL_SAFE_NO_PAD.decode(cursor.as_str()).ok()?;
-    LockName::parse(std::str::from_utf8(&bytes).ok()?).ok()
+    LockName::parse(std::str::from_utf8(&bytes).ok()?).ok().map(Some)
 }
 
 /// The position after this record.
@@ -28,8 +30,10 @@ pub(crate) fn encode_record_cursor(key: &RecordKey) -> Option<Cursor> {
     Cursor::parse(&format!("{RECORDS}{}", URL_SAFE_NO_PAD.encode(key.as_bytes()))).ok()
 }
 
-/// The record after which a listing continues; `None` for a cursor that no listing of records gave.
-pub(crate) fn decode_record_cursor(cursor: &Cursor) -> Option<RecordKey> {
+/// The record after which a listing continues, if after any; `None` for a cursor that no listing of
+/// records gave.
+pub(crate) fn decode_record_cursor(cursor: Option<&Cursor>) -> Option<Option<RecordKey>> {
+    let Some(cursor) = cursor else { return Some(None) };
     let bytes = URL_SAFE_NO_PAD.decode(cursor.as_str().strip_prefix(RECORDS)?).ok()?;
-    bytes.try_into().ok().map(RecordKey::from_bytes)
+    bytes.try_into().ok().map(|bytes| Some(RecordKey::from_bytes(bytes)))
 }

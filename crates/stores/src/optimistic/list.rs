@@ -25,11 +25,8 @@ pub(super) async fn locks(
     engine: &dyn ConditionalStore,
     query: &ListLocks,
 ) -> Result<Option<Page<Holding>>, StoreError> {
-    let after = query.cursor.as_ref().map(decode_lock_cursor);
-    if after == Some(None) {
-        return Ok(None);
-    }
-    let after = after.flatten().map(Key::Lock);
+    let Some(after) = decode_lock_cursor(query.cursor.as_ref()) else { return Ok(None) };
+    let after = after.map(Key::Lock);
     let prefix = [Key::LOCKS, query.prefix.as_bytes()].concat();
     let listing = engine.list(&prefix, after.as_ref(), query.limit).await?;
     let last = listing.rows.last().filter(|_| listing.rows.len() == query.limit);
@@ -47,11 +44,8 @@ pub(super) async fn records(
     engine: &dyn ConditionalStore,
     query: &ListRecords,
 ) -> Result<Option<Page<RecordSummary>>, StoreError> {
-    let after = query.cursor.as_ref().map(decode_record_cursor);
-    if after == Some(None) {
-        return Ok(None);
-    }
-    let (mut after, mut entries, mut looks) = (after.flatten(), Vec::new(), 0);
+    let Some(mut after) = decode_record_cursor(query.cursor.as_ref()) else { return Ok(None) };
+    let (mut entries, mut looks) = (Vec::new(), 0);
     loop {
         let count = (query.limit - entries.len()).clamp(ROWS.0, ROWS.1);
         let RowPage { rows, last, now } = look(engine, query, after, count).await?;

@@ -39,10 +39,7 @@ impl RecordPage<'_> {
 impl Table {
     /// A page of the held locks; `None` for a cursor that no listing gave.
     pub(crate) fn list(&self, query: &ListLocks) -> Option<Page<Holding>> {
-        let after = match &query.cursor {
-            None => None,
-            Some(cursor) => Some(decode_lock_cursor(cursor)?),
-        };
+        let after = decode_lock_cursor(query.cursor.as_ref())?;
         let mut first = BTreeMap::new();
         for bucket in 0..=u8::MAX {
             self.merge_bucket(bucket, after.as_ref(), query, &mut first);
@@ -54,10 +51,7 @@ impl Table {
 
     /// A page of records, in the order of their keys; `None` for a cursor that no listing gave.
     pub(crate) fn list_records(&self, query: &ListRecords) -> Option<Page<RecordSummary>> {
-        let after = match &query.cursor {
-            None => None,
-            Some(cursor) => Some(decode_record_cursor(cursor)?),
-        };
+        let after = decode_record_cursor(query.cursor.as_ref())?;
         let mut page = RecordPage { query, entries: Vec::new(), last: None, looks: 0 };
         for bucket in after.as_ref().map_or(0, RecordKey::bucket)..=u8::MAX {
             self.list_records_of_bucket(bucket, after.as_ref(), &mut page);
