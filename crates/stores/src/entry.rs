@@ -56,6 +56,10 @@ pub(crate) trait Entry:
 /// The rules that both kinds have under the same names in the core.
 macro_rules! same_rules {
     () => {
+        fn bucket(key: &Self::Key) -> u8 {
+            key.bucket()
+        }
+
         fn live(&self, moment: &Moment) -> Self {
             self.live(moment)
         }
@@ -87,10 +91,6 @@ impl Entry for LockState {
 
     fn apply(&self, name: &LockName, command: &LockCommand, moment: &Moment) -> (Self, LockReply) {
         self.apply(name, command, moment)
-    }
-
-    fn bucket(name: &LockName) -> u8 {
-        name.bucket()
     }
 
     fn new_wakeups(name: &LockName, before: &Self, state: &Self) -> Vec<(LockName, TokenHash)> {
@@ -125,10 +125,6 @@ impl Entry for RecordState {
         moment: &Moment,
     ) -> (Self, RecordReply) {
         self.apply(command, moment)
-    }
-
-    fn bucket(key: &RecordKey) -> u8 {
-        key.bucket()
     }
 
     fn has_lapsed(&self, moment: &Moment) -> bool {

@@ -102,12 +102,7 @@ pub async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn Store>, O
     expect(unused_variables, reason = "no store has settings to check")
 )]
 pub fn check(url: &str, settings: Settings<'_>) -> Result<UnopenedStore, OpenError> {
-    let engine = Engine::of(url)?;
-    #[cfg(feature = "redlock")]
-    let records = !matches!(engine, Engine::Redlock);
-    #[cfg(not(feature = "redlock"))]
-    let records = true;
-    match engine {
+    match Engine::of(url)? {
         #[cfg(feature = "embedded")]
         Engine::Embedded(_) => {}
         #[cfg(feature = "memory")]
@@ -123,7 +118,7 @@ pub fn check(url: &str, settings: Settings<'_>) -> Result<UnopenedStore, OpenErr
         #[cfg(feature = "redlock")]
         Engine::Redlock => redis::check_redlock(url, settings.redis, settings.redlock)?,
     }
-    Ok(UnopenedStore { records })
+    Ok(UnopenedStore { records: scheme_of(url).and_then(feature_of) != Some("redlock") })
 }
 
 /// What is known of a store by its URL.
