@@ -262,13 +262,21 @@ impl<S: Send + Sync> FromRequestParts<S> for ListQuery {
         let query = encoded_query(parts)?;
         let [prefix, limit, cursor] = parameters(query, ["prefix", "limit", "cursor"])?;
         let prefix = prefix.unwrap_or_default().into_owned();
-        let limit = limit.map_or(Ok(100), |limit| limit.parse());
-        let limit = limit.ok().filter(|limit| (1..=1000).contains(limit));
-        let limit = limit.ok_or_else(|| invalid_query("limit", "must be 1 to 1000"))?;
-        let cursor = cursor.map(|cursor| Cursor::parse(&cursor)).transpose();
-        let cursor = cursor.map_err(|_| unknown_cursor())?;
+        let (limit, cursor) = page(limit, cursor)?;
         Ok(Self(ListLocks { prefix, limit, cursor }))
     }
+}
+
+/// How many entries a page of a list has, and where it begins.
+pub(super) fn page(
+    limit: Option<Cow<'_, str>>,
+    cursor: Option<Cow<'_, str>>,
+) -> Result<(usize, Option<Cursor>), Problem> {
+    let limit = limit.map_or(Ok(100), |limit| limit.parse());
+    let limit = limit.ok().filter(|limit| (1..=1000).contains(limit));
+    let limit = limit.ok_or_else(|| invalid_query("limit", "must be 1 to 1000"))?;
+    let cursor = cursor.map(|cursor| Cursor::parse(&cursor)).transpose();
+    Ok((limit, cursor.map_err(|_| unknown_cursor())?))
 }
 
 /// The cursor is none that this service gave.

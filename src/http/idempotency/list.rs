@@ -11,13 +11,13 @@ use axum::http::Uri;
 use crate::http::api::Api;
 use crate::http::body::{Json, at_millis};
 use crate::http::caller::Caller;
-use crate::http::extract::{invalid_query, pairs, plain, segment, unknown_cursor};
+use crate::http::extract::{invalid_query, page, parameters, plain, segment, unknown_cursor};
 use crate::http::problem::{Problem, RecordListProblems};
 use keylatch_axum::normalize_path;
 use keylatch_core::idempotency::{
     PhaseName, RecordFilter, RecordKey, RecordPhase, RecordScope, RecordSummary,
 };
-use keylatch_core::store::{Cursor, ListRecords};
+use keylatch_core::store::ListRecords;
 use keylatch_wire::{ListedRecord, RecordPage};
 
 /// List records
@@ -73,33 +73,18 @@ pub(super) fn resolve_url_of(key: &RecordKey, scope: &RecordScope) -> Option<Str
 }
 
 fn query(text: &str) -> Result<ListRecords, Problem> {
-    let mut query = ListRecords { filter: RecordFilter::default(), limit: 100, cursor: None };
-    let mut seen = Vec::new();
-    for (parameter, value) in pairs(text) {
-        if seen.contains(&parameter) {
-            return Err(invalid_query(&parameter, "is there twice"));
-        }
-        match &*parameter {
-            "state" => {
-                let name = PhaseName::parse(&value);
-                let must = "must be `unknown`, `in-flight` or `done`";
-                query.filter.phase = Some(name.ok_or_else(|| invalid_query("state", must))?);
-            }
-            "path" => query.filter.path = Some(normalize_path(&value).into_owned()),
-            "prefix" => query.filter.path_prefix = value.into_owned(),
-            "key_prefix" => query.filter.key_prefix = value.into_owned(),
-            "limit" => {
-                let limit = value.parse().ok().filter(|limit| (1..=1000).contains(limit));
-                query.limit = limit.ok_or_else(|| invalid_query("limit", "must be 1 to 1000"))?;
-            }
-            "cursor" => {
-                query.cursor = Some(Cursor::parse(&value).map_err(|_| unknown_cursor())?);
-            }
-            other => return Err(invalid_query(other, "is not a parameter")),
-        }
-        seen.push(parameter);
-    }
-    Ok(query)
+    let names = ["state", "path", "prefix", "key_prefix", "limit", "cursor"];
+    let [state, path, prefix, key_prefix, limit, cursor] = parameters(text, names)?;
+    let must = "must be `unknown`, `in-flight` or `done`";
+    let phase = |state| PhaseName::parse(state).ok_or_else(|| invalid_query("state", must));
+    let filter = RecordFilter {
+        phase: state.as_deref().map(phase).transpose()?,
+        path: path.map(|path| normalize_path(&path).into_owned()),
+        path_prefix: prefix.unwrap_or_default().into_owned(),
+        key_prefix: key_prefix.unwrap_or_default().into_owned(),
+    };
+    let (limit, cursor) = page(limit, cursor)?;
+    Ok(ListRecords { filter, limit, cursor })
 }
 
 fn listed(record: &RecordSummary) -> ListedRecord {
