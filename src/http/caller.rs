@@ -23,14 +23,9 @@ use crate::access::{
 use keylatch_core::idempotency::{IdempotencyKey, RecordKey, RecordSummary};
 use keylatch_core::lock::{LockName, LockSet, Owner, Token};
 
-/// Who sends a request.
+/// Who sends a request: an identity, or some client of a service that has none.
 #[derive(Debug, Clone)]
-pub(super) enum Caller {
-    /// Some client of a service without identities.
-    Anyone,
-    /// An identity.
-    Known(Arc<Identity>),
-}
+pub(super) struct Caller(Option<Arc<Identity>>);
 
 /// Room for locks in the quota of a client, until they are granted or this is dropped.
 #[derive(Debug, Default)]
@@ -68,13 +63,11 @@ impl FromRequestParts<Arc<Api>> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, Problem> {
-        match Arrival::identity(&parts.extensions) {
-            Some(identity) => Ok(Self::Known(Arc::clone(identity))),
-            None if api.authenticator.is_some() => {
-                Err(unauthenticated(RefusedCredential::Missing, "Authorization"))
-            }
-            None => Ok(Self::Anyone),
+        let identity = Arrival::identity(&parts.extensions).cloned();
+        if identity.is_none() && api.authenticator.is_some() {
+            return Err(unauthenticated(RefusedCredential::Missing, "Authorization"));
         }
+        Ok(Self(identity))
     }
 }
 
@@ -124,13 +117,11 @@ impl Caller {
     /// The principal of an idempotency key: the identity or, where it may act for it, the one that the request
     /// names.
     pub(super) fn principal(&self, named: Option<String>) -> Result<String, Problem> {
-        match (self, named) {
-            (Self::Anyone, named) => Ok(named.unwrap_or_default()),
-            (Self::Known(identity), None) => Ok(identity.name.as_str().to_owned()),
-            (Self::Known(identity), Some(named)) if identity.may_act_for(&named) => Ok(named),
-            (Self::Known(_), Some(_)) => {
-                Err(forbidden("You may not act for this principal.").with_field("principal"))
-            }
+        match (&self.0, named) {
+            (None, named) => Ok(named.unwrap_or_default()),
+            (Some(identity), None) => Ok(identity.name.as_str().to_owned()),
+            (Some(identity), Some(named)) if identity.may_act_for(&named) => Ok(named),
+            _ => Err(forbidden("You may not act for this principal.").with_field("principal")),
         }
     }
 
@@ -141,7 +132,7 @@ impl Caller {
         field: &'static str,
         label: Option<Owner>,
     ) -> Result<Option<Owner>, Problem> {
-        let Self::Known(identity) = self else { return Ok(label) };
+        let Self(Some(identity)) = self else { return Ok(label) };
         let name = identity.name.as_str();
         let text =
             label.map_or_else(|| name.to_owned(), |label| [name, ": ", label.as_str()].concat());
@@ -158,7 +149,7 @@ impl Caller {
         token: Option<&Token>,
         waits: bool,
     ) -> Result<LockRoom, Problem> {
-        let Self::Known(identity) = self else { return Ok(LockRoom::default()) };
+        let Self(Some(identity)) = self else { return Ok(LockRoom::default()) };
         let claim = identity.meter.claim_locks(names, token).map_err(quota_exceeded)?;
         let mut namespaces = Vec::new();
         for (meter, names) in identity.namespaces_of_locks(names) {
@@ -172,7 +163,7 @@ impl Caller {
 
     /// Notes in the quota of the client that it holds these locks for so long.
     pub(super) fn note_locks(&self, names: &[LockName], token: &Token, lasts: Duration) {
-        let Self::Known(identity) = self else { return };
+        let Self(Some(identity)) = self else { return };
         identity.meter.note_locks(names, token, lasts);
         for (meter, names) in identity.namespaces_of_locks(names) {
             meter.note_locks(&names, token, lasts);
@@ -181,7 +172,7 @@ impl Caller {
 
     /// Notes in the quota of the client that it holds these locks no longer.
     pub(super) fn remove_locks(&self, names: &[LockName], token: &Token) {
-        let Self::Known(identity) = self else { return };
+        let Self(Some(identity)) = self else { return };
         identity.meter.remove_locks(names, token);
         for (meter, names) in identity.namespaces_of_locks(names) {
             meter.remove_locks(&names, token);
@@ -199,7 +190,7 @@ impl Caller {
         names: &[LockName],
         enter: impl Fn(&Meter) -> Result<QuotaPermit, QuotaRefusal>,
     ) -> Result<QuotaPermit, Problem> {
-        let Self::Known(identity) = self else { return Ok(QuotaPermit::default()) };
+        let Self(Some(identity)) = self else { return Ok(QuotaPermit::default()) };
         let permit = enter(&identity.meter).map_err(quota_exceeded)?;
         identity.namespaces_of_locks(names).try_fold(permit, |permit, (meter, _)| {
             Ok(permit.and(enter(meter).map_err(quota_exceeded)?))
@@ -219,11 +210,7 @@ impl Caller {
 
     /// The meters that count what the client does with a key, if it is an identity.
     pub(super) fn meters_of_key(&self, name: &IdempotencyKey) -> impl Iterator<Item = &Meter> {
-        let identity = match self {
-            Self::Anyone => None,
-            Self::Known(identity) => Some(identity),
-        };
-        identity.into_iter().flat_map(|identity| identity.meters_of_key(name.as_str()))
+        self.0.iter().flat_map(|identity| identity.meters_of_key(name.as_str()))
     }
 
     /// Whether the client may read what this identity has of its quota: where it is its own, or it may read all.
@@ -234,33 +221,22 @@ impl Caller {
     /// Whether the client may read what a record is about.
     pub(super) fn may_read_record(&self, record: &RecordSummary) -> bool {
         let (key, principal) = (record.scope.key().as_str(), record.scope.principal());
-        let may_act = match self {
-            Self::Anyone => true,
-            Self::Known(identity) => identity.may_act_for(principal),
-        };
+        let may_act = self.0.as_ref().is_none_or(|identity| identity.may_act_for(principal));
         may_act && self.may(|permissions| permissions.cover_key(KeyAct::Read, key))
     }
 
     /// What the client may do.
     pub(super) fn permissions(&self) -> Permissions {
-        match self {
-            Self::Anyone => Permissions::everything(),
-            Self::Known(identity) => identity.permissions.clone(),
-        }
+        let identity = self.0.as_ref();
+        identity.map_or_else(Permissions::everything, |identity| identity.permissions.clone())
     }
 
     /// The name of the identity.
     pub(super) fn identity(&self) -> Option<&str> {
-        match self {
-            Self::Anyone => None,
-            Self::Known(identity) => Some(identity.name.as_str()),
-        }
+        self.0.as_ref().map(|identity| identity.name.as_str())
     }
 
     fn may(&self, cover: impl FnOnce(&Permissions) -> bool) -> bool {
-        match self {
-            Self::Anyone => true,
-            Self::Known(identity) => cover(&identity.permissions),
-        }
+        self.0.as_ref().is_none_or(|identity| cover(&identity.permissions))
     }
 }
