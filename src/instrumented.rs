@@ -47,22 +47,17 @@ impl InstrumentedStore {
 
     /// Counts a request that found its key used.
     fn count_repeat(&self, reply: &Reply) {
-        match reply {
-            Reply::Record(RecordReply::Begin(BeginReply::Found(record)))
-                if matches!(record.phase, RecordStatus::Done { .. }) =>
-            {
-                self.metrics.replays.inc();
-            }
-            Reply::Record(RecordReply::Begin(BeginReply::Found(record)))
-                if matches!(record.phase, RecordStatus::Unknown { .. }) =>
-            {
-                self.metrics.unknowns.inc();
-            }
-            Reply::Record(RecordReply::Begin(BeginReply::Reused(_))) => {
-                self.metrics.mismatches.inc();
-            }
-            _ => {}
-        }
+        let Reply::Record(RecordReply::Begin(reply)) = reply else { return };
+        let counter = match reply {
+            BeginReply::Found(record) => match record.phase {
+                RecordStatus::Done { .. } => &self.metrics.replays,
+                RecordStatus::Unknown { .. } => &self.metrics.unknowns,
+                RecordStatus::InFlight { .. } => return,
+            },
+            BeginReply::Reused(_) => &self.metrics.mismatches,
+            _ => return,
+        };
+        counter.inc();
     }
 
     /// Counts the ends of grants. `released` is the lock of a release.
