@@ -5,8 +5,10 @@
 //! `team-ab`, and an empty prefix covers all. What covers a prefix covers all names below it, so the question
 //! of a listing is the same as that of a name. Tested here, and over HTTP in `tests/api/permissions.rs`.
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use strum::IntoStaticStr;
+use toml::Value;
 
 use super::quota::Quota;
 
@@ -124,42 +126,13 @@ fn covers<A: PartialEq + Copy>(rules: &[Rule<A>], act: A, name: &str) -> bool {
 struct AllowEntry {
     locks: Option<String>,
     keys: Option<String>,
-    may: Vec<Act>,
+    may: Vec<Value>,
     quota: Option<Quota>,
 }
 
-/// An act of either kind; `read` is one of both.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Act {
-    Acquire,
-    Read,
-    Break,
-    Use,
-    Resolve,
-    Erase,
-    Backup,
-}
-
-impl Act {
-    fn of_lock(self) -> Option<LockAct> {
-        match self {
-            Self::Acquire => Some(LockAct::Acquire),
-            Self::Read => Some(LockAct::Read),
-            Self::Break => Some(LockAct::Break),
-            Self::Use | Self::Resolve | Self::Erase | Self::Backup => None,
-        }
-    }
-
-    fn of_key(self) -> Option<KeyAct> {
-        match self {
-            Self::Use => Some(KeyAct::Use),
-            Self::Read => Some(KeyAct::Read),
-            Self::Resolve => Some(KeyAct::Resolve),
-            Self::Erase => Some(KeyAct::Erase),
-            Self::Acquire | Self::Break | Self::Backup => None,
-        }
-    }
+/// The acts of one kind; `None` where one is of no kind or of another.
+fn acts<A: DeserializeOwned>(may: Vec<Value>) -> Option<Vec<A>> {
+    may.into_iter().map(|act| act.try_into().ok()).collect()
 }
 
 impl TryFrom<Vec<AllowEntry>> for Allowance {
@@ -172,21 +145,21 @@ impl TryFrom<Vec<AllowEntry>> for Allowance {
                 return Err("`may` must name at least one act");
             }
             let permissions = &mut allowance.permissions;
+            let is_backup = |act: &Value| act.as_str() == Some("backup");
             let namespace = match (locks, keys) {
                 (Some(prefix), None) => {
-                    let may = may.into_iter().map(Act::of_lock).collect::<Option<_>>();
-                    let may = may.ok_or("with `locks`, `may` is of `acquire`, `read`, `break`")?;
+                    let may =
+                        acts(may).ok_or("with `locks`, `may` is of `acquire`, `read`, `break`")?;
                     permissions.locks.push(Rule { prefix: prefix.clone(), may });
                     Namespace::Locks(prefix)
                 }
                 (None, Some(prefix)) => {
-                    let may = may.into_iter().map(Act::of_key).collect::<Option<_>>();
-                    let may =
-                        may.ok_or("with `keys`, `may` is of `use`, `read`, `resolve`, `erase`")?;
+                    let may = acts(may)
+                        .ok_or("with `keys`, `may` is of `use`, `read`, `resolve`, `erase`")?;
                     permissions.keys.push(Rule { prefix: prefix.clone(), may });
                     Namespace::Keys(prefix)
                 }
-                (None, None) if may.iter().all(|act| *act == Act::Backup) && quota.is_none() => {
+                (None, None) if may.iter().all(is_backup) && quota.is_none() => {
                     permissions.backup = true;
                     continue;
                 }
