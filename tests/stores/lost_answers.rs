@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use keylatch_core::idempotency::{BeginCommand, IdempotencyService};
 use keylatch_core::lock::{
-    AcquireRequest, Acquisition, LockError, LockName, LockService, LockSet, SetAcquireRequest,
-    Token, Ttl, WaiterLimits,
+    AcquireRequest, Acquisition, LockError, LockName, LockService, LockSet, Token, Ttl,
+    WaiterLimits,
 };
 use keylatch_core::store::{Effect, Store, StoreError};
 use keylatch_stores::optimistic;
@@ -85,8 +85,7 @@ fn wait_for_a_set_whose_first_round_may_still_be_carried_out_ends_unknown_and_is
         let engine = FakeEngine::without_clock(Faults::default(), seed());
         let [store, other] = [(); 2].map(|()| optimistic(engine.clone()));
         let set = LockSet::new(vec![name("a"), name("b")]).unwrap();
-        let (token, owner, limit) = Default::default();
-        let request = SetAcquireRequest { set, token, ttl: ttl(), owner, wait: WAIT, limit };
+        let request = AcquireRequest { wait: WAIT, ..AcquireRequest::new(set, ttl()) };
         let locks = service(&store);
         let (answer, ()) = tokio::join!(locks.acquire_set(request), fail(&engine));
         assert_unknown(answer);

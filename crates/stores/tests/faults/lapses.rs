@@ -12,7 +12,9 @@ use keylatch_core::idempotency::{
     BeginCommand, BeginReply, CompleteReply, OnCrash, RecordStatus, RecordView, RunEnd,
     StoredResponse,
 };
-use keylatch_core::lock::{AcquireCommand, LockSet, ReleaseReply, RenewReply, SetRenewReply, Ttl};
+use keylatch_core::lock::{
+    AcquireCommand, LockLoss, LockSet, ReleaseReply, RenewReply, SetRenewReply, Ttl,
+};
 use keylatch_core::store::Effect;
 use keylatch_stores::test_medium::TestStore;
 use tokio::time::advance;
@@ -78,7 +80,7 @@ async fn refusal_by_a_lapse_waits_for_a_renewal_that_is_on_its_way() {
                 "look" => assert!(store.look(&name).await.unwrap().is_some()),
                 "renew" => {
                     let renewed = store.renew(&name, &two, Ttl::MAX).await.unwrap();
-                    assert_eq!(renewed, RenewReply::Mismatch);
+                    assert_eq!(renewed, RenewReply::Lost(LockLoss::Mismatch));
                 }
                 _ => {
                     let released = store.release(&name, &two).await.unwrap();
@@ -128,12 +130,12 @@ async fn refusal_by_a_lapse_waits_for_an_end_of_the_run_that_is_on_its_way() {
                     }
                     _ => {
                         let again = store.complete(&run.key, &run.token, end()).await.unwrap();
-                        assert!(matches!(again, CompleteReply::Kept(_)), "{again:?}");
+                        assert!(matches!(again, CompleteReply::Done(_)), "{again:?}");
                     }
                 }
             };
             let (completed, ()) = ask_meanwhile(&disk, completed, asked).await;
-            assert!(matches!(completed, CompleteReply::Kept(_)), "{completed:?}");
+            assert!(matches!(completed, CompleteReply::Done(_)), "{completed:?}");
         }
     }
 }
@@ -168,7 +170,7 @@ async fn end_that_a_client_read_outlives_a_power_cut() {
     advance(2 * SHORT).await;
     let one = token("one");
     let lost = store.renew(&renewed.name, &one, Ttl::MAX).await.unwrap();
-    assert_eq!(lost, RenewReply::NotHeld);
+    assert_eq!(lost, RenewReply::Lost(LockLoss::NotHeld));
     assert_eq!(store.look(&looked.name).await.unwrap(), None);
     let lost = store.renew_set(&set, &one, Ttl::MAX).await.unwrap();
     assert!(matches!(lost, SetRenewReply::Lost(_)), "{lost:?}");
@@ -196,5 +198,5 @@ async fn end_is_told_although_the_disk_takes_nothing() {
     advance(2 * SHORT).await;
     assert_eq!(store.look(&lock.name).await.unwrap(), None);
     let renewed = store.renew(&lock.name, &lock.command.token, Ttl::MAX).await;
-    assert_eq!(renewed.unwrap(), RenewReply::NotHeld);
+    assert_eq!(renewed.unwrap(), RenewReply::Lost(LockLoss::NotHeld));
 }
