@@ -75,9 +75,7 @@ impl LockService {
                 // Nothing but its queue makes a lock so large.
                 Err(StoreError::TooLarge { .. }) => return Err(full_queue(lost, &attempt)),
                 Err(error) => {
-                    if error.effect() == Effect::Unknown {
-                        lost = Some(LostRound { sent, is_overtaken: false });
-                    }
+                    lost = LostRound::of(error, sent).or(lost);
                     PAUSE_AFTER_ERROR
                 }
             };
@@ -122,6 +120,12 @@ struct LostRound {
     sent: Instant,
     /// A later round has written the row, so the engine carries this one out no more.
     is_overtaken: bool,
+}
+
+impl LostRound {
+    fn of(error: &StoreError, sent: Instant) -> Option<Self> {
+        (error.effect() == Effect::Unknown).then_some(Self { sent, is_overtaken: false })
+    }
 }
 
 /// What a client reads that finds the queue full, unless an earlier round may have got the lock.
