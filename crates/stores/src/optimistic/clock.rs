@@ -20,6 +20,9 @@ use super::conditional::{EngineTime, Guard, Timeline};
 /// For how long the sample with the shortest round trip is used.
 const SAMPLE_LASTS: Duration = Duration::from_secs(5);
 
+/// By how much the estimate may be ahead and wait. What is refused waits as long.
+const LEAD_MAX: Duration = Duration::from_millis(250);
+
 /// By how much two clocks drift apart within [`SAMPLE_LASTS`] at most.
 const DRIFT: Duration = Duration::from_millis(5);
 
@@ -27,6 +30,8 @@ const DRIFT: Duration = Duration::from_millis(5);
 #[derive(Debug, Default)]
 pub(super) struct EngineClock {
     sample: Option<Sample>,
+    /// What the estimate showed last.
+    latest: EngineTime,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -50,13 +55,20 @@ impl EngineClock {
         if self.sample.is_none_or(is_better) {
             self.sample = Some(sample);
         }
+        let most = sample.shown + sample.round_trip;
+        if is_set || self.latest > most + LEAD_MAX {
+            // The estimate so far was of the clock before, or of an engine that stood still before it answered.
+            self.latest = EngineTime::ZERO;
+        }
     }
 
-    /// What the clock shows now; `None` before the first answer. It goes back when a better sample shows that it was
-    /// ahead: the answer to what an engine that stood still was asked before may put it ahead by seconds.
-    pub(super) fn now(&self) -> Option<EngineTime> {
+    /// What the clock shows now; `None` before the first answer. It does not go back when a better sample
+    /// shows that it was ahead, and waits; only a clock that was set back takes it along, and an engine that answers
+    /// again after it stood still.
+    pub(super) fn now(&mut self) -> Option<EngineTime> {
         let sample = self.sample?;
-        Some(sample.shown + sample.sent.elapsed())
+        self.latest = self.latest.max(sample.shown + sample.sent.elapsed());
+        Some(self.latest)
     }
 
     /// The guard of a decision by the estimate. A clock that does not show yet what it must show by now was set

@@ -280,7 +280,7 @@ impl SetWorker {
     }
 
     /// What the engine's clock shows now; `None` before it was read.
-    fn now(&self) -> Option<EngineTime> {
+    fn now(&mut self) -> Option<EngineTime> {
         match self.engine.timeline() {
             Some(timeline) => Some(timeline.now()),
             None => self.clock.now(),

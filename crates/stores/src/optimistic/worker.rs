@@ -358,7 +358,7 @@ impl<E: Kind> Worker<E> {
     }
 
     /// What the engine's clock shows now; `None` before it was read.
-    pub(super) fn now(&self) -> Option<EngineTime> {
+    pub(super) fn now(&mut self) -> Option<EngineTime> {
         match self.engine.timeline() {
             Some(timeline) => Some(timeline.now()),
             None => self.clock.now(),
