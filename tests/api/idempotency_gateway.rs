@@ -357,7 +357,7 @@ async fn most_specific_guard_applies() {
         ..Guard::default()
     };
     let service = Service::set(|config| {
-        config.guard = vec![guard("/orders", &all), guard("/orders/special", &some)]
+        config.guard = vec![guard("/orders", &all), guard("/orders/special", &some)];
     })
     .await;
     for (path, runs) in [

@@ -222,7 +222,7 @@ async fn same_token_keeps_its_queue_position(service: &Service) {
 #[tokio::test]
 async fn waiters_leave_room_for_a_release_and_for_health() {
     let service = Service::set(|config| {
-        (config.server.max_connections, config.server.max_requests) = (20, 20)
+        (config.server.max_connections, config.server.max_requests) = (20, 20);
     })
     .await;
     hold(&service).await;
@@ -270,7 +270,7 @@ async fn wait_above_the_limit_is_refused() {
 async fn waiters_above_the_limit_are_refused() {
     for (each, all) in [(2, 100), (100, 2)] {
         let service = Service::set(|config| {
-            (config.wait.max_waiters_per_lock, config.wait.max_waiters) = (each, all)
+            (config.wait.max_waiters_per_lock, config.wait.max_waiters) = (each, all);
         })
         .await;
         hold(&service).await;

@@ -40,7 +40,7 @@ fn store_follows_the_rules_of_every_kind_of_lock(start: impl Future<Output = Tes
 }
 
 fn compare_with_rules(start: impl Future<Output = TestStore>, step: BoxedStrategy<Step>) {
-    follows_rules::<Locks, _, _>(start, step, async |model: &mut Model, store, step| {
+    follows_rules::<Locks, _, _>(start, step, &async |model: &mut Model, store, step| {
         model.check(store, step).await
     });
 }
@@ -50,7 +50,7 @@ fn compare_with_rules(start: impl Future<Output = TestStore>, step: BoxedStrateg
 pub(crate) fn follows_rules<S: FromStore, T: Debug + Clone + 'static, M: From<u64>>(
     start: impl Future<Output = TestStore>,
     step: impl Strategy<Value = T>,
-    check: impl AsyncFn(&mut M, &S, &T) -> Result<(), String>,
+    check: &impl AsyncFn(&mut M, &S, &T) -> Result<(), String>,
 ) {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     let store = runtime.block_on(async { S::from_store(&start.await).await });

@@ -92,7 +92,7 @@ async fn stopped_server_answers_nothing_until_it_runs_again() {
 async fn requests_to_a_stopped_server_end_by_their_deadline() {
     let server = PostgresServer::start().await;
     failover::requests_end_by_their_deadline(&server.url("postgres"), |signal| {
-        server.signal(signal)
+        server.signal(signal);
     })
     .await;
 }

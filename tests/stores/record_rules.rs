@@ -31,7 +31,7 @@ const AHEAD: Duration = Duration::from_secs(1);
 /// Runs random sequences of commands on the store and on the rules alone.
 #[store_test(records)]
 fn store_follows_the_record_rules(start: impl Future<Output = TestStore>) {
-    follows_rules::<Records, _, _>(start, step(), async |model: &mut Model, store, step| {
+    follows_rules::<Records, _, _>(start, step(), &async |model: &mut Model, store, step| {
         model.check(store, step).await
     });
 }

@@ -152,9 +152,10 @@ async fn certificate_may_be_for_another_name_that_the_url_has() {
 /// The host of a server, the names of its certificate and the parameters of the URL: once by its own name, and once with
 /// a certificate for another name, where nodes announce the addresses of each other.
 #[cfg(feature = "test-engines")]
-fn ways(
-    authority: &Authority,
-) -> [(fn(&SecureRedis) -> String, &'static [&'static str], String); 2] {
+type Way = (fn(&SecureRedis) -> String, &'static [&'static str], String);
+
+#[cfg(feature = "test-engines")]
+fn ways(authority: &Authority) -> [Way; 2] {
     [
         (SecureRedis::host, &["localhost", "127.0.0.1"], certificates(authority)),
         (SecureRedis::address, &[NAME], named(authority, NAME)),
