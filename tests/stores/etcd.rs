@@ -140,7 +140,7 @@ async fn one_of_many_instances_gets_a_lock() {
 async fn waiter_and_watcher_hear_of_another_process() {
     let url = empty_etcd().await;
     let (one, other) = (open(&url).await, open(&url).await);
-    release_wakes(&one, &other, "a").await;
+    release_wakes(&one, &other, "b").await;
     hears_of(&one, &other, "a").await;
 }
 
