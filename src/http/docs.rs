@@ -1,12 +1,15 @@
 //! Swagger UI at `/docs`, on a page of the service's own: its title, and a width
 //! that fits a phone.
 //!
-//! Everything is in the binary, and the page's policy loads nothing from elsewhere. Tested in `tests/api/system.rs` and
+//! Everything is in the binary, and the page's policy loads nothing from elsewhere. Invariant: however many clients do
+//! not read a file or the document, it is in memory once. Tested in `tests/api/system.rs`, `slow_readers.rs` and
 //! `tests/browser/openapi_page.rs`.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::Path;
 use axum::http::{HeaderValue, header};
 use axum::middleware::map_response;
@@ -15,21 +18,26 @@ use axum::routing::get;
 use utoipa_swagger_ui::Config;
 
 use super::assets::{DOCS_POLICY, File, JAVASCRIPT, file};
-use super::body::Json;
+use super::body::json;
 use super::openapi::Document;
 use super::problem::{Code, Problem};
 
 /// The Swagger UI, and the document that it shows.
-pub(super) fn pages(document: Document) -> Router {
-    let document = Arc::new(document);
-    Router::new()
+///
+/// # Errors
+///
+/// A value of the document cannot be written as JSON.
+pub(super) fn pages(document: &Document) -> serde_json::Result<Router> {
+    let document = Bytes::from(json(document)?);
+    let document = async move || ([(header::CONTENT_TYPE, "application/json")], document);
+    Ok(Router::new()
         .route("/docs", get(async || Redirect::to("/docs/")))
         .route("/docs/", get(index))
         .route("/docs/index.html", get(index))
         .route("/docs/start.js", get(start))
         .route("/docs/{*rest}", get(part_of_swagger_ui))
-        .route("/openapi.json", get(async move || Json(document)))
-        .layer(map_response(with_policy))
+        .route("/openapi.json", get(document))
+        .layer(map_response(with_policy)))
 }
 
 async fn index() -> Html<&'static str> {
@@ -46,7 +54,10 @@ async fn part_of_swagger_ui(Path(rest): Path<String>) -> Result<Response, Proble
     let config = Arc::new(Config::from("/openapi.json"));
     let found = utoipa_swagger_ui::serve(&rest, config).ok().flatten();
     let found = found.ok_or_else(|| Problem::new(Code::NotFound, "There is no such page."))?;
-    let bytes = found.bytes.into_owned();
+    let bytes = match found.bytes {
+        Cow::Borrowed(bytes) => Bytes::from_static(bytes),
+        Cow::Owned(bytes) => bytes.into(),
+    };
     let mut response = ([(header::CONTENT_TYPE, found.content_type)], bytes).into_response();
     if found.gzpipped {
         let gzip = HeaderValue::from_static("gzip");

@@ -112,7 +112,7 @@ pub fn router(
         .with_state(api)
         .merge(if extras.sandbox { assets::shop() } else { Router::new() })
         .route("/problems", get(problem_pages::list))
-        .merge(docs::pages(extras.document(document.merge_from(rest))))
+        .merge(docs::pages(&extras.document(document.merge_from(rest)))?)
         .method_not_allowed_fallback(system::method_not_allowed)
         .fallback(system::not_found);
     let long_poll = layered(long_poll, requests.with_extra_time(max_wait));

@@ -1,9 +1,13 @@
 //! The pages of the problems: what happened, what to do, and the command that helps.
 //!
 //! They are made from the table of `crates/wire/src/problem.rs`, need no script, and are open on every
-//! listener, because every problem leads to its page. Tested in `tests/api/system.rs` and
-//! `tests/browser/problem_pages.rs`.
+//! listener, because every problem leads to its page. Invariant: however many clients do not read a page, it is in
+//! memory once. Tested in `tests/api/system.rs`, `slow_readers.rs` and `tests/browser/problem_pages.rs`.
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use axum::body::Bytes;
 use axum::extract::Path;
 use axum::http::header;
 use axum::response::{Html, IntoResponse};
@@ -28,10 +32,19 @@ use keylatch_wire::Retry;
     )
 )]
 pub(super) async fn problem_page(Path(slug): Path<String>) -> Result<impl IntoResponse, Problem> {
-    let mut codes = Code::all().filter(|code| code.slug() == slug);
+    static PAGES: LazyLock<HashMap<&str, Bytes>> = LazyLock::new(|| {
+        // Two codes with one slug have the page of the first.
+        let codes: Vec<_> = Code::all().collect();
+        codes.into_iter().rev().map(|code| (code.slug(), page_of(code))).collect()
+    });
     let unknown = || Problem::new(Code::NotFound, "There is no such problem.");
-    let code = codes.next().ok_or_else(unknown)?;
-    let others: String = codes.map(|other| format!(" or {}", status_code(other))).collect();
+    Ok(served(PAGES.get(&*slug).ok_or_else(unknown)?))
+}
+
+fn page_of(code: Code) -> Bytes {
+    let slug = code.slug();
+    let others = Code::all().filter(|other| other.slug() == slug && *other != code);
+    let others: String = others.map(|other| format!(" or {}", status_code(other))).collect();
     let body = format!(
         "<p><a href=\"/problems\">‹ All problems</a></p>\n<h1>{title}</h1>\n\
          <section>\n<p>HTTP status {status}{others}, code <code>{slug}</code></p>\n\
@@ -43,11 +56,16 @@ pub(super) async fn problem_page(Path(slug): Path<String>) -> Result<impl IntoRe
         retry = next_request(code.retry()),
         command = escaped(command_for(code)),
     );
-    Ok(page(code.title(), &body))
+    page(code.title(), &body)
 }
 
 /// All problems, in the order of their statuses.
 pub(super) async fn list() -> impl IntoResponse {
+    static LIST: LazyLock<Bytes> = LazyLock::new(page_of_all);
+    served(&LIST)
+}
+
+fn page_of_all() -> Bytes {
     let row = |code: Code| {
         format!(
             "<tr><td data-label=\"Status\">{status}</td>\
@@ -70,10 +88,13 @@ pub(super) async fn list() -> impl IntoResponse {
 }
 
 /// A whole page; `body` is HTML.
-fn page(title: &str, body: &str) -> impl IntoResponse + use<> {
+fn page(title: &str, body: &str) -> Bytes {
     let frame = include_str!("../../assets/problem.html");
-    let page = frame.replace("{{title}}", title).replace("{{body}}", body);
-    ([(header::CONTENT_SECURITY_POLICY, POLICY)], Html(page))
+    frame.replace("{{title}}", title).replace("{{body}}", body).into()
+}
+
+fn served(page: &Bytes) -> impl IntoResponse + use<> {
+    ([(header::CONTENT_SECURITY_POLICY, POLICY)], Html(page.clone()))
 }
 
 /// What a client sends next, in words.

@@ -1,11 +1,14 @@
-//! Goal: a client that reads nothing from a stream is closed, and needs little memory until then.
+//! Goal: a client that reads nothing of what it asked for is closed, and needs little memory until then.
 //!
 //! Method: raw connections that stop reading; the memory of the process.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use keylatch_testkit::{Api, Process, Service, config, eventually, get_request, post_head};
+use keylatch_testkit::raw_http2::{RawHttp2, kind};
+use keylatch_testkit::{
+    Api, Authority, Process, Service, config, eventually, get_request, handshake, post_head,
+};
 use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpSocket, TcpStream};
@@ -14,6 +17,8 @@ use crate::KEYLATCH;
 
 /// How much the kernel keeps for a client that does not read, at most.
 const SMALL: u32 = 4096;
+/// The setting of HTTP/2 of the window with which each stream begins.
+const INITIAL_WINDOW: u16 = 4;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hold_that_does_not_read_is_closed_and_released() {
@@ -65,6 +70,40 @@ async fn watches_that_do_not_read_are_closed_and_need_little_memory() {
     let each = largest.saturating_sub(before) / CLIENTS;
     assert!(each < 256, "{each} KiB for each that reads nothing");
     drop(silent);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_the_same_for_all_is_in_memory_once_however_many_do_not_read_it() {
+    const STREAMS: u32 = 300;
+    const OF_CONNECTION: usize = 100;
+    let authority = Authority::default();
+    let tls = authority.serve();
+    let tls = [("KEYLATCH_TLS_CERT", tls.cert.as_str()), ("KEYLATCH_TLS_KEY", tls.key.as_str())];
+    let process = KEYLATCH.serve(&[], &tls).await;
+    let client = authority.client(&["h2"], None);
+    for path in [
+        "/docs/swagger-ui-bundle.js",
+        "/docs/swagger-ui.css",
+        "/openapi.json",
+        "/problems",
+        "/problems/lock-held",
+        "/assets/console/lock.js",
+    ] {
+        let mut silent = Vec::new();
+        let before = memory(&process);
+        for stream in 0..STREAMS {
+            if stream as usize % OF_CONNECTION == 0 {
+                let tls = handshake(process.address, &client).await.expect("TLS");
+                silent.push(RawHttp2::begin(tls, &[(INITIAL_WINDOW, 0)]).await);
+            }
+            let wire = silent.last_mut().expect("a connection");
+            let stream = 1 + 2 * (stream % OF_CONNECTION as u32);
+            wire.get(stream, path).await;
+            wire.frame(|frame| frame.kind == kind::HEADERS && frame.stream == stream).await;
+        }
+        let each = memory(&process).saturating_sub(before) / STREAMS as usize;
+        assert!(each < 48, "{each} KiB for each that does not read {path}");
+    }
 }
 
 /// What the process has in memory, in KiB.
