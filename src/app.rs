@@ -18,8 +18,8 @@ use crate::config::Config;
 use crate::ends::EndReporter;
 use crate::error::Error;
 use crate::http::{
-    self, Api, BodyLimits, BoundListener, Extras, HandedSockets, Listener, OriginPolicy, Parts,
-    RecordCounter, RequestLayer, RequestRules, Server, Streams, TlsFiles,
+    self, Api, Backups, BodyLimits, BoundListener, Extras, HandedSockets, Listener, OriginPolicy,
+    Parts, RecordCounter, RequestLayer, RequestRules, Server, Streams, TlsFiles,
 };
 use crate::instrumented::InstrumentedStore;
 use crate::metrics::Metrics;
@@ -120,7 +120,7 @@ impl App {
             authenticator: authenticator.clone(),
             audit: audit.clone(),
             breaks: config.serves_breaks(),
-            backups: config.serves_backups(),
+            backups: config.serves_backups().then(|| Backups::new(config.backup_timeout_ms)),
             max_wait: Duration::from_millis(config.wait.max_wait_ms),
             max_hold: Duration::from_millis(config.stream.max_hold_ms),
             streams: Streams::new(config.streams_max(), heartbeat, Arc::clone(&metrics)),

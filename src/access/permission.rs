@@ -1,5 +1,5 @@
 //! What an identity may do, by prefix of the name: a list of rules, and the one question that is asked of it.
-//! A copy of the store has every name in it, so the permission for it has no prefix.
+//! A copy of the store has every name in it and the metrics have none, so the permissions for them have no prefix.
 //!
 //! Rules only add. A rule covers every name that begins with its prefix, so one for `team-a/` says nothing of
 //! `team-ab`, and an empty prefix covers all. What covers a prefix covers all names below it, so the question
@@ -74,6 +74,8 @@ pub struct Permissions {
     /// Not for the console, which offers no copy.
     #[serde(skip_serializing)]
     backup: bool,
+    #[serde(skip_serializing)]
+    metrics: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -92,6 +94,7 @@ impl Permissions {
             locks: vec![Rule { prefix: prefix.clone(), may: locks }],
             keys: vec![Rule { prefix, may: keys }],
             backup: true,
+            metrics: true,
         }
     }
 
@@ -108,6 +111,11 @@ impl Permissions {
     /// Whether every lock and every key may be read.
     pub fn cover_all_reading(&self) -> bool {
         self.cover_lock(LockAct::Read, "") && self.cover_key(KeyAct::Read, "")
+    }
+
+    /// Whether the metrics may be read. They show no more than the names do.
+    pub fn cover_metrics(&self) -> bool {
+        self.metrics || self.cover_all_reading()
     }
 
     /// Whether the store may be copied.
@@ -145,7 +153,7 @@ impl TryFrom<Vec<AllowEntry>> for Allowance {
                 return Err("`may` must name at least one act");
             }
             let permissions = &mut allowance.permissions;
-            let is_backup = |act: &Value| act.as_str() == Some("backup");
+            let is_of_store = |act: &Value| matches!(act.as_str(), Some("backup" | "metrics"));
             let namespace = match (locks, keys) {
                 (Some(prefix), None) => {
                     let may =
@@ -159,13 +167,14 @@ impl TryFrom<Vec<AllowEntry>> for Allowance {
                     permissions.keys.push(Rule { prefix: prefix.clone(), may });
                     Namespace::Keys(prefix)
                 }
-                (None, None) if may.iter().all(is_backup) && quota.is_none() => {
-                    permissions.backup = true;
+                (None, None) if may.iter().all(is_of_store) && quota.is_none() => {
+                    permissions.backup |= may.iter().any(|act| act.as_str() == Some("backup"));
+                    permissions.metrics |= may.iter().any(|act| act.as_str() == Some("metrics"));
                     continue;
                 }
                 _ => {
                     return Err("an entry must have either `locks` or `keys`, \
-                                or be `{ may = [\"backup\"] }`");
+                                or be `{ may = [\"backup\", \"metrics\"] }` or one of both");
                 }
             };
             if let Some(quota) = quota {
@@ -245,6 +254,10 @@ mod tests {
         }
         assert_eq!(permissions("[]"), Ok(Permissions::default()));
         assert!(!permissions("[]").unwrap().cover_backup());
-        assert!(permissions("[{ may = [\"backup\"] }]").unwrap().cover_backup());
+        for may in ["[\"backup\"]", "[\"metrics\"]", "[\"backup\", \"metrics\"]"] {
+            let of_store = permissions(&format!("[{{ may = {may} }}]")).unwrap();
+            assert_eq!(of_store.cover_backup(), may.contains("backup"), "{may}");
+            assert_eq!(of_store.cover_metrics(), may.contains("metrics"), "{may}");
+        }
     }
 }

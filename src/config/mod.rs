@@ -36,6 +36,7 @@ pub struct Config {
     pub store: StoreUrl,
     pub store_timeout_ms: u64,
     pub backup: Switch,
+    pub backup_timeout_ms: u64,
     pub sandbox: http::SandboxMode,
     pub tls: http::TlsSettings,
     pub server: http::Settings,
@@ -248,6 +249,7 @@ impl Config {
     fn check_positive(&self) -> Result<(), String> {
         let positive = [
             ("store_timeout_ms", self.store_timeout_ms),
+            ("backup_timeout_ms", self.backup_timeout_ms),
             ("idempotency.max_kept_bytes", self.idempotency.max_kept_bytes),
             ("server.max_connections", self.server.max_connections as u64),
             ("server.max_concurrent_streams", u64::from(self.server.max_concurrent_streams)),

@@ -13,6 +13,7 @@ use futures_util::stream::{Stream, StreamExt as _};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use super::backup::Backups;
 use super::problem::{Code, Problem, overloaded};
 use super::record_counts::RecordCounter;
 use crate::access::{Authenticator, QuotaPermit};
@@ -30,7 +31,7 @@ pub struct Api {
     pub locks: Arc<LockService>,
     /// The records of idempotency keys, if the store keeps any.
     pub records: Option<Arc<IdempotencyService>>,
-    /// How many records there are, for the consoles.
+    /// How many records there are, for consoles and scrapes.
     pub record_counter: RecordCounter,
     /// The counters behind `/metrics`.
     pub metrics: Arc<Metrics>,
@@ -46,8 +47,8 @@ pub struct Api {
     pub audit: Option<Arc<AuditLog>>,
     /// Whether a client may break the lease of another, where its permissions say so too.
     pub breaks: bool,
-    /// Whether a client may copy the store, where its permissions say so too.
-    pub backups: bool,
+    /// How clients may copy the store, where their permissions say so too; `None` where none may.
+    pub backups: Option<Backups>,
     /// How long a client may wait in the queue.
     pub max_wait: Duration,
     /// How long a connection may hold a lock.

@@ -2,21 +2,49 @@
 //!
 //! The copy has what every client keeps here, so it is for the operator alone: an identity needs a permission
 //! of its own, and where clients other than those of this machine come without one, `backup` keeps it off.
-//! Invariant: an answer that is not the whole copy ends with an error and not as a whole answer. Tested in
-//! `tests/api/backup.rs`, and with the command in `tests/cli/backup.rs`.
+//! Invariants: an answer that is not the whole copy ends with an error and not as a whole answer; the one place is
+//! free again when a copy has had its time, read or not. Tested in `tests/api/backup.rs`, and with the command in
+//! `tests/cli/backup.rs`.
 
+use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
-use futures_util::TryStreamExt as _;
+use futures_util::stream::{Stream, StreamExt as _, TryStreamExt as _, try_unfold};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::api::Api;
 use super::audit::{Act, Auditor};
 use super::caller::Caller;
 use super::problem::{BackupProblems, Code, Problem};
+use keylatch_core::store::Backup;
+
+/// The one place of a copy, and how long a copy may have it.
+#[derive(Debug)]
+pub struct Backups {
+    place: Arc<Semaphore>,
+    limit: Duration,
+}
+
+impl Backups {
+    /// Copies of at most so many milliseconds.
+    pub fn new(limit_ms: u64) -> Self {
+        Self { place: Arc::new(Semaphore::new(1)), limit: Duration::from_millis(limit_ms) }
+    }
+
+    fn enter(&self) -> Result<OwnedSemaphorePermit, Problem> {
+        let detail = "Another client is reading a copy. Nothing was done.";
+        let is_taken = |_| Problem::new(Code::CopyUnderWay, detail).with_retry();
+        let place = Arc::clone(&self.place).try_acquire_owned().map_err(is_taken);
+        place.map_err(|problem| problem.with_retry_after(Duration::from_secs(1)))
+    }
+}
 
 /// Copy the store
 ///
@@ -39,10 +67,10 @@ pub(super) async fn back_up(
     auditor: Auditor,
 ) -> Result<Response, Problem> {
     caller.check_backup()?;
-    if !api.backups {
-        let detail = "This service gives no copy of its store: see `backup`. Nothing was done.";
-        return Err(Problem::new(Code::BackupDisabled, detail));
-    }
+    let detail = "This service gives no copy of its store: see `backup`. Nothing was done.";
+    let disabled = || Problem::new(Code::BackupDisabled, detail);
+    let backups = api.backups.as_ref().ok_or_else(disabled)?;
+    let place = backups.enter()?;
     let copied = async { Ok(api.locks.back_up().await?) };
     let backup = auditor.follow(Act::Backup, copied, |_, _| ()).await?;
     let headers = [
@@ -50,6 +78,42 @@ pub(super) async fn back_up(
         (header::CONTENT_LENGTH, backup.length.to_string()),
         (header::CACHE_CONTROL, "no-store".to_owned()),
     ];
-    let chunks = backup.chunks.inspect_err(|error| tracing::warn!(%error, "a backup is cut short"));
+    let chunks = in_time(backup, backups.limit, place);
+    let chunks = chunks.inspect_err(|error| tracing::warn!(%error, "a backup is cut short"));
     Ok((headers, Body::from_stream(chunks)).into_response())
+}
+
+/// The copy as a task reads it ahead of the client, which may be too slow to see the end of its time.
+fn in_time(
+    backup: Backup,
+    limit: Duration,
+    place: OwnedSemaphorePermit,
+) -> impl Stream<Item = io::Result<Bytes>> {
+    let Backup { length, chunks } = backup;
+    let (sender, receiver) = mpsc::channel(1);
+    let task = tokio::spawn(async move {
+        // The store ends the copy before the place is free.
+        let mut copy = (chunks, place);
+        let relay = async {
+            while let Some(chunk) = copy.0.next().await {
+                if sender.send(chunk).await.is_err() {
+                    return;
+                }
+            }
+        };
+        // The stream below says so where it is cut short.
+        let _ = timeout(limit, relay).await;
+    });
+    let copy = (receiver, length, AbortOnDropHandle::new(task));
+    try_unfold(copy, |(mut receiver, left, task)| async move {
+        match receiver.recv().await {
+            Some(Ok(chunk)) => {
+                let left = left - chunk.len() as u64;
+                Ok(Some((chunk, (receiver, left, task))))
+            }
+            Some(Err(error)) => Err(error),
+            None if left == 0 => Ok(None),
+            None => Err(io::Error::other("the copy took longer than `backup_timeout_ms`")),
+        }
+    })
 }

@@ -114,6 +114,14 @@ impl Caller {
         Err(forbidden("You may not copy the store."))
     }
 
+    /// Refuses the metrics.
+    pub(super) fn check_metrics(&self) -> Result<(), Problem> {
+        if self.may(Permissions::cover_metrics) {
+            return Ok(());
+        }
+        Err(forbidden("You may not read the metrics."))
+    }
+
     /// The principal of an idempotency key: the identity or, where it may act for it, the one that the request
     /// names.
     pub(super) fn principal(&self, named: Option<String>) -> Result<String, Problem> {

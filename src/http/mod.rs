@@ -54,6 +54,7 @@ use keylatch_client::https::{Trust, https_client};
 use keylatch_core::idempotency::IdempotencyService;
 
 pub use api::{Api, Streams};
+pub use backup::Backups;
 pub use keylatch_axum::{BodyLimits, CrossOrigin, Guard, GuardAccess};
 pub use openapi::Document;
 pub use origin::{Cors, OriginPolicy};

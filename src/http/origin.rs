@@ -6,7 +6,8 @@
 //!
 //! - **The host** of a request is one that the service goes by. A page whose name an attacker lets lead
 //!   to 127.0.0.1 (DNS rebinding) shares that name's origin with the service, and could read its answers.
-//! - **The origin** of a request that changes something is the service's own or an allowed one. A page
+//! - **The origin** of a request that changes something, or takes a place that others need, is the service's own or
+//!   an allowed one. A page
 //!   cannot choose what a browser says in `Sec-Fetch-Site` and `Origin`; what is no browser says neither.
 //! - **The media type** of a body from a page is one that the route reads, so that no form and no
 //!   `text/plain` passes for JSON: a page sends those to a foreign service without asking it first.
@@ -134,14 +135,20 @@ impl OriginPolicy {
     }
 
     /// Whether a route of this kind may answer the request. A request has one Host (400) that is of
-    /// this service (421). Nothing is changed for a foreign page (403), nor by a body of a media
-    /// type that the route does not take from a page (415).
-    pub(super) fn check(&self, request: &Request<Body>, surface: Surface) -> Result<(), Problem> {
+    /// this service (421). Nothing is changed and no place is taken for a foreign page (403), nor
+    /// anything changed by a body of a media type that the route does not take from a page (415).
+    pub(super) fn check(
+        &self,
+        request: &Request<Body>,
+        surface: Surface,
+        route: Option<&str>,
+    ) -> Result<(), Problem> {
         let named = SourceHeaders::of(request.headers());
         let host = host_of(request, named.host)?;
         self.check_host(request, host)?;
         // A browser opens a WebSocket for every page, and asks no service before it does.
-        let is_safe = request.method().is_safe() && !named.has_upgrade;
+        let takes_place = surface == Surface::Api && route.is_some_and(takes_place);
+        let is_safe = request.method().is_safe() && !named.has_upgrade && !takes_place;
         if is_safe || surface == Surface::Callback {
             return Ok(());
         }
@@ -217,6 +224,12 @@ impl OriginPolicy {
             self.hosts.iter().any(|listed| listed.eq_ignore_ascii_case(bare))
         }
     }
+}
+
+/// Whether a request by GET takes a place of which there are few: a copy, or a stream of events. A page takes it by
+/// an image whose answer it never reads.
+fn takes_place(route: &str) -> bool {
+    matches!(route, "/v1/backup" | "/v1/locks/{name}/events" | "/console/locks")
 }
 
 /// The address or network that a setting names.

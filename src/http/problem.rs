@@ -280,10 +280,10 @@ problems! {
     ];
     ReleaseSetProblems: Change [InvalidToken, LockNotHeld, TokenMismatch, TokenRequired, NotSupported];
     BreakProblems: Body [InvalidName, BreakDisabled, LockNotHeld, FenceMismatch, NotSupported];
-    BackupProblems: Read [BackupDisabled, NotSupported];
+    BackupProblems: Read [BackupDisabled, CopyUnderWay, CrossOrigin, NotSupported];
     HistoryProblems: Read [InvalidName, NotSupported];
     GetProblems: Read [InvalidName, LockNotHeld];
-    WatchProblems: Read [InvalidName];
+    WatchProblems: Read [InvalidName, CrossOrigin];
     ListProblems: Read [];
     BeginProblems: Body [
         InvalidKey, InvalidToken, RequestInProgress, OutcomeUnknown, IdempotencyKeyReused, NotSupported
@@ -316,6 +316,9 @@ problems! {
     PageProblems: Other [InvalidHost, NotFound, Internal, Overloaded, Timeout, MisdirectedRequest];
     OwnProblems: Other [
         InvalidHost, Unauthenticated, QuotaExceeded, Internal, Overloaded, Timeout, MisdirectedRequest
+    ];
+    MetricsProblems: Other [
+        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, Internal, Overloaded, Timeout, MisdirectedRequest
     ];
     HealthProblems: Other [
         InvalidHost, Internal, StoreUnavailable, StoreFull, Overloaded, Timeout, MisdirectedRequest

@@ -186,7 +186,7 @@ const COMMANDS: &[(&[Code], &str)] = &[
              # How earlier grants ended\ncurl localhost:7070/v1/locks/deploy/history",
     ),
     (
-        &[Code::BackupDisabled],
+        &[Code::BackupDisabled, Code::CopyUnderWay],
         "# Where it is allowed\ncurl -o locks.sqlite localhost:7070/v1/backup",
     ),
     (

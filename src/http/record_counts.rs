@@ -3,7 +3,7 @@
 //! Few records are unfinished, and the store has an index of them; the done ones are counted where the store
 //! keeps them in this process. A count takes at most [`COUNT_LIMIT`], and says of each number whether it is known.
 //!
-//! Invariant: however many consoles look, the store is asked once in [`RecordCounter::KEPT_FOR`]. Tested in
+//! Invariant: however many consoles look and whoever scrapes, the store is asked once in [`RecordCounter::KEPT_FOR`]. Tested in
 //! `tests/api/console_keys.rs`.
 
 use std::time::Duration;
@@ -21,40 +21,37 @@ pub(super) const COUNT_LIMIT: Duration = Duration::from_secs(1);
 /// How many records of a state, and how many locks, are counted at most.
 pub(super) const MAX_COUNT: usize = 1000;
 
-/// The last count, for all who look at it often.
+/// The last count of unknown records and of those in flight.
 #[derive(Debug, Default)]
 pub struct RecordCounter {
-    last: Mutex<Option<(Instant, RecordCounts)>>,
+    last: Mutex<Option<(Instant, [Option<usize>; 2])>>,
 }
 
 impl RecordCounter {
     /// How old a count may be.
     const KEPT_FOR: Duration = Duration::from_secs(2);
 
-    /// The counts, which may be of a moment ago. Those who come meanwhile wait for the same count.
+    /// The counts, of which those of unfinished records may be of a moment ago. Those who come meanwhile wait for
+    /// the same count.
     pub(super) async fn counts(&self, records: &IdempotencyService) -> RecordCounts {
         let mut last = self.last.lock().await;
-        match *last {
+        let [unknown, in_flight] = match *last {
             Some((at, counts)) if at.elapsed() < Self::KEPT_FOR => counts,
             _ => {
-                let counts = count_records(records).await;
+                let counts = count_unfinished(records).await;
                 *last = Some((Instant::now(), counts));
                 counts
             }
-        }
+        };
+        let (done, kept_bytes) = (records.done_records(), records.kept_bytes());
+        RecordCounts { unknown, in_flight, done, kept_bytes }
     }
 }
 
-/// Counts the records now.
-pub(super) async fn count_records(records: &IdempotencyService) -> RecordCounts {
+async fn count_unfinished(records: &IdempotencyService) -> [Option<usize>; 2] {
     let count = |phase| timeout(COUNT_LIMIT, count_in(records, phase));
     let (unknown, in_flight) = join(count(PhaseName::Unknown), count(PhaseName::InFlight)).await;
-    RecordCounts {
-        unknown: unknown.ok().flatten(),
-        in_flight: in_flight.ok().flatten(),
-        done: records.done_records(),
-        kept_bytes: records.kept_bytes(),
-    }
+    [unknown.ok().flatten(), in_flight.ok().flatten()]
 }
 
 async fn count_in(records: &IdempotencyService, phase: PhaseName) -> Option<usize> {

@@ -124,7 +124,7 @@ impl RequestLayer {
         let (method, id) = (method_label(request.method()), id_of(request));
         let scheme = || Arrival::of(request).map_or("http", Arrival::scheme);
         let span = RequestSpan::start(request, scheme, (method, route), &id);
-        let passed = admitted.and_then(|()| shared.origins.check(request, surface));
+        let passed = admitted.and_then(|()| shared.origins.check(request, surface, route));
         let passed = passed.and_then(|()| self.find(request, route));
         let passed = passed.and_then(|()| self.identify(request, route));
         let (mut identity, mut subject) = (None, None);

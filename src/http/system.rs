@@ -15,8 +15,8 @@ use tokio::time::timeout;
 use super::api::Api;
 use super::body::Json;
 use super::caller::Caller;
-use super::problem::{Code, HealthProblems, OwnProblems, Problem, overloaded};
-use super::record_counts::{COUNT_LIMIT, MAX_COUNT, count_records};
+use super::problem::{Code, HealthProblems, MetricsProblems, OwnProblems, Problem, overloaded};
+use super::record_counts::{COUNT_LIMIT, MAX_COUNT};
 use crate::access::Identity;
 use crate::metrics::RecordCounts;
 use keylatch_core::lock::{LockCounts, LockService};
@@ -117,7 +117,7 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<&'static str, 
 /// The counters
 ///
 /// For Prometheus, in the OpenMetrics text format. Of the quotas it has those of the identity that asks, and of all
-/// where that may read every lock and every key.
+/// where that may read every lock and every key. Numbers of unfinished records may be those of 2 s ago.
 #[utoipa::path(
     get,
     path = "/metrics",
@@ -125,24 +125,27 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<&'static str, 
     tag = "system",
     responses(
         (status = 200, description = "The counters", body = String, content_type = "application/openmetrics-text"),
-        OwnProblems,
+        MetricsProblems,
     )
 )]
-pub(super) async fn metrics(State(api): State<Arc<Api>>, caller: Caller) -> Response {
+pub(super) async fn metrics(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+) -> Result<Response, Problem> {
     const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    caller.check_metrics()?;
     let records = async {
         match &api.records {
-            Some(records) => count_records(records).await,
+            Some(records) => api.record_counter.counts(records).await,
             None => RecordCounts::default(),
         }
     };
     let (records, locks) = join(records, count_locks(&api)).await;
     let shows_quota = |identity: &Identity| caller.may_read_quota(identity);
     let identities = api.authenticator.as_deref();
-    match api.metrics.encode(locks, records, identities, shows_quota) {
-        Ok(text) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
-        Err(_) => Problem::new(Code::Internal, "The metrics could not be written.").into_response(),
-    }
+    let text = api.metrics.encode(locks, records, identities, shows_quota);
+    let unwritten = |_| Problem::new(Code::Internal, "The metrics could not be written.");
+    Ok(([(header::CONTENT_TYPE, OPEN_METRICS)], text.map_err(unwritten)?).into_response())
 }
 
 /// What the locks come to. A store in this process knows how many are held. Another is asked for a page of

@@ -25,11 +25,11 @@ enum Need {
     Set(&'static str),
     /// An act on an idempotency key.
     Key(&'static str),
-    /// A copy of the store.
-    Backup,
+    /// An act on the store as a whole.
+    Store(&'static str),
 }
 
-use Need::{Backup, Identity, Key, Lock, Open, Set};
+use Need::{Identity, Key, Lock, Open, Set, Store};
 
 const NEEDS: [(&str, &str, Need); 32] = [
     ("post", "/v1/locks/{name}", Lock("acquire")),
@@ -54,8 +54,8 @@ const NEEDS: [(&str, &str, Need); 32] = [
     // It has what the identity may read.
     ("get", "/v1/idempotency", Identity),
     ("get", "/v1/info", Identity),
-    ("get", "/v1/backup", Backup),
-    ("get", "/metrics", Identity),
+    ("get", "/v1/backup", Store("backup")),
+    ("get", "/metrics", Store("metrics")),
     ("get", "/livez", Open),
     ("get", "/readyz", Open),
     ("get", "/problems/{code}", Open),
@@ -83,7 +83,7 @@ const CONSOLE: [(&str, Need); 9] = [
 
 /// Every act on a lock, on a key and on the store; an identity for each may do that alone, below `in/` where it
 /// is one by name.
-const ACTS: [(&str, &str); 8] = [
+const ACTS: [(&str, &str); 9] = [
     ("locks", "acquire"),
     ("locks", "read"),
     ("locks", "break"),
@@ -92,6 +92,7 @@ const ACTS: [(&str, &str); 8] = [
     ("keys", "resolve"),
     ("keys", "erase"),
     ("store", "backup"),
+    ("store", "metrics"),
 ];
 
 /// A request for an operation about a name.
@@ -154,7 +155,7 @@ fn refusal(need: Need, act: (&str, &str), name: &str) -> Option<(u16, &'static s
         Open | Identity => true,
         Lock(needed) | Set(needed) => act == ("locks", needed) && name == "in/1",
         Key(needed) => act == ("keys", needed) && name == "in/1",
-        Backup => act == ("store", "backup"),
+        Store(needed) => act == ("store", needed),
     };
     (!is_permitted).then_some((403, "forbidden"))
 }

@@ -98,8 +98,9 @@ async fn one_copy_is_made_at_a_time_and_ends_with_its_reader() {
     let service = start_full(directory.path()).await;
     let copy = begin_copy(&service).await;
     let second = service.get("/v1/backup").await;
-    second.is_problem(503, "store-unavailable");
-    assert_eq!(second.json["outcome"], "not-executed");
+    second.is_problem(409, "copy-under-way");
+    assert_eq!(second.json["retry"], "same-key", "{second:?}");
+    assert!(second.headers.contains_key("retry-after"), "{second:?}");
     drop(copy);
     let next = async || {
         let response = service.request(Method::GET, "/v1/backup").send().await.unwrap();
@@ -107,6 +108,26 @@ async fn one_copy_is_made_at_a_time_and_ends_with_its_reader() {
     };
     let bytes = eventually(next).await.bytes().await.unwrap();
     start_on_copy(&bytes).await;
+}
+
+/// A client that reads slowly is never silent for long, so that no other timeout ends its copy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copy_that_takes_too_long_is_cut_short_and_makes_way() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = Config {
+        store_timeout_ms: 60_000,
+        backup_timeout_ms: 1000,
+        ..config(&url(directory.path()))
+    };
+    let service = Service::start_with(config).await;
+    keep_answers(&service, 0..ANSWERS).await;
+    let slow = begin_copy(&service).await;
+    let next = async || {
+        let answer = service.request(Method::GET, "/v1/backup").send().await.unwrap();
+        (answer.status() == 200).then_some(())
+    };
+    eventually(next).await;
+    assert!(slow.bytes().await.is_err(), "what is cut short is no copy");
 }
 
 #[tokio::test]

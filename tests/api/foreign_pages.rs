@@ -87,6 +87,21 @@ async fn foreign_page_changes_nothing() {
     service.get("/v1/idempotency/k-1").await.is_problem(404, "no-record");
 }
 
+/// A page takes the one place of a copy, or places of streams, by an image whose answer it never sees.
+#[tokio::test]
+async fn foreign_page_takes_no_place_that_others_need() {
+    let service = Service::start("memory:").await;
+    let own = [("Sec-Fetch-Site", "same-origin")];
+    let foreign = [("Sec-Fetch-Site", "cross-site")];
+    let watch = "/v1/locks/deploy/events?limit=1";
+    for (path, status) in [("/v1/backup", 501), (watch, 200), ("/console/locks", 200)] {
+        let refused = send_request(&service, &Method::GET, path, &foreign).await;
+        refused.is_problem(403, "cross-origin");
+        let served = service.request(Method::GET, path).header(own[0].0, own[0].1).send().await;
+        assert_eq!(served.expect("an answer").status(), status, "{path}");
+    }
+}
+
 #[tokio::test]
 async fn duplicate_origin_headers_are_foreign() {
     let service = Service::start("memory:").await;

@@ -106,7 +106,10 @@ async fn set_with_one_forbidden_name_is_refused_and_names_it() {
 
 #[tokio::test]
 async fn what_is_forbidden_asks_no_store() {
-    let (service, _keyring, team) = Keyring::serve("team-a", TEAM).await;
+    let mut keyring = Keyring::default();
+    let team = keyring.add("team-a", TEAM);
+    let scraper = keyring.add("prometheus", "allow = [{ may = [\"metrics\"] }]");
+    let service = Service::start_with(keyring.config()).await;
     for (method, path) in [
         (Method::POST, "/v1/locks/team-b%2F1"),
         (Method::PUT, "/v1/locks/team-b%2F1"),
@@ -119,7 +122,7 @@ async fn what_is_forbidden_asks_no_store() {
         refused.is_problem(403, "forbidden");
         assert_eq!(refused.json["retry"], Value::Null, "{refused:?}");
     }
-    let metrics = send(&service, &team, Method::GET, "/metrics", None).await.text;
+    let metrics = send(&service, &scraper, Method::GET, "/metrics", None).await.text;
     // A scrape counts the unfinished records of both states itself.
     let steps = "keylatch_store_operation_duration_seconds_count";
     let steps: Vec<_> = metrics.lines().filter_map(|line| line.strip_prefix(steps)).collect();

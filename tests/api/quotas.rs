@@ -266,11 +266,13 @@ async fn what_an_identity_has_outlives_a_reading_of_half_the_file() {
 #[tokio::test]
 async fn metrics_show_the_quota_of_others_to_who_may_read_all() {
     let mut keyring = Keyring::default();
-    let narrow =
-        "allow = [{ locks = \"a/\", may = [\"acquire\", \"read\"] }]\nquota = { locks = 5 }";
+    let narrow = "allow = [{ locks = \"a/\", may = [\"acquire\", \"read\"] }, \
+                  { may = [\"metrics\"] }]\nquota = { locks = 5 }";
     let (one, two) = (keyring.add("one", narrow), keyring.add("two", narrow));
-    let locks_alone = keyring.add("locks", "allow = [{ locks = \"\", may = [\"read\"] }]");
-    let (nothing, all) = (keyring.add("nothing", ""), keyring.add("all", ALL));
+    let locks = "allow = [{ locks = \"\", may = [\"read\"] }, { may = [\"metrics\"] }]";
+    let locks_alone = keyring.add("locks", locks);
+    let nothing = keyring.add("nothing", "allow = [{ may = [\"metrics\"] }]");
+    let all = keyring.add("all", ALL);
     let service = Service::start_with(keyring.config()).await;
     for (key, expected) in [
         (&one, &["one"][..]),

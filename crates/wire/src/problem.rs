@@ -121,6 +121,9 @@ problem_table! {
     RequestInProgress = 409 "request-in-progress" SameKey
         "The request is being carried out"
         "The same request under the same key is under way. Send it again after `Retry-After` seconds, or with `Prefer: wait=10`, to read its answer.";
+    CopyUnderWay = 409 "copy-under-way" SameKey
+        "A copy of the store is being made"
+        "One copy is made at a time, and it takes `backup_timeout_ms` at most. Nothing was done. Try again after `Retry-After` seconds.";
     OutcomeUnknown = 409 "outcome-unknown" Never
         "It is not known whether the request was carried out"
         "It was begun, and how it ended is not known. It is not run again under this key. Find out what happened, then settle it: `resolve` of the problem is the URL to which an operator posts `outcome` (`completed` or `not-executed`), `reason` and `by`.";
