@@ -271,8 +271,11 @@ fn services(config: &Config, store: &Arc<dyn Store>) -> Result<Services, Error> 
     let locks = Arc::new(LockService::start(Arc::clone(store), timeout, waiters)?);
     let profile = store.profile();
     check_guards(config, profile.kind, profile.records)?;
-    let kept_bytes = config.idempotency.max_kept_bytes;
-    let limits = RecordLimits { kept_bytes, waiters: locks.waiter_room() };
+    let limits = RecordLimits {
+        kept_bytes: config.idempotency.max_kept_bytes,
+        unknown: config.idempotency.max_unknown,
+        waiters: locks.waiter_room().part(config.waiters_max() / 2),
+    };
     let start = || IdempotencyService::start_within(Arc::clone(store), timeout, limits);
     let records = profile.records.then(start);
     Ok((locks, records))

@@ -101,6 +101,7 @@ pub struct Wait {
 #[expect(missing_docs, reason = "the file of defaults documents every setting")]
 pub struct Idempotency {
     pub max_kept_bytes: u64,
+    pub max_unknown: u64,
 }
 
 /// Who may read streams of events, and hold a lock by one.
@@ -251,6 +252,7 @@ impl Config {
             ("store_timeout_ms", self.store_timeout_ms),
             ("backup_timeout_ms", self.backup_timeout_ms),
             ("idempotency.max_kept_bytes", self.idempotency.max_kept_bytes),
+            ("idempotency.max_unknown", self.idempotency.max_unknown),
             ("server.max_connections", self.server.max_connections as u64),
             ("server.max_concurrent_streams", u64::from(self.server.max_concurrent_streams)),
             ("server.max_requests", self.server.max_requests as u64),

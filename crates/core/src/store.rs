@@ -24,12 +24,15 @@ mod sets;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::Stream;
 
-use crate::idempotency::{RecordCommand, RecordFilter, RecordKey, RecordReply, RecordSummary};
+use crate::idempotency::{
+    RecordCommand, RecordFilter, RecordKey, RecordReply, RecordRoom, RecordSummary,
+};
 use crate::lock::{
     AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, Change, EntryName, GrantEnd,
     Holding, LockCommand, LockName, LockReply, LockSet, Release, ReleaseReply, RenewReply,
@@ -134,7 +137,7 @@ pub enum Reply {
 }
 
 /// What a store can do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct StoreProfile {
     /// The kind of store, as in its URL's scheme.
     pub kind: &'static str,
@@ -147,9 +150,9 @@ pub struct StoreProfile {
     /// Whether the part of the store that is in this process works. Where it does not, only a restart of the
     /// process helps, be the engine well or not.
     pub is_alive: bool,
-    /// How many bytes the answers of records have that the store keeps in this process; `None` of an engine,
-    /// which bounds by itself what it keeps.
-    pub kept_bytes: Option<u64>,
+    /// Where the store counts the records that it keeps in this process; `None` of an engine, which bounds by itself
+    /// what it keeps.
+    pub room: Option<Arc<RecordRoom>>,
     /// How many writes of this process met one of another process, and were decided again; none of a store that
     /// writes on no condition.
     pub conflicts: u64,
@@ -166,7 +169,7 @@ impl StoreProfile {
             records: true,
             limits,
             is_alive: true,
-            kept_bytes: None,
+            room: None,
             conflicts: 0,
             entries: None,
         }

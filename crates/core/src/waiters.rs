@@ -14,25 +14,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Room for the requests of a process that wait. Clones share it.
+/// Room for the requests of a process that wait, and perhaps for a part of them within it. Clones share it.
 #[derive(Debug, Clone)]
-pub struct WaiterRoom(Arc<Semaphore>);
+pub struct WaiterRoom(Vec<Arc<Semaphore>>);
 
 impl WaiterRoom {
     /// Room for so many at once.
     pub fn new(requests: usize) -> Self {
-        Self(Arc::new(Semaphore::new(requests.min(Semaphore::MAX_PERMITS))))
+        Self(vec![Arc::new(Semaphore::new(requests.min(Semaphore::MAX_PERMITS)))])
+    }
+
+    /// Room for so many of them, so that the others find the rest.
+    #[must_use]
+    pub fn part(mut self, requests: usize) -> Self {
+        self.0.append(&mut Self::new(requests).0);
+        self
     }
 
     /// Takes the place of one request, if there is room.
     pub fn enter(&self) -> Option<WaiterPlace> {
-        Arc::clone(&self.0).try_acquire_owned().ok().map(WaiterPlace)
+        let permits = self.0.iter().map(|room| Arc::clone(room).try_acquire_owned().ok());
+        permits.collect::<Option<_>>().map(WaiterPlace)
     }
 }
 
 /// The place of a request that waits, until this is dropped.
 #[derive(Debug)]
-pub struct WaiterPlace(#[expect(dead_code, reason = "it is dropped")] OwnedSemaphorePermit);
+pub struct WaiterPlace(#[expect(dead_code, reason = "it is dropped")] Vec<OwnedSemaphorePermit>);
 
 /// Values by key, each for as long as a task waits for it. Clones share the values.
 #[derive(Debug)]

@@ -9,6 +9,7 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::future::ready;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -23,7 +24,7 @@ use tower::{Layer, Service};
 use crate::response;
 use crate::submission::{PrincipalFn, Submission, check_method};
 use crate::{Guard, InvalidSetting, Problem, Records, with_resolve};
-use keylatch_core::idempotency::{IdempotencyService, OnceRun, RecordScope, Run};
+use keylatch_core::idempotency::{IdempotencyService, OnceRun, RecordScope, Run, Share};
 use keylatch_core::store::Store;
 
 /// The fencing token of a run, for the handler to hand to what it changes.
@@ -40,6 +41,7 @@ pub const IDEMPOTENCY_FENCE: HeaderName = HeaderName::from_static("idempotency-f
 pub struct IdempotencyLayer(Arc<LayerState>);
 
 type ResolveUrlFn = Arc<dyn Fn(&RecordScope) -> String + Send + Sync>;
+type AddressFn = fn(&Request) -> Option<IpAddr>;
 
 /// What all clones of a layer share: the settings of its guard, and what is code beside them.
 #[derive(Clone)]
@@ -49,6 +51,8 @@ struct LayerState {
     principal: PrincipalFn,
     answer_timeout: Option<Duration>,
     resolve_url: Option<ResolveUrlFn>,
+    /// The guard in whose shares the records count, and from which address a client comes.
+    shares: (Arc<str>, AddressFn),
 }
 
 impl IdempotencyLayer {
@@ -65,6 +69,7 @@ impl IdempotencyLayer {
             principal: Arc::new(|_| None),
             answer_timeout: None,
             resolve_url: None,
+            shares: (Arc::default(), |_| None),
         }))
     }
 
@@ -103,6 +108,13 @@ impl IdempotencyLayer {
         resolve_url: impl Fn(&RecordScope) -> String + Send + Sync + 'static,
     ) -> Self {
         self.with(|state| state.resolve_url = Some(Arc::new(resolve_url)))
+    }
+
+    /// Counts the records as those of this guard, and there as those of the principal or, without one, of an address: none
+    /// of either has all the room of the store.
+    #[must_use]
+    pub fn with_shares(self, guard: &str, address: AddressFn) -> Self {
+        self.with(|state| state.shares = (guard.into(), address))
     }
 
     fn with(mut self, set: impl FnOnce(&mut LayerState)) -> Self {
@@ -208,9 +220,11 @@ impl IdempotencyLayer {
         I: Service<Request, Response = Response, Error = Infallible> + Send + 'static,
         I::Future: Send + 'static,
     {
-        let LayerState { service, guard, principal, answer_timeout, resolve_url } = &*self.0;
+        let LayerState { service, guard, principal, answer_timeout, resolve_url, shares } =
+            &*self.0;
+        let address = shares.1(&request);
         let submission = Submission::read(guard, principal, request).await;
-        let (request, ask, prefers_wait) = match submission {
+        let (request, mut ask, prefers_wait) = match submission {
             Ok(Submission::Keyed { request, ask, prefers_wait }) => (request, ask, prefers_wait),
             Ok(Submission::Unkeyed(request)) => {
                 let Ok(response) = inner.call(request).await;
@@ -218,6 +232,13 @@ impl IdempotencyLayer {
             }
             Err(problem) => return problem.with_retry().into_response(),
         };
+        let share = match ask.scope.principal() {
+            "" => Share::of(&shares.0, address),
+            principal => Share::of(&shares.0, principal),
+        };
+        ask.scope = ask.scope.in_share(share);
+        let (key, scope) = (ask.key, ask.scope.clone());
+        let of_answer = scope.clone();
         // One clone for all of the run, since each changes a count that all cores share.
         let of_run = self.clone();
         let (limit, lease) = (*answer_timeout, guard.lease());
@@ -225,12 +246,11 @@ impl IdempotencyLayer {
             let answer = async move {
                 let LayerState { service, guard, .. } = &*of_run.0;
                 let Ok(response) = inner.call(with_fencing_token(*request, run)).await;
-                response::run_result(response, guard, service).await
+                response::run_result(response, guard, service, &of_answer).await
             };
             response::in_time(Box::pin(answer), limit, lease).await
         };
         let (wait, on_crash) = (ask.wait, ask.on_crash);
-        let (key, scope) = (ask.key, ask.scope.clone());
         let response = match service.once(ask, work).await {
             Ok(OnceRun::Ran { answer, kept }) => response::with_expiry(answer, kept),
             Ok(OnceRun::Found(view)) => response::repeat_response(view),

@@ -12,7 +12,7 @@ use std::time::Duration;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use keylatch_core::idempotency::IdempotencyError;
+use keylatch_core::idempotency::{IdempotencyError, NoRoom};
 use keylatch_core::store::{Effect, StoreError};
 use keylatch_wire::{self as wire, Code, ProblemDocument, millis};
 
@@ -228,10 +228,15 @@ impl From<IdempotencyError> for Problem {
             IdempotencyError::Store(error) => {
                 (code_of(error), "The store cannot be used now. Nothing was run.")
             }
-            IdempotencyError::NoRoom => (
+            IdempotencyError::NoRoom(NoRoom::Unknown) => (
                 Code::Overloaded,
-                "The service keeps as many bytes of answers as it may (`idempotency.max_kept_bytes`). \
-                 Nothing was run.",
+                "As many outcomes are unknown or to come as may be, of the client or of its guard \
+                 (`idempotency.max_unknown`). Nothing was run.",
+            ),
+            IdempotencyError::NoRoom(_) => (
+                Code::Overloaded,
+                "The service keeps as many bytes of records as it may, of the client, of its guard or of \
+                 all (`idempotency.max_kept_bytes`). Nothing was run.",
             ),
             IdempotencyError::Random(_) => {
                 (Code::Internal, "No token could be made. Nothing was run.")

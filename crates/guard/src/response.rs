@@ -21,8 +21,8 @@ use tokio::time::timeout;
 
 use crate::{Code, Guard, Problem, RetentionPolicy};
 use keylatch_core::idempotency::{
-    Answer, IdempotencyService, LateWork, OnCrash, RecordStatus, RecordView, RunEnd, RunResult,
-    StoredResponse, UnknownReason,
+    Answer, IdempotencyService, LateWork, OnCrash, RecordScope, RecordStatus, RecordView, RunEnd,
+    RunResult, StoredResponse, UnknownReason,
 };
 use keylatch_core::store::Effect;
 use keylatch_core::task::BoxFuture;
@@ -145,6 +145,7 @@ pub(crate) async fn run_result(
     response: Response,
     guard: &Guard,
     service: &IdempotencyService,
+    scope: &RecordScope,
 ) -> RunResult<Response> {
     let by_rule = || {
         let (status, headers) = (response.status(), response.headers());
@@ -160,7 +161,10 @@ pub(crate) async fn run_result(
             };
             RunResult { answer: response, end: Some(RunEnd::Unknown(reason)), late: None }
         }
-        RetentionPolicy::Answer => store(response, guard, service).await,
+        RetentionPolicy::Answer => {
+            let is_short = response.status().is_client_error() && service.is_room_short(scope);
+            store(response, guard, service, is_short).await
+        }
     }
 }
 
@@ -258,11 +262,13 @@ fn replay(answer: &Answer) -> Response {
     response
 }
 
-/// Stores a response whole. Of one that is too large, or a stream, the body goes through and is not stored.
+/// Stores a response whole. Of one that is too large, or a stream, the body goes through and is not stored; nor is that of
+/// a refusal where room is short.
 async fn store(
     response: Response,
     guard: &Guard,
     service: &IdempotencyService,
+    is_short: bool,
 ) -> RunResult<Response> {
     let (parts, mut body) = response.into_parts();
     let status = parts.status.as_u16();
@@ -270,7 +276,7 @@ async fn store(
     let mut chunks = Vec::new();
     let limit = guard.answer_limit_bytes.min(service.answer_limit());
     let mut bytes = headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
-    let mut too_much = bytes > limit || is_stream(&parts.headers);
+    let mut too_much = bytes > limit || is_short || is_stream(&parts.headers);
     while !too_much {
         match body.frame().await {
             None => break,

@@ -68,7 +68,7 @@ impl Executor for Table {
 
     fn profile(&self) -> StoreProfile {
         StoreProfile {
-            kept_bytes: Some(self.kept_bytes()),
+            room: Some(self.room()),
             entries: Some(self.counts()),
             ..StoreProfile::new("memory", EntryLimits::NONE)
         }

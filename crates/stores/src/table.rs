@@ -14,7 +14,7 @@ mod sweep;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -25,7 +25,7 @@ use super::hints::{ChangeWatchers, EndListeners, Wakeups};
 pub(crate) use fill::Fill;
 #[cfg(feature = "test-medium")]
 use keylatch_core::idempotency::StoredResponse;
-use keylatch_core::idempotency::{RecordKey, RecordState};
+use keylatch_core::idempotency::{RecordKey, RecordRoom, RecordState};
 use keylatch_core::lock::{
     FencingToken, LockName, LockSet, LockState, Moment, SetCommand, SetMember, SetReply, TokenHash,
 };
@@ -45,6 +45,7 @@ pub(super) struct Table {
     ends: EndListeners,
     shards: Box<[Mutex<Shard>]>,
     counts: TableCounts,
+    room: Arc<RecordRoom>,
 }
 
 /// What the table counts. It shares no line of a cache with other fields: a create and a release change it, and would
@@ -52,8 +53,6 @@ pub(super) struct Table {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct TableCounts {
-    /// How many bytes the answers of all records have together.
-    kept_bytes: AtomicU64,
     held_locks: AtomicU64,
     done_records: AtomicU64,
 }
@@ -81,10 +80,8 @@ pub(super) trait TableEntry: Entry {
     }
     /// Keeps the shard's index of such entries, when `self` becomes the entry's state.
     fn index(&self, _: &Self::Key, _: &mut Shard) {}
-    /// How many bytes of an answer it keeps.
-    fn kept_bytes(&self) -> u64 {
-        0
-    }
+    /// Counts what it takes in the room of records, when it becomes `after`.
+    fn count_room(&self, _after: &Self, _room: &RecordRoom) {}
     /// Whether it is one of those that the table counts: held locks, and records that are done.
     fn is_counted(&self) -> bool;
     /// Where the table counts them.
@@ -130,8 +127,8 @@ impl TableEntry for RecordState {
         }
     }
 
-    fn kept_bytes(&self) -> u64 {
-        self.kept_bytes()
+    fn count_room(&self, after: &Self, room: &RecordRoom) {
+        room.count(self, after);
     }
 
     fn is_counted(&self) -> bool {
@@ -192,6 +189,7 @@ impl Table {
             ends: EndListeners::default(),
             shards,
             counts: TableCounts::default(),
+            room: Arc::default(),
         }
     }
 
@@ -306,9 +304,9 @@ impl Table {
         shard.last_fencing_token = shard.last_fencing_token.max(fencing_token);
     }
 
-    /// How many bytes the answers of all records have together, those that expired since the last sweep included.
-    pub(super) fn kept_bytes(&self) -> u64 {
-        self.counts.kept_bytes.load(Ordering::Relaxed)
+    /// What all records take, those that expired since the last sweep included.
+    pub(super) fn room(&self) -> Arc<RecordRoom> {
+        Arc::clone(&self.room)
     }
 
     /// How many entries of each kind there are, those that expired since the last sweep included.
@@ -363,10 +361,7 @@ impl Table {
 
     /// Counts an entry that becomes `after`.
     fn count<E: TableEntry>(&self, before: &E, after: &E) {
-        let (old, new) = (before.kept_bytes(), after.kept_bytes());
-        if old != new {
-            self.counts.kept_bytes.fetch_add(new.wrapping_sub(old), Ordering::Relaxed);
-        }
+        before.count_room(after, &self.room);
         match (before.is_counted(), after.is_counted()) {
             (false, true) => drop(E::count(&self.counts).fetch_add(1, Ordering::Relaxed)),
             (true, false) => drop(E::count(&self.counts).fetch_sub(1, Ordering::Relaxed)),

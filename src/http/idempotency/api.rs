@@ -39,8 +39,8 @@ use keylatch_axum::{
 };
 use keylatch_core::idempotency::{
     AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, Fingerprint, IdempotencyError,
-    IdempotencyKey, OnCrash, RecordKey, RecordScope, RecordStatus, RecordView, ResolveCommand,
-    ResolveReply, Run, RunEnd, RunRenewal, Scope, StoredResponse,
+    IdempotencyKey, NoRoom, OnCrash, RecordKey, RecordScope, RecordStatus, RecordView,
+    ResolveCommand, ResolveReply, Run, RunEnd, RunRenewal, Scope, Share, StoredResponse,
 };
 use keylatch_core::lock::{FencingToken, Owner, Reason, Token, TokenHash, Ttl};
 use keylatch_wire::{
@@ -92,7 +92,8 @@ pub(crate) async fn begin(
     let room = caller.claim_record(scope.key(), key);
     let ask = begin_command(body, (key, scope), token.hash())?;
     let (room, records) = (room?, api.records()?);
-    let ask = BeginCommand { has_room: records.has_room(api.body_limits.bytes), ..ask };
+    let taken = records.take_room(&ask.scope, api.body_limits.bytes);
+    let ask = BeginCommand { has_room: taken.is_ok(), ..ask };
     let run = match records.begin(ask.clone(), own).await? {
         // To who lost the answer to the first, a 200 would say that the work was done.
         BeginReply::Started(run) | BeginReply::Again(run) => run,
@@ -101,7 +102,10 @@ pub(crate) async fn begin(
             return Err(Problem::new(Code::IdempotencyKeyReused, detail).with_retry());
         }
         BeginReply::Found(view) => return found(&view, &ask),
-        BeginReply::NoRoom => return Err(IdempotencyError::NoRoom.into()),
+        BeginReply::NoRoom => {
+            let why = taken.err().unwrap_or(NoRoom::Bytes);
+            return Err(IdempotencyError::from(why).into());
+        }
     };
     room.keep(key, ask.lease + ask.retention);
     let response = (StatusCode::CREATED, Json(begun_record(run, &ask, &token))).into_response();
@@ -305,7 +309,8 @@ impl RecordKeyPath {
         caller.check_key(act, &key)?;
         let principal = caller.principal(principal)?;
         let scope = Scope { principal: &principal, method: &method, path: &path };
-        Ok((scope.record(&key), RecordScope::new(&scope, &key)))
+        let share = Share::of("", caller.identity());
+        Ok((scope.record(&key), RecordScope::new(&scope, &key).in_share(share)))
     }
 }
 

@@ -10,7 +10,7 @@ pub(super) mod list;
 
 use super::origin::Arrival;
 use crate::traces::CallSpan;
-use keylatch_axum::gateway::{ClientConnection, ServerHooks, holds};
+use keylatch_axum::gateway::{ClientConnection, ServerHooks, client_address, holds};
 
 pub(super) use document::{add_headers, document, name_operation};
 
@@ -36,6 +36,10 @@ pub(super) const GATEWAY_HOOKS: ServerHooks = ServerHooks {
         let arrival = Arrival::of(request);
         let peer = arrival.and_then(|arrival| arrival.peer);
         ClientConnection { peer, scheme: arrival.map_or("http", Arrival::scheme) }
+    },
+    address: |request| {
+        let arrival = Arrival::of(request);
+        client_address(request, arrival.and_then(|arrival| arrival.peer))
     },
     identity: |parts| Some(Arrival::identity(&parts.extensions)?.name.as_str().to_owned()),
     resolve_url: list::resolve_url,

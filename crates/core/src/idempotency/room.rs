@@ -1,52 +1,179 @@
-//! Room for the answers that a store keeps in this process: how many bytes are kept, and how many more there
-//! may be.
+//! Room for records: how many bytes a store has of them in this process, for whom, and how many more there may be.
 //!
-//! The size of an answer is known when its run has ended, and then it is too late to refuse it. So a run takes room
-//! for the longest answer that is kept, before it begins, and frees it when the answer is among what is kept. Where
-//! there is none, the rules decide with the record whether the key needs any: a key that was used does not.
-//! Invariant: what is kept and what is taken together are within the limit, apart from answers that come
+//! A record counts from its beginning to its end, in every state and with all that it has. The store counts it when it
+//! writes it down, so every end counts, whoever caused it. The size of an answer is known when its run has ended, and
+//! then it is too late to refuse it. So a run takes room for the longest answer that is kept, before it begins, and frees
+//! it when the answer is among what is kept. Where there is none, the rules decide with the record whether the key needs
+//! any: a key that was used does not.
+//!
+//! A [`Share`] has at most as much as it leaves free, and all shares of a guard four times as much. So one
+//! client fills no guard, and one guard does not fill the rest. Records that were there at a start have no share.
+//! Invariant: what is kept and taken together are within the limit, apart from answers that come
 //! without a run of this service: of calls, of persons, and of a file that was there. Tested in
 //! `tests/api/kept_bytes.rs`.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, Hash, RandomState};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+use super::RecordState;
 
 /// A run takes this part of the limit at most, so that a small limit lets some run.
 const LARGEST_PART: u64 = 16;
+/// How many times as much as it leaves free a guard may have.
+const OF_GUARD: u64 = 4;
 
-/// How many bytes may be kept, and how many are taken by runs that are under way.
-#[derive(Debug)]
-pub(super) struct AnswerRoom {
-    limit: u64,
-    taken: AtomicU64,
+/// In whose part of the room a record counts: that of a client of a guard, or of the API.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Share {
+    guard: u64,
+    client: u64,
 }
 
-impl AnswerRoom {
-    pub(super) fn new(limit: u64) -> Arc<Self> {
-        Arc::new(Self { limit, taken: AtomicU64::new(0) })
+impl Share {
+    /// That of a client, by its principal or address. No two processes have the same numbers.
+    pub fn of(guard: &str, client: impl Hash) -> Self {
+        static NUMBERS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        Self { guard: NUMBERS.hash_one(guard), client: NUMBERS.hash_one(client) }
+    }
+}
+
+/// How much there may be of records.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RoomLimits {
+    pub(super) bytes: u64,
+    /// How many records of a guard may be without a known outcome.
+    pub(super) unknown: u64,
+}
+
+/// Why a run does not begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoRoom {
+    /// The records of the client, of its guard or of all have as many bytes as they may.
+    #[error("no room for the bytes of a record")]
+    Bytes,
+    /// As many records of the client or of its guard are without a known outcome as may be.
+    #[error("too many outcomes are unknown")]
+    Unknown,
+}
+
+/// How much a store has of records in this process, and how much is taken by runs that are under way.
+#[derive(Debug, Default)]
+pub struct RecordRoom(Mutex<Uses>);
+
+#[derive(Debug, Default)]
+struct Uses {
+    all: Use,
+    guards: HashMap<u64, Use>,
+    shares: HashMap<Share, Use>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Use {
+    bytes: u64,
+    unfinished: u64,
+}
+
+impl RecordRoom {
+    /// How many bytes are kept and taken.
+    pub fn bytes(&self) -> u64 {
+        self.uses().all.bytes
     }
 
-    /// Room for an answer of so many bytes beside those that are kept; `None` where there is none.
-    pub(super) fn take(self: &Arc<Self>, kept: u64, bytes: u64) -> Option<TakenRoom> {
-        let bytes = bytes.min(self.limit / LARGEST_PART).max(1);
-        let fits = |taken: u64| {
-            let taken = taken.saturating_add(bytes);
-            (kept.saturating_add(taken) <= self.limit).then_some(taken)
-        };
-        self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
-        Some(TakenRoom { all: Arc::clone(self), bytes })
+    /// Counts a record that becomes another.
+    pub fn count(&self, before: &RecordState, after: &RecordState) {
+        let [(old_share, old), (share, new)] = [before, after].map(use_of);
+        if (old_share, old) != (share, new) {
+            let mut uses = self.uses();
+            uses.change(share, |used| {
+                used.bytes += new.bytes;
+                used.unfinished += new.unfinished;
+            });
+            uses.change(old_share, |used| {
+                used.bytes -= old.bytes;
+                used.unfinished -= old.unfinished;
+            });
+        }
     }
+
+    /// Room for the answer of one more run.
+    pub(super) fn take(
+        self: &Arc<Self>,
+        share: Share,
+        bytes: u64,
+        limits: RoomLimits,
+    ) -> Result<TakenRoom, NoRoom> {
+        let bytes = bytes.min(limits.bytes / LARGEST_PART).max(1);
+        let mut uses = self.uses();
+        let [of_guard, own] = uses.of(share);
+        if own.unfinished >= limits.unknown.saturating_sub(of_guard.unfinished) {
+            return Err(NoRoom::Unknown);
+        }
+        if !uses.fit(share, 1, bytes, limits) {
+            return Err(NoRoom::Bytes);
+        }
+        uses.change(share, |used| used.bytes += bytes);
+        Ok(TakenRoom { all: Arc::clone(self), share, bytes })
+    }
+
+    /// Whether a share, or its guard, has half of what it may have.
+    pub(super) fn is_short(&self, share: Share, limits: RoomLimits) -> bool {
+        !self.uses().fit(share, 2, 0, limits)
+    }
+
+    fn uses(&self) -> MutexGuard<'_, Uses> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Uses {
+    /// What a guard has, and a share of it.
+    fn of(&self, share: Share) -> [Use; 2] {
+        let of_guard = self.guards.get(&share.guard).copied();
+        [of_guard, self.shares.get(&share).copied()].map(Option::unwrap_or_default)
+    }
+
+    /// Whether so many times what the share and its guard have, and some bytes more, are what they may have.
+    fn fit(&self, share: Share, times: u64, more: u64, limits: RoomLimits) -> bool {
+        let [of_guard, own] = self.of(share);
+        let free = limits.bytes.saturating_sub(self.all.bytes);
+        let fits =
+            |used: Use, most: u64| used.bytes.saturating_mul(times).saturating_add(more) <= most;
+        fits(own, free) && fits(of_guard, free.saturating_mul(OF_GUARD))
+    }
+
+    fn change(&mut self, share: Share, change: impl Fn(&mut Use)) {
+        change(&mut self.all);
+        change_of(&mut self.guards, share.guard, &change);
+        change_of(&mut self.shares, share, &change);
+    }
+}
+
+/// Changes one use, and forgets it where there is none any more.
+fn change_of<K: Hash + Eq + Copy>(uses: &mut HashMap<K, Use>, key: K, change: impl Fn(&mut Use)) {
+    let used = uses.entry(key).or_default();
+    change(used);
+    if *used == Use::default() {
+        uses.remove(&key);
+    }
+}
+
+fn use_of(state: &RecordState) -> (Share, Use) {
+    let share = state.record().map(|record| record.scope.share()).unwrap_or_default();
+    (share, Use { bytes: state.bytes(), unfinished: state.is_unfinished().into() })
 }
 
 /// Room for one answer, until this is dropped.
 #[derive(Debug)]
-pub(super) struct TakenRoom {
-    all: Arc<AnswerRoom>,
+pub struct TakenRoom {
+    all: Arc<RecordRoom>,
+    share: Share,
     bytes: u64,
 }
 
 impl Drop for TakenRoom {
     fn drop(&mut self) {
-        self.all.taken.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.all.uses().change(self.share, |used| used.bytes -= self.bytes);
     }
 }

@@ -21,6 +21,9 @@ use crate::snapshot::{self, SnapshotError, deserialize_time};
 /// How long a store keeps an unknown outcome for an operator to resolve.
 pub const UNKNOWN_RETENTION: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
+/// What a record takes beside its scope and its answer, about.
+const RECORD_BYTES: u64 = 1024;
+
 /// What a store remembers under one key, and the rules by which it changes.
 ///
 /// The rules are a pure function of the state, a command and the moment, as those of
@@ -109,6 +112,12 @@ impl RecordState {
     /// The fencing token of the last run, if there is a record.
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.record.as_ref().map(|record| record.fencing_token)
+    }
+
+    /// How many bytes it takes, with its scope and what is kept of its answer; none where there is no record.
+    pub fn bytes(&self) -> u64 {
+        let record = self.record.as_ref();
+        record.map_or(0, |record| RECORD_BYTES + record.scope.bytes() + self.kept_bytes())
     }
 
     /// How many bytes of its answer are kept, headers and body.

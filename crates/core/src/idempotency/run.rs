@@ -14,7 +14,7 @@ use tokio::sync::{Mutex, Notify};
 use tokio::time::timeout;
 
 use super::{
-    AbandonReply, BeginCommand, BeginReply, CompleteReply, Fingerprint, OnCrash, RecordKey,
+    AbandonReply, BeginCommand, BeginReply, CompleteReply, Fingerprint, NoRoom, OnCrash, RecordKey,
     RecordScope, RecordStatus, RecordView, ResolveCommand, ResolveReply, RunEnd, UnknownReason,
 };
 use crate::lock::{FencingToken, TokenHash};
@@ -140,9 +140,9 @@ pub enum IdempotencyError {
     /// The store could not find out.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The store keeps as many bytes of answers in this process as it may.
-    #[error("no room for the answer of a run")]
-    NoRoom,
+    /// The store keeps as much of records in this process as it may.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
     /// The operating system gave no random bytes for a token.
     #[error("no random bytes for a token")]
     Random(#[from] getrandom::Error),

@@ -11,11 +11,16 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{IdempotencyKey, RecordKey, Scope};
+use super::{IdempotencyKey, RecordKey, Scope, Share};
 
 /// The scope and the key of a record, each as far as it is kept. Clones share it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RecordScope(Arc<ScopeParts>);
+pub struct RecordScope {
+    parts: Arc<ScopeParts>,
+    /// In whose part of the room the record counts, in this process alone.
+    #[serde(skip)]
+    share: Share,
+}
 
 #[derive(PartialEq, Eq, Serialize, Deserialize)]
 struct ScopeParts {
@@ -35,37 +40,55 @@ impl RecordScope {
 
     /// What a store keeps of `scope` and `key`.
     pub fn new(scope: &Scope<'_>, key: &IdempotencyKey) -> Self {
-        Self(Arc::new(ScopeParts {
+        let parts = Arc::new(ScopeParts {
             principal: beginning(scope.principal, Self::MAX_PRINCIPAL_BYTES).into(),
             method: beginning(scope.method, Self::MAX_METHOD_BYTES).into(),
             path: beginning(scope.path, Self::MAX_PATH_BYTES).into(),
             key: key.clone(),
-        }))
+        });
+        Self { parts, share: Share::default() }
+    }
+
+    /// The same, whose record counts in this share.
+    #[must_use]
+    pub fn in_share(self, share: Share) -> Self {
+        Self { share, ..self }
+    }
+
+    /// In whose part of the room the record counts.
+    pub fn share(&self) -> Share {
+        self.share
+    }
+
+    /// How many bytes it has.
+    pub(super) fn bytes(&self) -> u64 {
+        let ScopeParts { principal, method, path, key } = &*self.parts;
+        [principal.len(), method.len(), path.len(), key.as_str().len()].iter().sum::<usize>() as u64
     }
 
     /// The identity of the client; empty without one.
     pub fn principal(&self) -> &str {
-        &self.0.principal
+        &self.parts.principal
     }
 
     /// The method of the request, such as `POST`.
     pub fn method(&self) -> &str {
-        &self.0.method
+        &self.parts.method
     }
 
     /// The normalised path.
     pub fn path(&self) -> &str {
-        &self.0.path
+        &self.parts.path
     }
 
     /// The client's name for its intent.
     pub fn key(&self) -> &IdempotencyKey {
-        &self.0.key
+        &self.parts.key
     }
 
     /// Whether this is all of the scope, so that it leads to the record of this name.
     pub fn leads_to(&self, record: &RecordKey) -> bool {
-        let Self(parts) = self;
+        let parts = &self.parts;
         let scope = Scope { principal: &parts.principal, method: &parts.method, path: &parts.path };
         scope.record(&parts.key) == *record
     }

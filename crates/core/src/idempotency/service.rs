@@ -19,12 +19,12 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::room::{AnswerRoom, TakenRoom};
+use super::room::{NoRoom, RecordRoom, RoomLimits, TakenRoom};
 use super::run::{self, RunEnding, RunWaiters};
 use super::{
     AbandonReply, BeginCommand, BeginReply, CompleteReply, EraseReply, IdempotencyError, OnCrash,
-    OnceRun, RecordKey, RecordStatus, RecordSummary, RecordView, ResolveCommand, ResolveReply, Run,
-    RunEnd, RunRenewal, RunRequest, RunResult, UnknownReason,
+    OnceRun, RecordKey, RecordScope, RecordStatus, RecordSummary, RecordView, ResolveCommand,
+    ResolveReply, Run, RunEnd, RunRenewal, RunRequest, RunResult, UnknownReason,
 };
 use crate::lock::{FencingToken, Token, TokenHash};
 use crate::store::{ListRecords, Page, Store, StoreError};
@@ -40,8 +40,10 @@ const POLL_PERIOD: Duration = Duration::from_millis(50);
 /// How much of this process the records may take.
 #[derive(Debug, Clone)]
 pub struct RecordLimits {
-    /// The bytes of answers that the store keeps in this process.
+    /// The bytes of records that the store keeps in this process.
     pub kept_bytes: u64,
+    /// The records of a guard whose outcome is unknown or to come, where the store keeps them in this process.
+    pub unknown: u64,
     /// Room for requests that wait for the end of a run.
     pub waiters: WaiterRoom,
 }
@@ -57,7 +59,9 @@ pub struct IdempotencyService {
     tasks: TaskTracker,
     /// The runs that are under way, whether a caller waits for them or a task has them.
     runs: TaskTracker,
-    room: Arc<AnswerRoom>,
+    /// What the store keeps in this process; an engine keeps records elsewhere, and has a bound of its own.
+    room: Option<Arc<RecordRoom>>,
+    room_limits: RoomLimits,
     /// From when on no request waits any more.
     leaving: CancellationToken,
     /// From when on no run lasts any longer, and none begins.
@@ -68,8 +72,8 @@ pub struct IdempotencyService {
 impl IdempotencyService {
     /// A service over `store` that waits for each of its answers at most for `deadline`.
     pub fn start(store: Arc<dyn Store>, deadline: Duration) -> Arc<Self> {
-        let limits = RecordLimits { kept_bytes: u64::MAX, waiters: WaiterRoom::new(usize::MAX) };
-        Self::start_within(store, deadline, limits)
+        let (kept_bytes, unknown, waiters) = (u64::MAX, u64::MAX, WaiterRoom::new(usize::MAX));
+        Self::start_within(store, deadline, RecordLimits { kept_bytes, unknown, waiters })
     }
 
     /// The same within limits.
@@ -79,9 +83,7 @@ impl IdempotencyService {
         limits: RecordLimits,
     ) -> Arc<Self> {
         let (waiters, tasks, runs, leaving, interrupted) = Default::default();
-        // An engine keeps answers elsewhere, and has a bound of its own.
         let profile = store.profile();
-        let room = profile.kept_bytes.map_or(u64::MAX, |_| limits.kept_bytes);
         Arc::new(Self {
             store,
             deadline,
@@ -90,7 +92,8 @@ impl IdempotencyService {
             waiter_room: limits.waiters,
             tasks,
             runs,
-            room: AnswerRoom::new(room),
+            room: profile.room,
+            room_limits: RoomLimits { bytes: limits.kept_bytes, unknown: limits.unknown },
             leaving,
             interrupted,
         })
@@ -101,9 +104,9 @@ impl IdempotencyService {
         self.answer_limit
     }
 
-    /// How many bytes of answers the store keeps in this process; `None` of an engine.
+    /// How many bytes of records the store keeps in this process; `None` of an engine.
     pub fn kept_bytes(&self) -> Option<u64> {
-        self.store.profile().kept_bytes
+        self.room.as_ref().map(|room| room.bytes())
     }
 
     /// How many records are done; `None` where the store does not have them in this process.
@@ -111,9 +114,24 @@ impl IdempotencyService {
         self.store.profile().entries.map(|entries| entries.done_records)
     }
 
-    /// Whether there is room for an answer of so many bytes.
-    pub fn has_room(&self, bytes: usize) -> bool {
-        self.take_room(bytes).is_some()
+    /// Room for an answer of so many bytes, until it is dropped; of an engine none is taken.
+    ///
+    /// # Errors
+    ///
+    /// There is none for a run in this scope.
+    pub fn take_room(
+        &self,
+        scope: &RecordScope,
+        bytes: usize,
+    ) -> Result<Option<TakenRoom>, NoRoom> {
+        let Some(room) = &self.room else { return Ok(None) };
+        room.take(scope.share(), bytes as u64, self.room_limits).map(Some)
+    }
+
+    /// Whether so much of the room for records in this scope is used that an answer should have less.
+    pub fn is_room_short(&self, scope: &RecordScope) -> bool {
+        let is_short = |room: &Arc<RecordRoom>| room.is_short(scope.share(), self.room_limits);
+        self.room.as_ref().is_some_and(is_short)
     }
 
     /// Runs `work` unless it was run before under this key, and keeps what it came to.
@@ -319,24 +337,17 @@ impl IdempotencyService {
     {
         let service = Arc::clone(self);
         Box::pin(self.runs.track_future(async move {
-            let room = service.take_room(ask.answer_bytes);
-            let ended = service.begin_and_run(&ask, work, room.is_some()).await;
-            // The answer is among what is kept, or there is none.
-            drop(room);
-            ended
+            // It ends when the answer is among what is kept, or there is none.
+            let room = service.take_room(&ask.scope, ask.answer_bytes);
+            service.begin_and_run(&ask, work, room.as_ref().err().copied()).await
         }))
-    }
-
-    /// Room for an answer of so many bytes; `None` where there is none.
-    fn take_room(&self, bytes: usize) -> Option<TakenRoom> {
-        self.room.take(self.kept_bytes().unwrap_or_default(), bytes as u64)
     }
 
     async fn begin_and_run<T, W, F>(
         &self,
         ask: &RunRequest,
         work: W,
-        has_room: bool,
+        no_room: Option<NoRoom>,
     ) -> Result<Attempt<T, W>, IdempotencyError>
     where
         W: FnOnce(Run) -> F,
@@ -345,14 +356,14 @@ impl IdempotencyService {
         let asked = Instant::now();
         let token = Token::generate()?.hash();
         let key = ask.key;
-        let run = match self.begin(ask.begin(token, has_room), false).await? {
+        let run = match self.begin(ask.begin(token, no_room.is_none()), false).await? {
             BeginReply::Started(run) | BeginReply::Again(run) => run,
             BeginReply::Reused(view) => return Ok(Attempt::Over(OnceRun::Reused(view))),
             BeginReply::Found(view) if is_running(&view) => {
                 return Ok(Attempt::InFlight(view, work));
             }
             BeginReply::Found(view) => return Ok(Attempt::Over(OnceRun::Found(view))),
-            BeginReply::NoRoom => return Err(IdempotencyError::NoRoom),
+            BeginReply::NoRoom => return Err(no_room.unwrap_or(NoRoom::Bytes).into()),
         };
         if asked.elapsed() >= run.lease {
             // The beginning took longer than the lease, so another caller may have the run by now.

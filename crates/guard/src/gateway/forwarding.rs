@@ -12,6 +12,8 @@ use axum::extract::Request;
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::uri::Authority;
 
+use super::principal::TrustedProxy;
+
 pub(super) const FORWARDED: HeaderName = header::FORWARDED;
 pub(super) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub(super) const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -46,6 +48,18 @@ pub struct ClientConnection {
     pub peer: Option<IpAddr>,
     /// The scheme by which the client asked: `http` or `https`.
     pub scheme: &'static str,
+}
+
+/// The address of the client, as a trusted proxy says or else the connection; of IPv6 the network, of which a client
+/// has every address.
+pub fn client_address(request: &Request, peer: Option<IpAddr>) -> Option<IpAddr> {
+    let clients = text(request.headers(), &X_FORWARDED_FOR);
+    let trusted = clients.filter(|_| request.extensions().get::<TrustedProxy>().is_some());
+    let last = trusted.and_then(|clients| clients.rsplit(',').next()?.trim().parse().ok());
+    Some(match last.or(peer)? {
+        IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
+        address @ IpAddr::V4(_) => address,
+    })
 }
 
 /// Whether a header says where its request comes from or who sends it, in place of whoever may.

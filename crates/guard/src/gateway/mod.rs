@@ -28,7 +28,7 @@ use keylatch_client::https::HttpsClient;
 use keylatch_core::idempotency::IdempotencyService;
 
 pub use admission::{Admission, holds};
-pub use forwarding::ClientConnection;
+pub use forwarding::{ClientConnection, client_address};
 pub use principal::TrustedProxy;
 pub use proxy::{EndCall, ServerHooks};
 pub use tunnel::Tunnel;
@@ -108,7 +108,7 @@ impl Guard {
             .with_guard(Self { principal_is_secret, ..self.clone() })?
             .with_answer_timeout(Duration::from_millis(self.timeout_ms))
             .with_principal(if is_identity { server.identity } else { named });
-        Ok(layer.with_resolve_url(server.resolve_url))
+        Ok(layer.with_resolve_url(server.resolve_url).with_shares(&self.path, server.address))
     }
 
     /// Whether the service behind is called over TLS.

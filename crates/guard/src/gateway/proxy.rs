@@ -7,6 +7,7 @@
 
 use std::convert::Infallible;
 use std::error::Error;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +41,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub struct ServerHooks {
     /// The connection that a request came on.
     pub connection: fn(&Request) -> ClientConnection,
+    /// The address from which the client of a request comes.
+    pub address: fn(&Request) -> Option<IpAddr>,
     /// The name of the identity that sends a request.
     pub identity: fn(&Parts) -> Option<String>,
     /// Where an operator settles the unknown outcome of a request.

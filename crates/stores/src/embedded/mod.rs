@@ -204,7 +204,7 @@ impl Executor for Embedded {
     fn profile(&self) -> StoreProfile {
         StoreProfile {
             is_alive: self.writer.is_alive(),
-            kept_bytes: Some(self.table.kept_bytes()),
+            room: Some(self.table.room()),
             entries: Some(self.table.counts()),
             ..StoreProfile::new("embedded", EntryLimits::NONE)
         }
