@@ -183,6 +183,39 @@ async fn watch_tells_holders_apart_by_their_slots(service: &Service) {
     );
 }
 
+/// Each step on the lock writes the labels and entries of all of its holders.
+#[tokio::test]
+async fn labels_and_entries_of_many_holders_have_a_bound() {
+    let service = Service::start("memory:").await;
+    let body = json!({"mode": "shared", "owner": "o".repeat(256), "entry": "e".repeat(64)});
+    let mut tokens = Vec::new();
+    let refused = loop {
+        let reader = service.create("file", &body).await;
+        if reader.status != 201 {
+            break reader;
+        }
+        tokens.push(reader.token());
+        assert!(tokens.len() < 250, "they have no bound");
+    };
+    refused.is_problem(429, "too-many-holders");
+    assert!(tokens.len() > 150, "{} have 64 KiB", tokens.len());
+    let enter = async |number: usize| {
+        let next = json!({"mode": "shared", "entry": format!("{number:064}")});
+        service.create_as("file", &tokens[0], &next).await
+    };
+    let mut number = 0;
+    while enter(number).await.status == 200 {
+        number += 1;
+        assert!(number < 8, "its entries have no bound");
+    }
+    enter(number).await.is_problem(429, "too-many-holders");
+    // What is there goes on.
+    assert_eq!(service.create_as("file", &tokens[0], &body).await.status, 200);
+    assert_eq!(service.renew("file", &tokens[0], &json!({})).await.status, 200);
+    assert_eq!(service.release("file", &tokens[1]).await.status, 204);
+    assert_eq!(service.create("file", &body).await.status, 201);
+}
+
 /// The stores' conformance has these bounds on every store; this is what a client reads.
 #[tokio::test]
 async fn holder_or_entry_above_the_bound_reads_too_many_holders() {

@@ -162,7 +162,7 @@ problem_table! {
         "As many are in the queue for this lock, or for all locks of this instance, as may. Try again after `Retry-After` seconds.";
     TooManyHolders = 429 "too-many-holders" SameKey
         "Too many hold the lock"
-        "At most 1000 hold a lock together, and a holder enters it under at most 64 names. Nothing was done.";
+        "At most 1000 hold a lock together, a holder enters it under at most 64 names, and these names and the labels of all holders have 64 KiB together. Nothing was done.";
     QuotaExceeded = 429 "quota-exceeded" SameKey
         "The identity has as much as it may"
         "`quota` says of what: `locks`, `waiters`, `streams`, `records`, `bytes` or `requests_per_second`. Nothing was done. Try again after `Retry-After` seconds; an operator sets quotas in the file of identities.";

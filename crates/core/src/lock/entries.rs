@@ -22,6 +22,13 @@ pub struct Entry {
     pub sole_attempt: Option<Attempt>,
 }
 
+impl Entry {
+    /// How many bytes it has beside its name, about.
+    const BYTES: usize = 8;
+    /// How many it has at most.
+    pub(super) const BYTES_MAX: usize = Self::BYTES + EntryName::MAX_BYTES;
+}
+
 /// The entries of a holder, in the order in which they were made.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Vec<Entry>")]
@@ -58,20 +65,31 @@ impl Entries {
         }
     }
 
+    /// How many bytes they have, about.
+    pub(super) fn bytes(&self) -> usize {
+        let name = |entry: &Entry| entry.name.as_ref().map_or(0, |name| name.as_str().len());
+        self.iter().map(|entry| Entry::BYTES + name(entry)).sum()
+    }
+
     fn len(&self) -> usize {
         1 + self.rest.as_ref().map_or(0, |rest| rest.len())
     }
 
-    /// Enters under `name`: again, where there is such an entry, and with a new one else. Whether there
-    /// was room for it.
-    pub(super) fn enter(&mut self, name: Option<&EntryName>, attempt: Attempt) -> bool {
+    /// Enters under `name`: again, where there is such an entry, and with a new one else, if the lock has room for
+    /// one. Whether there was room for it.
+    pub(super) fn enter(
+        &mut self,
+        name: Option<&EntryName>,
+        attempt: Attempt,
+        has_room: bool,
+    ) -> bool {
         if self.first.name.as_ref() == name {
             self.first.repeat(attempt);
             return true;
         }
         let position = self.rest.iter().flat_map(|rest| rest.iter());
         let position = position.clone().position(|entry| entry.name.as_ref() == name);
-        if position.is_none() && self.len() == Self::MAX {
+        if position.is_none() && (self.len() == Self::MAX || !has_room) {
             return false;
         }
         let rest = Arc::make_mut(self.rest.get_or_insert_default());

@@ -77,10 +77,13 @@ pub(super) struct Summary {
     pub(super) fencing_token: Option<FencingToken>,
     /// The fencing token of those that share the lock without a number.
     pub(super) era: Option<FencingToken>,
+    /// How many bytes their labels and the names of their entries have.
+    pub(super) label_bytes: usize,
 }
 
 impl Summary {
-    const NONE: Self = Self { first_end: None, most: usize::MAX, fencing_token: None, era: None };
+    const NONE: Self =
+        Self { first_end: None, most: usize::MAX, fencing_token: None, era: None, label_bytes: 0 };
 
     fn of<'a>(holders: impl Iterator<Item = &'a HolderState>) -> Self {
         holders.fold(Self::NONE, Self::with)
@@ -95,6 +98,7 @@ impl Summary {
             most: self.most.min(holder.limit.holders()),
             fencing_token: self.fencing_token.max(Some(holder.fencing_token)),
             era: self.era.or(is_of_era.then_some(holder.fencing_token)),
+            label_bytes: self.label_bytes + holder.label_bytes(),
         }
     }
 }
@@ -259,6 +263,10 @@ impl HolderState {
                 Some(why) => EndCause::Break { why: Arc::clone(why), since },
             },
         }
+    }
+
+    fn label_bytes(&self) -> usize {
+        self.owner.as_ref().map_or(0, |owner| owner.as_str().len()) + self.entries.bytes()
     }
 
     pub(super) fn expires(&self) -> Duration {

@@ -23,6 +23,8 @@ pub enum Limit {
 impl Limit {
     /// How many hold a lock together at most, whatever their limits.
     pub const HOLDERS_MAX: usize = 1000;
+    /// How many bytes their labels and the names of their entries have at most: a step writes all of them.
+    pub const LABEL_BYTES_MAX: usize = 64 * 1024;
 
     /// How many may hold the lock together.
     pub fn holders(self) -> usize {
