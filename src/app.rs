@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::access::Authenticator;
+use crate::access::{Authenticator, compare_quotas};
 use crate::audit::AuditLog;
 use crate::config::Config;
 use crate::ends::EndReporter;
@@ -129,7 +129,13 @@ impl App {
         let requests = request_layer(&config, &metrics, &authenticator, &audit);
         let extras = Extras { guards: &config.guard, sandbox: config.serves_sandbox() };
         let router = http::router(api, extras, &config.cors, &requests)?;
-        let ends = EndReporter::new(&*store, Arc::clone(&metrics), past_grants, audit);
+        let ends = EndReporter::new(
+            &*store,
+            Arc::clone(&metrics),
+            past_grants,
+            audit,
+            authenticator.clone(),
+        );
         Ok(Self {
             tls: tls_files(&config)?.map(Arc::new),
             config,
@@ -183,7 +189,13 @@ impl App {
         server: Server,
         closing: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Error> {
-        let of_access = self.authenticator.clone().map(|all| tokio::spawn(all.follow()));
+        let (locks, records) = (&self.locks, &self.records);
+        let of_access = self.authenticator.clone().map(|all| {
+            let quotas = compare_quotas(Arc::clone(&all), Arc::clone(locks), records.clone());
+            tokio::spawn(async move {
+                tokio::join!(all.follow(), quotas);
+            })
+        });
         let of_tls = self.tls.clone().map(|tls| tokio::spawn(tls.follow()));
         let metrics = Arc::clone(&self.metrics);
         let of_metrics = tokio::spawn(async move { metrics.recent.sample_all().await });

@@ -1,5 +1,5 @@
-//! The ends of grants that no client sent a release for: what the store says of them is counted and remembered, and
-//! expiries are in the audit log.
+//! The ends of grants that no client sent a release for: what the store says of them is counted and remembered,
+//! expiries are in the audit log, and a broken lease counts in no quota any more.
 //!
 //! An expiry is the store's own affair, and no request is answered when it comes. An instance sees it when a step
 //! of its own, or its sweep, is the first to write down that the lease is over; so each expiry is counted by
@@ -14,6 +14,7 @@ use keylatch_core::store::{Hint, Hints, Store, Topic};
 use keylatch_wire::millis;
 use serde::Serialize;
 
+use crate::access::Authenticator;
 use crate::audit::AuditLog;
 use crate::metrics::Metrics;
 use crate::past_grants::PastGrants;
@@ -24,6 +25,7 @@ pub(crate) struct EndReporter {
     metrics: Arc<Metrics>,
     past_grants: Arc<PastGrants>,
     audit: Option<Arc<AuditLog>>,
+    authenticator: Option<Arc<Authenticator>>,
 }
 
 /// The line of an expiry, which is the act of no client.
@@ -45,8 +47,9 @@ impl EndReporter {
         metrics: Arc<Metrics>,
         past_grants: Arc<PastGrants>,
         audit: Option<Arc<AuditLog>>,
+        authenticator: Option<Arc<Authenticator>>,
     ) -> Self {
-        Self { hints: store.subscribe(Topic::Ends), metrics, past_grants, audit }
+        Self { hints: store.subscribe(Topic::Ends), metrics, past_grants, audit, authenticator }
     }
 
     /// Reports until the store is dropped.
@@ -66,6 +69,11 @@ impl EndReporter {
             self.metrics.expiries.inc();
             if let Some(audit) = &self.audit {
                 audit.write(&expiry_line(name, &end), false);
+            }
+        } else if let Some(authenticator) = &self.authenticator {
+            // An expiry is in each quota as the end of its lease.
+            for meter in authenticator.identities().iter().flat_map(|identity| identity.meters()) {
+                meter.end_lock(name.clone(), end.token);
             }
         }
         self.past_grants.add_end(name, end);

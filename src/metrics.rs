@@ -324,7 +324,7 @@ fn registry_of_quotas(identities: &Identities, shows: impl Fn(&Identity) -> bool
     let used = Family::<QuotaLabels, Gauge>::default();
     let refusals = Family::<QuotaLabels, Counter>::default();
     for identity in identities.iter().filter(|identity| shows(identity)) {
-        let Identity { name, meter, .. } = identity;
+        let Identity { name, meter, .. } = &**identity;
         let labels =
             |kind: QuotaKind| QuotaLabels { identity: name.to_string(), quota: kind.into() };
         for (kind, count) in meter.usage() {

@@ -312,8 +312,8 @@ impl Identities {
     }
 
     /// All identities, in the order of their names.
-    pub fn iter(&self) -> impl Iterator<Item = &Identity> {
-        self.by_name.values().map(AsRef::as_ref)
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Identity>> {
+        self.by_name.values()
     }
 
     /// How many identities there are.

@@ -2,9 +2,10 @@
 //!
 //! The ledger counts what this process gave out, because no store knows identities. A claim comes before the
 //! store is asked, so that no two requests take the same room; it becomes an entry when the store has
-//! granted it, and is gone where the store has not. What has ended is removed when a claim finds no room,
-//! and not before the first end. Invariant: entries and claims together have no more than the limit, except
-//! where a limit shrank or where an entry came from another process. Tested here.
+//! granted it, and is gone where the store has not. An entry lasts for as long as the store may keep the thing, until
+//! this process hears of its end. What has ended is removed when a claim finds no room,
+//! and not before the first end. Invariant: entries and claims together have no more than the limits, except
+//! where a limit shrank or where an entry came from another process. Tested in `tests/api/quotas.rs`.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -17,12 +18,28 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(super) struct Ledger<K>(Mutex<State<K>>);
 
+/// How many things there are, and how much they weigh together.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Load {
+    pub(super) count: u64,
+    pub(super) weight: u64,
+}
+
+/// Why there is no room.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Full {
+    /// Whether by weight, and not by number.
+    pub(super) by_weight: bool,
+    /// When there may be more.
+    pub(super) after: Duration,
+}
+
 #[derive(Debug)]
 struct State<K> {
     entries: HashMap<K, Entry>,
     /// What the entries weigh together.
     weight: u64,
-    claimed: u64,
+    claimed: Load,
     /// No entry ends before.
     first_end: Option<Instant>,
 }
@@ -35,44 +52,36 @@ struct Entry {
 
 impl<K> Default for Ledger<K> {
     fn default() -> Self {
-        Self(Mutex::new(State { entries: HashMap::new(), weight: 0, claimed: 0, first_end: None }))
+        let (entries, claimed) = (HashMap::new(), Load::default());
+        Self(Mutex::new(State { entries, weight: 0, claimed, first_end: None }))
     }
 }
 
-impl<K: Hash + Eq> Ledger<K> {
-    /// Room for those of these things that have no entry, if there is so much within `limit`; otherwise when
-    /// there may be more.
+impl<K: Hash + Eq + Clone> Ledger<K> {
+    /// Room for those of these things that have no entry, each of this weight, if there is so much within `limit`;
+    /// otherwise when there may be more.
     pub(super) fn claim(
         self: &Arc<Self>,
         keys: impl Iterator<Item = Option<K>>,
-        limit: u64,
-    ) -> Result<Claim<K>, Duration> {
+        weight: u64,
+        limit: Load,
+    ) -> Result<Claim<K>, Full> {
         let now = Instant::now();
         let mut state = self.lock();
         let is_new = |key: &Option<K>| key.as_ref().is_none_or(|key| !state.is_live(key, now));
-        let wanted = keys.filter(is_new).count() as u64;
-        if wanted > 0 && state.count() + wanted > limit {
+        let count = keys.filter(is_new).count() as u64;
+        let wanted = Load { count, weight: count * weight };
+        if state.excess(wanted, limit).is_some() {
             state.remove_ended(now);
-            if state.count() + wanted > limit {
-                return Err(state.first_end.map_or(Duration::ZERO, |end| end - now));
+            if let Some(by_weight) = state.excess(wanted, limit) {
+                let after = state.first_end.map_or(Duration::ZERO, |end| end - now);
+                return Err(Full { by_weight, after });
             }
         }
-        state.claimed += wanted;
+        state.claimed.count += wanted.count;
+        state.claimed.weight += wanted.weight;
         drop(state);
-        Ok(Claim { ledger: Arc::clone(self), count: wanted })
-    }
-
-    /// Whether the weights of all entries are within `limit`; otherwise when they may be less.
-    pub(super) fn check_weight(&self, limit: u64) -> Result<(), Duration> {
-        let mut state = self.lock();
-        let now = Instant::now();
-        if state.weight >= limit {
-            state.remove_ended(now);
-        }
-        if state.weight < limit {
-            return Ok(());
-        }
-        Err(state.first_end.map_or(Duration::ZERO, |end| end - now))
+        Ok(Claim { ledger: Arc::clone(self), load: wanted })
     }
 
     /// Notes that there is such a thing for so long, and keeps its weight.
@@ -80,9 +89,12 @@ impl<K: Hash + Eq> Ledger<K> {
         self.lock().note(key, lasts);
     }
 
-    /// The same with a weight.
-    pub(super) fn note_weight(&self, key: K, lasts: Duration, weight: u64) {
-        self.lock().insert(key, lasts, weight);
+    /// Changes a thing, if it is here: for how long it is there, and its weight.
+    pub(super) fn change(&self, key: &K, lasts: Duration, weight: u64) {
+        let mut state = self.lock();
+        if state.entries.contains_key(key) {
+            state.insert(key.clone(), lasts, weight);
+        }
     }
 
     /// Forgets a thing that is over.
@@ -93,11 +105,16 @@ impl<K: Hash + Eq> Ledger<K> {
         }
     }
 
+    /// What there is.
+    pub(super) fn keys(&self) -> Vec<K> {
+        self.lock().entries.keys().cloned().collect()
+    }
+
     /// How many there are, and what they weigh.
-    pub(super) fn usage(&self) -> (u64, u64) {
+    pub(super) fn usage(&self) -> Load {
         let mut state = self.lock();
         state.remove_ended(Instant::now());
-        (state.count(), state.weight)
+        state.load()
     }
 
     fn lock(&self) -> MutexGuard<'_, State<K>> {
@@ -106,8 +123,19 @@ impl<K: Hash + Eq> Ledger<K> {
 }
 
 impl<K: Hash + Eq> State<K> {
-    fn count(&self) -> u64 {
-        self.entries.len() as u64 + self.claimed
+    fn load(&self) -> Load {
+        Load {
+            count: self.entries.len() as u64 + self.claimed.count,
+            weight: self.weight + self.claimed.weight,
+        }
+    }
+
+    /// Whether what is wanted is too much, and then whether by weight.
+    fn excess(&self, wanted: Load, limit: Load) -> Option<bool> {
+        let load = self.load();
+        let is_above = |has: u64, more: u64, most: u64| more > 0 && has + more > most;
+        let too_many = is_above(load.count, wanted.count, limit.count).then_some(false);
+        too_many.or(is_above(load.weight, wanted.weight, limit.weight).then_some(true))
     }
 
     fn is_live(&self, key: &K, now: Instant) -> bool {
@@ -139,80 +167,33 @@ impl<K: Hash + Eq> State<K> {
 #[derive(Debug)]
 pub(super) struct Claim<K> {
     ledger: Arc<Ledger<K>>,
-    count: u64,
+    load: Load,
 }
 
-impl<K: Hash + Eq> Claim<K> {
+impl<K: Hash + Eq + Clone> Claim<K> {
     /// Makes these entries of it, each for so long.
     pub(super) fn keep(mut self, entries: impl Iterator<Item = (K, Duration)>) {
         let ledger = Arc::clone(&self.ledger);
+        let (now, load) = (Instant::now(), std::mem::take(&mut self.load));
         let mut state = ledger.lock();
-        state.claimed -= std::mem::take(&mut self.count);
+        state.claimed.count -= load.count;
+        state.claimed.weight -= load.weight;
         for (key, lasts) in entries {
-            state.note(key, lasts);
+            if load.count == 0 || state.is_live(&key, now) {
+                state.note(key, lasts);
+            } else {
+                state.insert(key, lasts, load.weight / load.count);
+            }
         }
     }
 }
 
 impl<K> Drop for Claim<K> {
     fn drop(&mut self) {
-        if self.count > 0 {
+        if self.load.count > 0 {
             let mut state = self.ledger.0.lock().unwrap_or_else(PoisonError::into_inner);
-            state.claimed -= self.count;
+            state.claimed.count -= self.load.count;
+            state.claimed.weight -= self.load.weight;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::iter;
-
-    use tokio::time::advance;
-
-    use super::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    fn claim(ledger: &Arc<Ledger<u8>>, key: u8) -> Result<Claim<u8>, Duration> {
-        ledger.claim(iter::once(Some(key)), 2)
-    }
-
-    fn keep(ledger: &Arc<Ledger<u8>>, key: u8, lasts: Duration) {
-        claim(ledger, key).unwrap().keep(iter::once((key, lasts)));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn room_is_taken_by_claims_and_entries_and_free_again_after_their_ends() {
-        let ledger = Arc::<Ledger<u8>>::default();
-        keep(&ledger, 1, SECOND);
-        let second = claim(&ledger, 2).unwrap();
-        assert_eq!(claim(&ledger, 3).err(), Some(SECOND));
-        assert!(claim(&ledger, 1).is_ok(), "what has an entry needs no room");
-        drop(second);
-        keep(&ledger, 2, 3 * SECOND);
-        assert!(claim(&ledger, 3).is_err());
-        advance(SECOND).await;
-        keep(&ledger, 3, SECOND);
-        assert_eq!(claim(&ledger, 1).err(), Some(SECOND), "its entry has ended");
-        ledger.remove(&2);
-        assert_eq!(ledger.usage(), (1, 0));
-        let none = || iter::repeat_n(None, 2);
-        assert!(ledger.claim(none(), 2).is_err() && ledger.claim(none(), 3).is_ok());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn weights_count_until_their_entries_end() {
-        let ledger = Ledger::<u8>::default();
-        ledger.note_weight(1, SECOND, 70);
-        ledger.note_weight(2, 2 * SECOND, 30);
-        ledger.note(1, SECOND);
-        assert!(ledger.check_weight(101).is_ok());
-        assert_eq!(ledger.check_weight(100), Err(SECOND));
-        ledger.note_weight(2, 2 * SECOND, 20);
-        assert_eq!(ledger.usage(), (2, 90));
-        advance(SECOND).await;
-        assert_eq!((ledger.check_weight(21), ledger.usage()), (Ok(()), (1, 20)));
-        ledger.remove(&2);
-        assert_eq!(ledger.usage(), (0, 0));
     }
 }

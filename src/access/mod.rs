@@ -11,6 +11,7 @@
 
 mod authenticator;
 mod certificate;
+mod comparison;
 mod credential;
 mod file;
 mod identity;
@@ -22,6 +23,7 @@ mod quota;
 
 pub use authenticator::{Authenticator, AuthenticatorError};
 pub use certificate::CertificateNames;
+pub use comparison::compare_quotas;
 pub use credential::{KEYLATCH_AUTHORIZATION, RefusedCredential};
 pub use file::IdentityFileError;
 pub use identity::{Identities, Identity, IdentityName, InvalidIdentities};

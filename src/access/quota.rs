@@ -3,22 +3,23 @@
 //! A [`Quota`] is what the file of identities says. A [`Meter`] has it beside the counts, which outlive a new
 //! reading of the file. Each instance counts what it answered itself: the stores know no identities, so two
 //! instances let an identity have twice as much. Without a quota nothing is counted. The checks come before
-//! the store is asked, and a claim makes room for what is being asked for. An identity has a meter for itself, and
+//! the store is asked, and a claim makes room for what is being asked for. A meter hears of every end that this instance
+//! causes, whoever asked for it. An identity has a meter for itself, and
 //! one for each namespace in which it has a quota of its own. Tested in `tests/api/quotas.rs`.
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultDirectRateLimiter, RateLimiter};
-use keylatch_core::idempotency::RecordKey;
+use keylatch_core::idempotency::{RecordKey, RecordStatus, RecordView};
 use keylatch_core::lock::{LockName, Token, TokenHash};
 use serde::Deserialize;
 use strum::{IntoStaticStr, VariantArray};
 
-use super::ledger::{Claim, Ledger};
+use super::ledger::{Claim, Ledger, Load};
 
 /// The longest time for which a refusal is held back.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -100,6 +101,7 @@ struct Usage {
     streams: Arc<AtomicU64>,
     pauses: Arc<AtomicU64>,
     refusals: [AtomicU64; QuotaKind::VARIANTS.len()],
+    has_refused: AtomicBool,
 }
 
 impl Meter {
@@ -161,9 +163,10 @@ impl Meter {
         let Some(limit) = self.quota.locks else { return Ok(LockClaim(None)) };
         let token = token.map(Token::hash);
         let keys = names.iter().map(|name| Some((name.clone(), token?)));
-        match self.usage.locks.claim(keys, limit.get()) {
+        let limit = Load { count: limit.get(), weight: 0 };
+        match self.usage.locks.claim(keys, 0, limit) {
             Ok(claim) => Ok(LockClaim(Some(claim))),
-            Err(after) => Err(self.refuse(QuotaKind::Locks, limit.get(), after)),
+            Err(full) => Err(self.refuse(QuotaKind::Locks, limit.count, full.after)),
         }
     }
 
@@ -205,47 +208,60 @@ impl Meter {
         self.enter(QuotaKind::Streams, self.quota.streams, &self.usage.streams)
     }
 
-    /// Room for the record of a key.
+    /// Forgets a lock whose lease is over.
+    pub fn end_lock(&self, name: LockName, token: TokenHash) {
+        self.usage.locks.remove(&(name, token));
+    }
+
+    /// Room for the record of a key, and for an answer of so many bytes.
     ///
     /// # Errors
     ///
-    /// The identity uses as many keys as it may, or as many bytes are kept for it as may.
-    pub fn claim_record(&self, key: RecordKey) -> Result<RecordClaim, QuotaRefusal> {
-        if let Some(limit) = self.quota.bytes {
-            let checked = self.usage.records.check_weight(limit.get());
-            checked.map_err(|after| self.refuse(QuotaKind::Bytes, limit.get(), after))?;
-        }
-        if !self.counts_records() {
+    /// The identity uses as many keys as it may, or as many bytes are or may be kept for it as may.
+    pub fn claim_record(&self, key: RecordKey, bytes: u64) -> Result<RecordClaim, QuotaRefusal> {
+        let Quota { records, bytes: kept, .. } = self.quota;
+        if records.is_none() && kept.is_none() {
             return Ok(RecordClaim(None));
         }
-        let limit = self.quota.records.map_or(u64::MAX, NonZeroU64::get);
-        match self.usage.records.claim(std::iter::once(Some(key)), limit) {
+        let limit = [records, kept].map(|limit| limit.map_or(u64::MAX, NonZeroU64::get));
+        let [count, weight] = limit;
+        let keys = std::iter::once(Some(key));
+        match self.usage.records.claim(keys, bytes.min(weight), Load { count, weight }) {
             Ok(claim) => Ok(RecordClaim(Some(claim))),
-            Err(after) => Err(self.refuse(QuotaKind::Records, limit, after)),
+            Err(full) if full.by_weight => Err(self.refuse(QuotaKind::Bytes, weight, full.after)),
+            Err(full) => Err(self.refuse(QuotaKind::Records, count, full.after)),
         }
     }
 
-    /// Notes that so many bytes are kept under a key for so long.
-    pub fn note_answer(&self, key: RecordKey, lasts: Duration, bytes: u64) {
-        if self.counts_records() {
-            self.usage.records.note_weight(key, lasts, bytes);
-        }
+    /// Counts what became of the record of a key, if it counts here; `None` where the key is free again.
+    pub fn see_record(&self, key: &RecordKey, view: Option<&RecordView>) {
+        let bytes = match view.map(|view| &view.phase) {
+            None => return self.usage.records.remove(key),
+            Some(RecordStatus::InFlight { .. }) => return,
+            Some(RecordStatus::Done { kept, .. }) => kept.kept_bytes(),
+            Some(RecordStatus::Unknown { .. }) => 0,
+        };
+        let lasts = view.map_or(Duration::ZERO, |view| view.expires_in);
+        self.usage.records.change(key, lasts, bytes);
     }
 
-    /// Forgets the record of a key that is free again.
-    pub fn remove_record(&self, key: &RecordKey) {
-        if self.counts_records() {
-            self.usage.records.remove(key);
-        }
+    /// The locks that count, and the records.
+    pub fn counted(&self) -> (Vec<(LockName, TokenHash)>, Vec<RecordKey>) {
+        (self.usage.locks.keys(), self.usage.records.keys())
+    }
+
+    /// Whether it has refused something since it was asked so before.
+    pub fn has_refused(&self) -> bool {
+        self.usage.has_refused.swap(false, Ordering::Relaxed)
     }
 
     /// How much the identity has of each, where it has a quota.
     pub fn usage(&self) -> impl Iterator<Item = (QuotaKind, u64)> {
         let Quota { locks, waiters, streams, records, bytes, .. } = &self.quota;
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let (in_use, kept) = self.usage.records.usage();
+        let Load { count: in_use, weight: kept } = self.usage.records.usage();
         [
-            (QuotaKind::Locks, locks, self.usage.locks.usage().0),
+            (QuotaKind::Locks, locks, self.usage.locks.usage().count),
             (QuotaKind::Waiters, waiters, count(&self.usage.waiters)),
             (QuotaKind::Streams, streams, count(&self.usage.streams)),
             (QuotaKind::Records, records, in_use),
@@ -259,10 +275,6 @@ impl Meter {
     pub fn refusals(&self) -> impl Iterator<Item = (QuotaKind, u64)> {
         let counts = self.usage.refusals.iter().map(|count| count.load(Ordering::Relaxed));
         QuotaKind::VARIANTS.iter().copied().zip(counts).filter(|(_, count)| *count > 0)
-    }
-
-    fn counts_records(&self) -> bool {
-        self.quota.records.is_some() || self.quota.bytes.is_some()
     }
 
     fn enter(
@@ -281,6 +293,7 @@ impl Meter {
 
     fn refuse(&self, kind: QuotaKind, limit: u64, retry_after: Duration) -> QuotaRefusal {
         self.usage.refusals[kind as usize].fetch_add(1, Ordering::Relaxed);
+        self.usage.has_refused.store(true, Ordering::Relaxed);
         QuotaRefusal { kind, limit, retry_after }
     }
 }

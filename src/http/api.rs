@@ -21,7 +21,7 @@ use crate::audit::AuditLog;
 use crate::metrics::{GaugeGuard, Metrics, StreamKind};
 use crate::past_grants::PastGrants;
 use keylatch_axum::BodyLimits;
-use keylatch_core::idempotency::IdempotencyService;
+use keylatch_core::idempotency::{IdempotencyService, RecordKey, RecordView};
 use keylatch_core::lock::LockService;
 
 /// What the handlers need.
@@ -64,6 +64,16 @@ impl Api {
     pub(super) fn records(&self) -> Result<&IdempotencyService, Problem> {
         let detail = "The store keeps no records of idempotency keys. Nothing was done.";
         self.records.as_deref().ok_or_else(|| Problem::new(Code::NotSupported, detail))
+    }
+}
+
+impl Api {
+    /// Has the quota that counts a record count what became of it, whoever did it; `None` where its key is free again.
+    pub(super) fn count_record(&self, key: &RecordKey, view: Option<&RecordView>) {
+        let Some(authenticator) = &self.authenticator else { return };
+        for meter in authenticator.identities().iter().flat_map(|identity| identity.meters()) {
+            meter.see_record(key, view);
+        }
     }
 }
 

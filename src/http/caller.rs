@@ -33,10 +33,15 @@ pub(super) struct LockRoom {
     claim: LockClaim,
     /// Those in namespaces, each with the locks that it is for.
     namespaces: Vec<(LockClaim, Vec<LockName>)>,
-    _permit: QuotaPermit,
+    permit: QuotaPermit,
 }
 
 impl LockRoom {
+    /// Gives back the permit to wait.
+    pub(super) fn stop_waiting(&mut self) {
+        self.permit = QuotaPermit::default();
+    }
+
     /// Notes that the locks were granted for so long.
     pub(super) fn keep(self, names: &[LockName], token: &Token, lasts: Duration) {
         self.claim.keep(names, token, lasts);
@@ -166,7 +171,7 @@ impl Caller {
         }
         let permit =
             if waits { self.enter(names, Meter::enter_waiter)? } else { QuotaPermit::default() };
-        Ok(LockRoom { claim, namespaces, _permit: permit })
+        Ok(LockRoom { claim, namespaces, permit })
     }
 
     /// Notes in the quota of the client that it holds these locks for so long.
@@ -205,19 +210,21 @@ impl Caller {
         })
     }
 
-    /// Room in the quota of the client for the record of a key.
+    /// Room in the quota of the client for the record of a key, and for an answer of so many bytes.
     pub(super) fn claim_record(
         &self,
         name: &IdempotencyKey,
         key: RecordKey,
+        bytes: usize,
     ) -> Result<RecordRoom, Problem> {
-        let claims = self.meters_of_key(name).map(|meter| meter.claim_record(key));
+        let claims = self.meters_of_key(name);
+        let claims = claims.map(|meter| meter.claim_record(key, bytes as u64));
         let claims = claims.collect::<Result<_, _>>().map_err(quota_exceeded)?;
         Ok(RecordRoom(claims))
     }
 
     /// The meters that count what the client does with a key, if it is an identity.
-    pub(super) fn meters_of_key(&self, name: &IdempotencyKey) -> impl Iterator<Item = &Meter> {
+    fn meters_of_key(&self, name: &IdempotencyKey) -> impl Iterator<Item = &Meter> {
         self.0.iter().flat_map(|identity| identity.meters_of_key(name.as_str()))
     }
 

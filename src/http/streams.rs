@@ -90,7 +90,7 @@ pub(super) async fn hold(
     hold.observer = auditor.hold_observer(&name);
     let names = slice::from_ref(&name);
     let place = api.streams.open(StreamKind::Hold, caller.enter_stream(names)?)?;
-    let room = caller.claim_locks(names, Some(&token), !hold.acquire.wait.is_zero())?;
+    let mut room = caller.claim_locks(names, Some(&token), !hold.acquire.wait.is_zero())?;
     let mut events = api.locks.hold(hold, api.closing.clone());
     let first = match events.recv().await {
         Some(HoldEvent::Refused(refused)) => return Err(problem(refused)),
@@ -100,8 +100,10 @@ pub(super) async fn hold(
     let events = stream::iter([first]).chain(ReceiverStream::new(events));
     let metrics = Arc::clone(&api.metrics);
     let response = place.respond(events.map(move |event| {
-        // The stream keeps the room for as long as it holds the lock.
-        let _ = &room;
+        // The stream keeps the room for as long as it holds the lock, and waits for it until then.
+        if let HoldEvent::Acquired(_) = event {
+            room.stop_waiting();
+        }
         count_hold_event(&metrics, &event);
         encode_hold_event(event, &name, &metrics)
     }));

@@ -5,7 +5,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use keylatch_testkit::{Answer, Keyring, Service, eventually};
+use keylatch::config::Config;
+use keylatch_testkit::{Answer, Keyring, RedisServer, Service, config, eventually, redis_test};
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 
@@ -183,6 +184,108 @@ async fn key_above_the_quota_is_refused_until_one_is_free() {
     assert_eq!(fixture.create("/v1/idempotency/c", json!({})).await.status, 201);
 }
 
+/// A run takes room for the longest answer, so that no number of runs at once passes the quota.
+#[tokio::test]
+async fn run_takes_room_for_its_answer_when_it_begins() {
+    let fixture = Fixture::start("bytes = 100_000").await;
+    let begun = fixture.create("/v1/idempotency/a", json!({})).await;
+    assert_eq!(begun.status, 201, "{begun:?}");
+    is_above(&fixture.create("/v1/idempotency/b", json!({})).await, "bytes");
+    let complete = fixture.request(Method::PUT, "/v1/idempotency/a");
+    let complete = complete.header("lock-token", token_of(&begun)).json(&json!({"body": "a"}));
+    assert_eq!(Answer::of(complete).await.status, 200);
+    assert_eq!(fixture.create("/v1/idempotency/b", json!({})).await.status, 201);
+}
+
+/// The store keeps what is unknown for longer than what is done.
+#[tokio::test]
+async fn key_whose_run_was_left_alone_counts_for_as_long_as_it_is_unknown() {
+    let fixture = Fixture::start("records = 1").await;
+    let short = json!({"lease_ms": 100, "retention_ms": 1000});
+    assert_eq!(fixture.create("/v1/idempotency/a", short.clone()).await.status, 201);
+    // One that is forgotten begins later, and ends so.
+    let rerun = json!({"lease_ms": 100, "retention_ms": 1000, "on_crash": "rerun"});
+    let other = |method| {
+        let request = fixture.service.request(method, "/v1/idempotency/b");
+        request.bearer_auth(&fixture.free)
+    };
+    assert_eq!(Answer::of(other(Method::POST).json(&rerun)).await.status, 201);
+    let is_forgotten = async || (Answer::of(other(Method::GET)).await.status == 404).then_some(());
+    eventually(is_forgotten).await;
+    is_above(&fixture.create("/v1/idempotency/c", json!({})).await, "records");
+}
+
+#[tokio::test]
+async fn key_that_a_person_settled_counts_as_that_says() {
+    let mut keyring = Keyring::default();
+    let limited = keyring.add("limited", &format!("{ALL}quota = {{ records = 1 }}"));
+    let free = keyring.add("free", &format!("{ALL}act_for = [\"*\"]"));
+    let service = Service::start_with(keyring.config()).await;
+    let fixture = Fixture { service, keyring, limited, free };
+    fixture.create("/v1/idempotency/a", json!({"lease_ms": 100})).await;
+    let settled = async || {
+        let path = "/v1/idempotency/a/resolve?principal=limited";
+        let request = fixture.service.request(Method::POST, path).bearer_auth(&fixture.free);
+        let answer = Answer::of(request.json(&json!({"outcome": "not-executed"}))).await;
+        (answer.status == 204).then_some(())
+    };
+    eventually(settled).await;
+    assert_eq!(fixture.create("/v1/idempotency/b", json!({})).await.status, 201);
+}
+
+#[tokio::test]
+async fn broken_lease_counts_no_longer() {
+    let fixture = Fixture::start("locks = 1").await;
+    let lease = fixture.create("/v1/locks/a", json!({"ttl_ms": 3_600_000})).await;
+    is_above(&fixture.create("/v1/locks/b", json!({})).await, "locks");
+    let fence = &lease.json["fencing_token"];
+    let body = json!({"fencing_token": fence, "reason": "it hangs", "grace_ms": 0});
+    let request = fixture.service.request(Method::POST, "/v1/locks/a/break");
+    let broken = Answer::of(request.bearer_auth(&fixture.free).json(&body)).await;
+    assert_eq!(broken.status, 200, "{broken:?}");
+    let room = async || {
+        let answer = fixture.create("/v1/locks/b", json!({})).await;
+        (answer.status == 201).then_some(())
+    };
+    eventually(room).await;
+}
+
+#[tokio::test]
+async fn hold_counts_as_a_waiter_until_it_has_the_lock() {
+    let fixture = Fixture::start("waiters = 1").await;
+    let request = fixture.request(Method::POST, "/v1/locks/a/hold");
+    let held = request.json(&json!({"wait_ms": 60_000})).send().await.unwrap();
+    assert_eq!(held.status(), StatusCode::OK);
+    assert_eq!(fixture.create_free("/v1/locks/b").await.status, 201);
+    let waits = async || {
+        let answer = fixture.create("/v1/locks/b", json!({"wait_ms": 1})).await;
+        (answer.status == 409).then_some(())
+    };
+    eventually(waits).await;
+}
+
+/// No instance hears of what ends at another.
+#[redis_test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_ended_at_another_instance_counts_no_longer_once_the_store_was_looked_at() {
+    let (redis, mut keyring) = (RedisServer::start().await, Keyring::default());
+    let key = keyring.add("limited", &format!("{ALL}quota = {{ locks = 1, records = 1 }}"));
+    let config = || Config { store: config(&redis.url()).store, ..keyring.config() };
+    let [one, other] = [Service::start_with(config()).await, Service::start_with(config()).await];
+    let send = async |service: &Service, method, path: &str| {
+        let request = service.request(method, path).bearer_auth(&key).header("lock-token", TOKEN);
+        Answer::of(request.json(&json!({}))).await
+    };
+    for kind in ["/v1/locks", "/v1/idempotency"] {
+        let (first, next) = (format!("{kind}/a"), format!("{kind}/b"));
+        assert_eq!(send(&one, Method::POST, &first).await.status, 201);
+        let request = other.request(Method::DELETE, &first).bearer_auth(&key);
+        let ended = Answer::of(request.header("lock-token", TOKEN)).await;
+        assert_eq!(ended.status, 204, "{ended:?}");
+        let room = async || (send(&one, Method::POST, &next).await.status == 201).then_some(());
+        eventually(room).await;
+    }
+}
+
 #[tokio::test]
 async fn no_run_begins_when_as_many_bytes_are_kept_as_may() {
     let fixture = Fixture::start("bytes = 1000").await;
@@ -194,10 +297,9 @@ async fn no_run_begins_when_as_many_bytes_are_kept_as_may() {
         assert_eq!(answer.status, 200, "{answer:?}");
     };
     run("a", 900).await;
-    run("b", 900).await;
-    is_above(&fixture.create("/v1/idempotency/c", json!({})).await, "bytes");
+    is_above(&fixture.create("/v1/idempotency/b", json!({})).await, "bytes");
     let used = fixture.metric("keylatch_quota_used{identity=\"limited\",quota=\"bytes\"}").await;
-    assert!(used.as_deref().is_some_and(|used| used.starts_with("18")), "{used:?}");
+    assert!(used.as_deref().is_some_and(|used| used.starts_with("9")), "{used:?}");
     let refused =
         fixture.metric("keylatch_quota_refusals_total{identity=\"limited\",quota=\"bytes\"}").await;
     assert_eq!(refused.as_deref(), Some("1"));

@@ -41,6 +41,7 @@ use keylatch_core::idempotency::{
     AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, Fingerprint, IdempotencyError,
     IdempotencyKey, NoRoom, OnCrash, RecordKey, RecordScope, RecordStatus, RecordView,
     ResolveCommand, ResolveReply, Run, RunEnd, RunRenewal, Scope, Share, StoredResponse,
+    UNKNOWN_RETENTION,
 };
 use keylatch_core::lock::{FencingToken, Owner, Reason, Token, TokenHash, Ttl};
 use keylatch_wire::{
@@ -89,7 +90,7 @@ pub(crate) async fn begin(
     let own = token.is_some();
     let random = |_| Problem::new(Code::Internal, "No token could be made. Nothing was begun.");
     let token = token.map_or_else(Token::generate, Ok).map_err(random)?;
-    let room = caller.claim_record(scope.key(), key);
+    let room = caller.claim_record(scope.key(), key, api.body_limits.bytes);
     let ask = begin_command(body, (key, scope), token.hash())?;
     let (room, records) = (room?, api.records()?);
     let taken = records.take_room(&ask.scope, api.body_limits.bytes);
@@ -107,7 +108,8 @@ pub(crate) async fn begin(
             return Err(IdempotencyError::from(why).into());
         }
     };
-    room.keep(key, ask.lease + ask.retention);
+    // For as long as it may be there: a run that is left alone has an unknown outcome.
+    room.keep(key, ask.lease + ask.retention.max(UNKNOWN_RETENTION));
     let response = (StatusCode::CREATED, Json(begun_record(run, &ask, &token))).into_response();
     Ok(with_token(response, &token))
 }
@@ -137,12 +139,9 @@ pub(crate) async fn complete(
 ) -> Result<Json<IdempotencyRecord>, Problem> {
     let (key, scope) = path.permitted(&caller, KeyAct::Use)?;
     let answer = StoredResponse::Answer(Arc::new(answer(body)?));
-    let bytes = answer.kept_bytes();
     match api.records()?.complete(&key, &token.hash(), RunEnd::Done(answer)).await? {
         CompleteReply::Done(view) => {
-            for meter in caller.meters_of_key(scope.key()) {
-                meter.note_answer(key, view.expires_in, bytes);
-            }
+            api.count_record(&key, Some(&view));
             Ok(Json(record(&view)))
         }
         CompleteReply::Refused(view) => Err(not_yours(&view, &key, &scope)),
@@ -203,9 +202,7 @@ pub(crate) async fn abandon(
     let (key, scope) = path.permitted(&caller, KeyAct::Use)?;
     match api.records()?.abandon(&key, &token.hash()).await? {
         AbandonReply::Done(()) => {
-            for meter in caller.meters_of_key(scope.key()) {
-                meter.remove_record(&key);
-            }
+            api.count_record(&key, None);
             Ok(StatusCode::NO_CONTENT)
         }
         AbandonReply::Refused(view) => Err(not_yours(&view, &key, &scope)),
@@ -276,9 +273,13 @@ pub(crate) async fn resolve(
     let done = async {
         match api.records()?.resolve(&command).await? {
             ResolveReply::Completed(view) => {
+                api.count_record(&key, Some(&view));
                 Ok((Json(record(&view)).into_response(), view.fencing_token))
             }
-            ResolveReply::Freed(run) => Ok((StatusCode::NO_CONTENT.into_response(), run)),
+            ResolveReply::Freed(run) => {
+                api.count_record(&key, None);
+                Ok((StatusCode::NO_CONTENT.into_response(), run))
+            }
             ResolveReply::Refused(_) => {
                 let detail = "The outcome is not unknown, or another run than the one you mean.";
                 Err(Problem::new(Code::NothingToResolve, detail))

@@ -47,7 +47,10 @@ pub(crate) async fn erase_answer(
     };
     let done = async {
         match api.records()?.erase(&key).await? {
-            EraseReply::Done(_) => Ok(StatusCode::NO_CONTENT),
+            EraseReply::Done(view) => {
+                api.count_record(&key, Some(&view));
+                Ok(StatusCode::NO_CONTENT)
+            }
             EraseReply::Refused(view) => Err(match view.phase {
                 RecordStatus::Unknown { .. } => {
                     let detail = "There is no answer: the outcome is unknown.";
