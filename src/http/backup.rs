@@ -23,6 +23,7 @@ use super::api::Api;
 use super::audit::{Act, Auditor};
 use super::caller::Caller;
 use super::problem::{BackupProblems, Code, Problem};
+use crate::access::Permissions;
 use keylatch_core::store::Backup;
 
 /// The one place of a copy, and how long a copy may have it.
@@ -39,10 +40,11 @@ impl Backups {
     }
 
     fn enter(&self) -> Result<OwnedSemaphorePermit, Problem> {
-        let detail = "Another client is reading a copy. Nothing was done.";
-        let is_taken = |_| Problem::new(Code::CopyUnderWay, detail).with_retry();
-        let place = Arc::clone(&self.place).try_acquire_owned().map_err(is_taken);
-        place.map_err(|problem| problem.with_retry_after(Duration::from_secs(1)))
+        Arc::clone(&self.place).try_acquire_owned().map_err(|_| {
+            let detail = "Another client is reading a copy. Nothing was done.";
+            let problem = Problem::new(Code::CopyUnderWay, detail).with_retry();
+            problem.with_retry_after(Duration::from_secs(1))
+        })
     }
 }
 
@@ -66,7 +68,7 @@ pub(super) async fn back_up(
     caller: Caller,
     auditor: Auditor,
 ) -> Result<Response, Problem> {
-    caller.check_backup()?;
+    caller.check_whole(Permissions::cover_backup, "copy the store")?;
     let detail = "This service gives no copy of its store: see `backup`. Nothing was done.";
     let disabled = || Problem::new(Code::BackupDisabled, detail);
     let backups = api.backups.as_ref().ok_or_else(disabled)?;

@@ -37,26 +37,14 @@ pub(super) struct Json<T>(pub(super) T);
 
 impl<T: Serialize> IntoResponse for Json<T> {
     fn into_response(self) -> Response {
-        match json(&self.0) {
-            Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
-            Err(error) => {
-                let detail = "The answer could not be written as JSON.";
-                Problem::new(Code::Internal, detail).caused_by(error).into_response()
-            }
+        let mut body = Vec::with_capacity(256);
+        if let Err(error) = serde_json::to_writer(&mut body, &self.0) {
+            let detail = "The answer could not be written as JSON.";
+            return Problem::new(Code::Internal, detail).caused_by(error).into_response();
         }
+        body.push(b'\n');
+        ([(header::CONTENT_TYPE, "application/json")], body).into_response()
     }
-}
-
-/// A value as JSON with a newline at its end.
-///
-/// # Errors
-///
-/// It cannot be written as JSON.
-pub(super) fn json(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
-    let mut body = Vec::with_capacity(256);
-    serde_json::to_writer(&mut body, value)?;
-    body.push(b'\n');
-    Ok(body)
 }
 
 /// What the core is to acquire.

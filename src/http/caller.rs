@@ -111,20 +111,13 @@ impl Caller {
         Err(forbidden(format!("You may not {verb} this key.")).with_field("key"))
     }
 
-    /// Refuses a copy of the store.
-    pub(super) fn check_backup(&self) -> Result<(), Problem> {
-        if self.may(Permissions::cover_backup) {
-            return Ok(());
-        }
-        Err(forbidden("You may not copy the store."))
-    }
-
-    /// Refuses the metrics.
-    pub(super) fn check_metrics(&self) -> Result<(), Problem> {
-        if self.may(Permissions::cover_metrics) {
-            return Ok(());
-        }
-        Err(forbidden("You may not read the metrics."))
+    /// Refuses what concerns the service as a whole.
+    pub(super) fn check_whole(
+        &self,
+        cover: impl FnOnce(&Permissions) -> bool,
+        what: &str,
+    ) -> Result<(), Problem> {
+        if self.may(cover) { Ok(()) } else { Err(forbidden(format!("You may not {what}."))) }
     }
 
     /// The principal of an idempotency key: the identity or, where it may act for it, the one that the request

@@ -18,7 +18,6 @@ use axum::routing::get;
 use utoipa_swagger_ui::Config;
 
 use super::assets::{DOCS_POLICY, File, JAVASCRIPT, file};
-use super::body::json;
 use super::openapi::Document;
 use super::problem::{Code, Problem};
 
@@ -28,7 +27,7 @@ use super::problem::{Code, Problem};
 ///
 /// A value of the document cannot be written as JSON.
 pub(super) fn pages(document: &Document) -> serde_json::Result<Router> {
-    let document = Bytes::from(json(document)?);
+    let document = Bytes::from(serde_json::to_string(document)? + "\n");
     let document = async move || ([(header::CONTENT_TYPE, "application/json")], document);
     Ok(Router::new()
         .route("/docs", get(async || Redirect::to("/docs/")))

@@ -17,7 +17,7 @@ use super::body::Json;
 use super::caller::Caller;
 use super::problem::{Code, HealthProblems, MetricsProblems, OwnProblems, Problem, overloaded};
 use super::record_counts::{COUNT_LIMIT, MAX_COUNT};
-use crate::access::Identity;
+use crate::access::{Identity, Permissions};
 use crate::metrics::RecordCounts;
 use keylatch_core::lock::{LockCounts, LockService};
 use keylatch_core::store::{Effect, ListLocks, StoreHealth};
@@ -133,7 +133,7 @@ pub(super) async fn metrics(
     caller: Caller,
 ) -> Result<Response, Problem> {
     const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    caller.check_metrics()?;
+    caller.check_whole(Permissions::cover_metrics, "read the metrics")?;
     let records = async {
         match &api.records {
             Some(records) => api.record_counter.counts(records).await,

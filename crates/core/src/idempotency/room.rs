@@ -6,11 +6,10 @@
 //! it when the answer is among what is kept. Where there is none, the rules decide with the record whether the key needs
 //! any: a key that was used does not.
 //!
-//! A [`Share`] has at most as much as it leaves free, and all shares of a guard four times as much. So one
-//! client fills no guard, and one guard does not fill the rest. Records that were there at a start have no share.
-//! Invariant: what is kept and taken together are within the limit, apart from answers that come
-//! without a run of this service: of calls, of persons, and of a file that was there. Tested in
-//! `tests/api/kept_bytes.rs`.
+//! A [`Share`] has at most as much as it leaves free, and its guard four times as much as that leaves free, so one client
+//! fills no guard, and one guard not all. Records that were there at a start have no share. Invariant: what is kept and
+//! taken together are within the limit, apart from answers that come without a run of this service: of calls, of
+//! persons, and of a file that was there. Tested in `tests/api/kept_bytes.rs`.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, Hash, RandomState};
@@ -35,6 +34,11 @@ impl Share {
     pub fn of(guard: &str, client: impl Hash) -> Self {
         static NUMBERS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         Self { guard: NUMBERS.hash_one(guard), client: NUMBERS.hash_one(client) }
+    }
+
+    /// The whole, the guard and the client, as what is used is counted by.
+    fn parts(self) -> [(Option<u64>, Option<u64>); 3] {
+        [(None, None), (Some(self.guard), None), (Some(self.guard), Some(self.client))]
     }
 }
 
@@ -62,12 +66,9 @@ pub enum NoRoom {
 #[derive(Debug, Default)]
 pub struct RecordRoom(Mutex<Uses>);
 
+/// What is used, by the parts of shares.
 #[derive(Debug, Default)]
-struct Uses {
-    all: Use,
-    guards: HashMap<u64, Use>,
-    shares: HashMap<Share, Use>,
-}
+struct Uses(HashMap<(Option<u64>, Option<u64>), Use>);
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Use {
@@ -78,22 +79,17 @@ struct Use {
 impl RecordRoom {
     /// How many bytes are kept and taken.
     pub fn bytes(&self) -> u64 {
-        self.uses().all.bytes
+        let [all, ..] = self.uses().of(Share::default());
+        all.bytes
     }
 
     /// Counts a record that becomes another.
     pub fn count(&self, before: &RecordState, after: &RecordState) {
-        let [(old_share, old), (share, new)] = [before, after].map(use_of);
-        if (old_share, old) != (share, new) {
+        let (old, new) = (use_of(before), use_of(after));
+        if old != new {
             let mut uses = self.uses();
-            uses.change(share, |used| {
-                used.bytes += new.bytes;
-                used.unfinished += new.unfinished;
-            });
-            uses.change(old_share, |used| {
-                used.bytes -= old.bytes;
-                used.unfinished -= old.unfinished;
-            });
+            uses.change(new, u64::wrapping_add);
+            uses.change(old, u64::wrapping_sub);
         }
     }
 
@@ -106,15 +102,16 @@ impl RecordRoom {
     ) -> Result<TakenRoom, NoRoom> {
         let bytes = bytes.min(limits.bytes / LARGEST_PART).max(1);
         let mut uses = self.uses();
-        let [of_guard, own] = uses.of(share);
+        let [_, of_guard, own] = uses.of(share);
         if own.unfinished >= limits.unknown.saturating_sub(of_guard.unfinished) {
             return Err(NoRoom::Unknown);
         }
         if !uses.fit(share, 1, bytes, limits) {
             return Err(NoRoom::Bytes);
         }
-        uses.change(share, |used| used.bytes += bytes);
-        Ok(TakenRoom { all: Arc::clone(self), share, bytes })
+        let taken = (share, Use { bytes, unfinished: 0 });
+        uses.change(taken, u64::wrapping_add);
+        Ok(TakenRoom { room: Arc::clone(self), taken })
     }
 
     /// Whether a share, or its guard, has half of what it may have.
@@ -128,34 +125,29 @@ impl RecordRoom {
 }
 
 impl Uses {
-    /// What a guard has, and a share of it.
-    fn of(&self, share: Share) -> [Use; 2] {
-        let of_guard = self.guards.get(&share.guard).copied();
-        [of_guard, self.shares.get(&share).copied()].map(Option::unwrap_or_default)
+    /// What all, a guard and a share have.
+    fn of(&self, share: Share) -> [Use; 3] {
+        share.parts().map(|part| self.0.get(&part).copied().unwrap_or_default())
     }
 
     /// Whether so many times what the share and its guard have, and some bytes more, are what they may have.
     fn fit(&self, share: Share, times: u64, more: u64, limits: RoomLimits) -> bool {
-        let [of_guard, own] = self.of(share);
-        let free = limits.bytes.saturating_sub(self.all.bytes);
-        let fits =
-            |used: Use, most: u64| used.bytes.saturating_mul(times).saturating_add(more) <= most;
-        fits(own, free) && fits(of_guard, free.saturating_mul(OF_GUARD))
+        let [all, of_guard, own] = self.of(share);
+        let free = limits.bytes.saturating_sub(all.bytes);
+        let needs = |used: Use| used.bytes.saturating_mul(times).saturating_add(more);
+        needs(own) <= free && needs(of_guard) <= free.saturating_mul(OF_GUARD)
     }
 
-    fn change(&mut self, share: Share, change: impl Fn(&mut Use)) {
-        change(&mut self.all);
-        change_of(&mut self.guards, share.guard, &change);
-        change_of(&mut self.shares, share, &change);
-    }
-}
-
-/// Changes one use, and forgets it where there is none any more.
-fn change_of<K: Hash + Eq + Copy>(uses: &mut HashMap<K, Use>, key: K, change: impl Fn(&mut Use)) {
-    let used = uses.entry(key).or_default();
-    change(used);
-    if *used == Use::default() {
-        uses.remove(&key);
+    /// Adds a use to each part of its share, or takes it away.
+    fn change(&mut self, (share, by): (Share, Use), change: impl Fn(u64, u64) -> u64) {
+        for part in share.parts() {
+            let used = self.0.entry(part).or_default();
+            used.bytes = change(used.bytes, by.bytes);
+            used.unfinished = change(used.unfinished, by.unfinished);
+            if *used == Use::default() {
+                self.0.remove(&part);
+            }
+        }
     }
 }
 
@@ -167,13 +159,12 @@ fn use_of(state: &RecordState) -> (Share, Use) {
 /// Room for one answer, until this is dropped.
 #[derive(Debug)]
 pub struct TakenRoom {
-    all: Arc<RecordRoom>,
-    share: Share,
-    bytes: u64,
+    room: Arc<RecordRoom>,
+    taken: (Share, Use),
 }
 
 impl Drop for TakenRoom {
     fn drop(&mut self) {
-        self.all.uses().change(self.share, |used| used.bytes -= self.bytes);
+        self.room.uses().change(self.taken, u64::wrapping_sub);
     }
 }
