@@ -13,7 +13,6 @@ use futures_util::stream::{Stream, StreamExt as _};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use super::backup::Backups;
 use super::problem::{Code, Problem, overloaded};
 use super::record_counts::RecordCounter;
 use crate::access::{Authenticator, QuotaPermit};
@@ -74,6 +73,28 @@ impl Api {
         for meter in authenticator.identities().iter().flat_map(|identity| identity.meters()) {
             meter.see_record(key, view);
         }
+    }
+}
+
+/// The one place of a copy, and how long a copy may have it.
+#[derive(Debug)]
+pub struct Backups {
+    place: Arc<Semaphore>,
+    pub(super) limit: Duration,
+}
+
+impl Backups {
+    /// Copies of at most so many milliseconds.
+    pub fn new(limit_ms: u64) -> Self {
+        Self { place: Arc::new(Semaphore::new(1)), limit: Duration::from_millis(limit_ms) }
+    }
+
+    pub(super) fn enter(&self) -> Result<OwnedSemaphorePermit, Problem> {
+        Arc::clone(&self.place).try_acquire_owned().map_err(|_| {
+            let detail = "Another client is reading a copy. Nothing was done.";
+            let problem = Problem::new(Code::CopyUnderWay, detail).with_retry();
+            problem.with_retry_after(Duration::from_secs(1))
+        })
     }
 }
 

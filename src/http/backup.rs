@@ -15,7 +15,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
 use futures_util::stream::{Stream, StreamExt as _, TryStreamExt as _, try_unfold};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -25,28 +25,6 @@ use super::caller::Caller;
 use super::problem::{BackupProblems, Code, Problem};
 use crate::access::Permissions;
 use keylatch_core::store::Backup;
-
-/// The one place of a copy, and how long a copy may have it.
-#[derive(Debug)]
-pub struct Backups {
-    place: Arc<Semaphore>,
-    limit: Duration,
-}
-
-impl Backups {
-    /// Copies of at most so many milliseconds.
-    pub fn new(limit_ms: u64) -> Self {
-        Self { place: Arc::new(Semaphore::new(1)), limit: Duration::from_millis(limit_ms) }
-    }
-
-    fn enter(&self) -> Result<OwnedSemaphorePermit, Problem> {
-        Arc::clone(&self.place).try_acquire_owned().map_err(|_| {
-            let detail = "Another client is reading a copy. Nothing was done.";
-            let problem = Problem::new(Code::CopyUnderWay, detail).with_retry();
-            problem.with_retry_after(Duration::from_secs(1))
-        })
-    }
-}
 
 /// Copy the store
 ///

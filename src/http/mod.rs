@@ -53,8 +53,7 @@ use keylatch_axum::gateway::Admission;
 use keylatch_client::https::{Trust, https_client};
 use keylatch_core::idempotency::IdempotencyService;
 
-pub use api::{Api, Streams};
-pub use backup::Backups;
+pub use api::{Api, Backups, Streams};
 pub use keylatch_axum::{BodyLimits, CrossOrigin, Guard, GuardAccess};
 pub use openapi::Document;
 pub use origin::{Cors, OriginPolicy};

@@ -128,7 +128,7 @@ impl TableEntry for RecordState {
     }
 
     fn count_room(&self, after: &Self, room: &RecordRoom) {
-        room.count(self, after);
+        room.count(self.room_use(), after.room_use());
     }
 
     fn is_counted(&self) -> bool {

@@ -23,7 +23,7 @@ pub use record::{
     EraseReply, OnCrash, RecordCommand, RecordReply, RecordStatus, RecordView, ResolveCommand,
     ResolveReply, Run, RunEnd, RunRenewal, StoredResponse, UnknownReason,
 };
-pub use room::{NoRoom, RecordRoom, Share, TakenRoom};
+pub use room::{NoRoom, RecordRoom, Share, TakenRoom, Use};
 pub use rules::{Record, RecordStage, RecordState, UNKNOWN_RETENTION};
 pub use run::{IdempotencyError, LateWork, OnceRun, RunRequest, RunResult};
 pub use scope::RecordScope;

@@ -15,8 +15,6 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher as _, Hash, RandomState};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-use super::RecordState;
-
 /// A run takes this part of the limit at most, so that a small limit lets some run.
 const LARGEST_PART: u64 = 16;
 /// How many times as much as it leaves free a guard may have.
@@ -70,10 +68,12 @@ pub struct RecordRoom(Mutex<Uses>);
 #[derive(Debug, Default)]
 struct Uses(HashMap<(Option<u64>, Option<u64>), Use>);
 
+/// What is used of the room.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Use {
-    bytes: u64,
-    unfinished: u64,
+pub struct Use {
+    pub(super) bytes: u64,
+    /// How many records are without a known outcome.
+    pub(super) unfinished: u64,
 }
 
 impl RecordRoom {
@@ -83,9 +83,8 @@ impl RecordRoom {
         all.bytes
     }
 
-    /// Counts a record that becomes another.
-    pub fn count(&self, before: &RecordState, after: &RecordState) {
-        let (old, new) = (use_of(before), use_of(after));
+    /// Counts a record that used `old` and uses `new`.
+    pub fn count(&self, old: (Share, Use), new: (Share, Use)) {
         if old != new {
             let mut uses = self.uses();
             uses.change(new, u64::wrapping_add);
@@ -149,11 +148,6 @@ impl Uses {
             }
         }
     }
-}
-
-fn use_of(state: &RecordState) -> (Share, Use) {
-    let share = state.record().map(|record| record.scope.share()).unwrap_or_default();
-    (share, Use { bytes: state.bytes(), unfinished: state.is_unfinished().into() })
 }
 
 /// Room for one answer, until this is dropped.

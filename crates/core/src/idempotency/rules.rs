@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::room::{Share, Use};
 use super::{
     AbandonReply, BeginCommand, BeginReply, CompleteReply, EraseReply, Fingerprint, OnCrash,
     RecordCommand, RecordReply, RecordScope, RecordStatus, RecordView, ResolveCommand,
@@ -114,10 +115,11 @@ impl RecordState {
         self.record.as_ref().map(|record| record.fencing_token)
     }
 
-    /// How many bytes it takes, with its scope and what is kept of its answer; none where there is no record.
-    pub fn bytes(&self) -> u64 {
-        let record = self.record.as_ref();
-        record.map_or(0, |record| RECORD_BYTES + record.scope.bytes() + self.kept_bytes())
+    /// What it uses of the room for records, with its scope and what is kept of its answer, and in which share.
+    pub fn room_use(&self) -> (Share, Use) {
+        let Some(record) = &self.record else { return Default::default() };
+        let bytes = RECORD_BYTES + record.scope.bytes() + self.kept_bytes();
+        (record.scope.share(), Use { bytes, unfinished: self.is_unfinished().into() })
     }
 
     /// How many bytes of its answer are kept, headers and body.
