@@ -24,7 +24,7 @@ use tower::{Layer, Service};
 use crate::response;
 use crate::submission::{PrincipalFn, Submission, check_method};
 use crate::{Guard, InvalidSetting, Problem, Records, with_resolve};
-use keylatch_core::idempotency::{IdempotencyService, OnceRun, RecordScope, Run, Share};
+use keylatch_core::idempotency::{IdempotencyService, OnCrash, OnceRun, RecordScope, Run, Share};
 use keylatch_core::store::Store;
 
 /// The fencing token of a run, for the handler to hand to what it changes.
@@ -51,8 +51,10 @@ struct LayerState {
     principal: PrincipalFn,
     answer_timeout: Option<Duration>,
     resolve_url: Option<ResolveUrlFn>,
-    /// The guard in whose shares the records count, and from which address a client comes.
-    shares: (Arc<str>, AddressFn),
+    /// The guard in whose shares the records count.
+    name: Arc<str>,
+    /// From which address a client comes.
+    address: AddressFn,
 }
 
 impl IdempotencyLayer {
@@ -69,7 +71,8 @@ impl IdempotencyLayer {
             principal: Arc::new(|_| None),
             answer_timeout: None,
             resolve_url: None,
-            shares: (Arc::default(), |_| None),
+            name: Arc::default(),
+            address: |_| None,
         }))
     }
 
@@ -114,7 +117,7 @@ impl IdempotencyLayer {
     /// of either has all the room of the store.
     #[must_use]
     pub fn with_shares(self, guard: &str, address: AddressFn) -> Self {
-        self.with(|state| state.shares = (guard.into(), address))
+        self.with(|state| (state.name, state.address) = (guard.into(), address))
     }
 
     fn with(mut self, set: impl FnOnce(&mut LayerState)) -> Self {
@@ -220,9 +223,9 @@ impl IdempotencyLayer {
         I: Service<Request, Response = Response, Error = Infallible> + Send + 'static,
         I::Future: Send + 'static,
     {
-        let LayerState { service, guard, principal, answer_timeout, resolve_url, shares } =
+        let LayerState { service, guard, principal, answer_timeout, resolve_url, name, address } =
             &*self.0;
-        let address = shares.1(&request);
+        let address = address(&request);
         let submission = Submission::read(guard, principal, request).await;
         let (request, mut ask, prefers_wait) = match submission {
             Ok(Submission::Keyed { request, ask, prefers_wait }) => (request, ask, prefers_wait),
@@ -233,8 +236,8 @@ impl IdempotencyLayer {
             Err(problem) => return problem.with_retry().into_response(),
         };
         let share = match ask.scope.principal() {
-            "" => Share::of(&shares.0, address),
-            principal => Share::of(&shares.0, principal),
+            "" => Share::of(name, address),
+            principal => Share::of(name, principal),
         };
         ask.scope = ask.scope.in_share(share);
         let (key, scope) = (ask.key, ask.scope.clone());
@@ -252,16 +255,22 @@ impl IdempotencyLayer {
         };
         let (wait, on_crash) = (ask.wait, ask.on_crash);
         let response = match service.once(ask, work).await {
-            Ok(OnceRun::Ran { answer, kept }) => response::with_expiry(answer, kept),
-            Ok(OnceRun::Found(view)) => response::repeat_response(view),
-            Ok(OnceRun::Reused(view)) => response::reused_key_response(&view),
-            Ok(OnceRun::Interrupted) => response::interrupted_run_response(on_crash),
+            Ok(run) => response_of(run, on_crash),
             Err(error) => Problem::from(error).with_retry().into_response(),
         };
         let url = resolve_url.as_ref().filter(|_| scope.leads_to(&key));
         let leads_back = || url.map(|url| url(&scope));
         let response = with_resolve(response, leads_back);
         if prefers_wait { response::with_applied_wait(response, wait) } else { response }
+    }
+}
+
+fn response_of(run: OnceRun<Response>, on_crash: OnCrash) -> Response {
+    match run {
+        OnceRun::Ran { answer, kept } => response::with_expiry(answer, kept),
+        OnceRun::Found(view) => response::repeat_response(view),
+        OnceRun::Reused(view) => response::reused_key_response(&view),
+        OnceRun::Interrupted => response::interrupted_run_response(on_crash),
     }
 }
 
