@@ -129,13 +129,7 @@ impl App {
         let requests = request_layer(&config, &metrics, &authenticator, &audit);
         let extras = Extras { guards: &config.guard, sandbox: config.serves_sandbox() };
         let router = http::router(api, extras, &config.cors, &requests)?;
-        let ends = EndReporter::new(
-            &*store,
-            Arc::clone(&metrics),
-            past_grants,
-            audit,
-            authenticator.clone(),
-        );
+        let ends = EndReporter::start(&*store, &metrics, past_grants, audit, &authenticator);
         Ok(Self {
             tls: tls_files(&config)?.map(Arc::new),
             config,
@@ -143,7 +137,7 @@ impl App {
             locks,
             records,
             authenticator,
-            _ends: AbortOnDropHandle::new(tokio::spawn(ends.follow())),
+            _ends: ends,
             metrics,
             closing,
             opening: None,

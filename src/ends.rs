@@ -13,6 +13,7 @@ use keylatch_core::lock::{EndCause, GrantEnd, LockName, Owner};
 use keylatch_core::store::{Hint, Hints, Store, Topic};
 use keylatch_wire::millis;
 use serde::Serialize;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::access::Authenticator;
 use crate::audit::AuditLog;
@@ -41,19 +42,21 @@ struct ExpiryLine<'a> {
 }
 
 impl EndReporter {
-    /// A reporter of the ends in `store` from now on.
-    pub(crate) fn new(
+    /// Reports the ends in `store` from now on, until the store or the handle is dropped.
+    pub(crate) fn start(
         store: &dyn Store,
-        metrics: Arc<Metrics>,
+        metrics: &Arc<Metrics>,
         past_grants: Arc<PastGrants>,
         audit: Option<Arc<AuditLog>>,
-        authenticator: Option<Arc<Authenticator>>,
-    ) -> Self {
-        Self { hints: store.subscribe(Topic::Ends), metrics, past_grants, audit, authenticator }
+        authenticator: &Option<Arc<Authenticator>>,
+    ) -> AbortOnDropHandle<()> {
+        let hints = store.subscribe(Topic::Ends);
+        let (metrics, authenticator) = (Arc::clone(metrics), authenticator.clone());
+        let reporter = Self { hints, metrics, past_grants, audit, authenticator };
+        AbortOnDropHandle::new(tokio::spawn(reporter.follow()))
     }
 
-    /// Reports until the store is dropped.
-    pub(crate) async fn follow(mut self) {
+    async fn follow(mut self) {
         while let Some(hint) = self.hints.next().await {
             match hint {
                 Hint::Ended(name, end) => self.report(&name, end),
