@@ -13,7 +13,7 @@ use keylatch_testkit::{Dice, Process, soon};
 use tempfile::NamedTempFile;
 use tokio::sync::{Mutex, watch};
 
-use super::LEASE;
+use super::{LEASE, UPSTREAM_TIMEOUT};
 use crate::KEYLATCH;
 
 /// Instances of keylatch over one store, some of which may just be dead.
@@ -80,7 +80,9 @@ impl Fleet {
         for (path, on_crash) in [("/orders", "unknown"), ("/mails", "rerun")] {
             let lease = LEASE.as_millis();
             let guard = format!("[[guard]]\npath = \"{path}\"\nupstream = \"{upstream}\"");
-            writeln!(config, "{guard}\non_crash = \"{on_crash}\"\nlease_ms = {lease}")
+            let times =
+                format!("lease_ms = {lease}\ntimeout_ms = {}", UPSTREAM_TIMEOUT.as_millis());
+            writeln!(config, "{guard}\non_crash = \"{on_crash}\"\n{times}")
                 .expect("the file takes it");
         }
         let (processes, addresses) = Default::default();

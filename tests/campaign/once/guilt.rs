@@ -64,7 +64,7 @@ fn judge(
 
 fn ran(fencing_token: u64) -> Run {
     let answer = Some((201, body(fencing_token)));
-    Run { fencing_token, stale: false, effect: Some(body(fencing_token)), answer }
+    Run { fencing_token, effect: Some(body(fencing_token)), answer, ..Run::default() }
 }
 
 fn body(fencing_token: u64) -> String {

@@ -2,52 +2,63 @@
 //!
 //! Goal: the judge learns what really happened from a server that the campaign never kills.
 //!
-//! Method: the upstream enters each request before it does anything for it. It compares the fencing
-//! token and performs the effect under one lock, so no stale run has an effect. `mod.rs` shows that
-//! the ledger finds double runs: `check_reports_double_runs_of_a_forgetful_store`.
+//! Method: this binary runs itself as the upstream, so that busy clients never delay a response. The upstream enters each
+//! request before it does anything for it. It compares the fencing token and performs the effect under one lock, so no
+//! stale run has an effect. It passes its steps by requests to the campaign. `mod.rs` shows that the ledger finds double
+//! runs: `check_reports_double_runs_of_a_forgetful_store`.
 
 use std::collections::BTreeMap;
+use std::env;
 use std::future::pending;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::Instant;
 
-use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
 use futures_util::stream;
+use reqwest::Client;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::net::TcpListener;
+use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::key::{Key, Kind};
 use super::steps::Steps;
+use super::{LEASE, UPSTREAM_TIMEOUT};
 
-/// What slow work takes: more than a lease, so that it is done only if the lease is renewed.
-const SLOW: Duration = Duration::from_millis(1500);
+/// The variable that makes this binary an upstream: where it passes its steps.
+const STEPS_AT: &str = "KEYLATCH_TEST_STEPS_AT";
 
-/// The upstream behind the guards, and its own book of what it did.
+/// The upstream behind the guards, and its own book of what it did: a process.
 #[derive(Debug)]
 pub(super) struct Ledger {
     pub(super) address: SocketAddr,
-    book: Arc<Book>,
-    _guard: DropGuard,
+    http: Client,
+    _process: Child,
+    _passing: DropGuard,
 }
 
 #[derive(Debug)]
 struct Book {
-    steps: Arc<Steps>,
+    http: Client,
+    steps_at: String,
     runs: Mutex<BTreeMap<u64, Vec<Run>>>,
     in_hand: watch::Sender<usize>,
 }
 
 /// A request that arrived, in the order of arrival.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Run {
     pub(super) fencing_token: u64,
     /// A later run under the key was here before it, so it was refused.
@@ -56,21 +67,32 @@ pub(super) struct Run {
     pub(super) effect: Option<String>,
     /// What it answered, if it came so far.
     pub(super) answer: Option<(u16, String)>,
+    /// It took so long that the guard may have stopped waiting for it.
+    pub(super) late: bool,
 }
 
 impl Ledger {
     pub(super) async fn open(steps: Arc<Steps>) -> Self {
-        let (runs, in_hand) = Default::default();
-        let book = Arc::new(Book { steps, runs, in_hand });
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let [listener, passing] =
+            [(); 2].map(|()| StdListener::bind("127.0.0.1:0").expect("a free port"));
         let address = listener.local_addr().expect("an address");
-        let router = Router::new().fallback(run).with_state(Arc::clone(&book));
+        let steps_at = format!("http://{}", passing.local_addr().expect("an address"));
+        let pass = move || {
+            let steps = Arc::clone(&steps);
+            async move { steps.pass().await }
+        };
         let ending = CancellationToken::new();
-        let serving = ending.clone().run_until_cancelled_owned(async move {
-            axum::serve(listener, router).await.expect("it serves");
-        });
-        tokio::spawn(serving);
-        Self { address, book, _guard: ending.drop_guard() }
+        let serving = serve(passing, Router::new().fallback(pass));
+        tokio::spawn(ending.clone().run_until_cancelled_owned(serving));
+        let process = Command::new(env::current_exe().expect("this binary"))
+            .args(["--exact", "once::ledger::upstream_of_a_campaign", "--nocapture"])
+            .env(STEPS_AT, steps_at)
+            .stdin(OwnedFd::from(listener))
+            .stdout(Stdio::null())
+            .kill_on_drop(true)
+            .spawn();
+        let (http, _process) = (client(), process.expect("the upstream starts"));
+        Self { address, http, _process, _passing: ending.drop_guard() }
     }
 
     pub(super) fn url(&self) -> String {
@@ -78,15 +100,48 @@ impl Ledger {
     }
 
     /// What arrived under a key.
-    pub(super) fn runs(&self, key: Key) -> Vec<Run> {
-        self.book.runs().get(&key.number).cloned().unwrap_or_default()
+    pub(super) async fn runs(&self, key: Key) -> Vec<Run> {
+        let runs = self.ask(&format!("runs/{}", key.number)).await;
+        runs.json().await.expect("a list of runs")
     }
 
     /// Waits until nothing is being done.
     pub(super) async fn rests(&self) {
-        let mut in_hand = self.book.in_hand.subscribe();
-        in_hand.wait_for(|in_hand| *in_hand == 0).await.expect("it serves");
+        self.ask("rests").await;
     }
+
+    async fn ask(&self, path: &str) -> reqwest::Response {
+        let answer = self.http.get(format!("{}/{path}", self.url())).send().await;
+        answer.expect("the upstream runs")
+    }
+}
+
+/// The process of a [`Ledger`], which listens on its standard input. Nothing where no campaign started it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn upstream_of_a_campaign() {
+    let Ok(steps_at) = env::var(STEPS_AT) else { return };
+    let socket = io::stdin().as_fd().try_clone_to_owned().expect("a socket");
+    let (http, (runs, in_hand)) = (client(), Default::default());
+    let book = Arc::new(Book { http, steps_at, runs, in_hand });
+    let runs = async |State(book): State<Arc<Book>>, Path(key): Path<u64>| {
+        Json(book.runs().get(&key).cloned().unwrap_or_default())
+    };
+    let rests = async |State(book): State<Arc<Book>>| {
+        let mut in_hand = book.in_hand.subscribe();
+        drop(in_hand.wait_for(|in_hand| *in_hand == 0).await.expect("it serves"));
+    };
+    let router = Router::new().route("/runs/{key}", get(runs)).route("/rests", get(rests));
+    serve(StdListener::from(socket), router.fallback(run).with_state(book)).await;
+}
+
+async fn serve(listener: StdListener, router: Router) {
+    listener.set_nonblocking(true).expect("a socket");
+    let listener = TcpListener::from_std(listener).expect("a socket");
+    axum::serve(listener, router).await.expect("it serves");
+}
+
+fn client() -> Client {
+    Client::builder().no_proxy().build().expect("a client")
 }
 
 impl Book {
@@ -100,6 +155,11 @@ impl Book {
         let runs = runs.entry(key.number).or_default();
         runs.push(Run { fencing_token, ..Run::default() });
         runs.len() - 1
+    }
+
+    /// One more step of the campaign.
+    async fn pass(&self) {
+        self.http.post(&self.steps_at).send().await.expect("the campaign runs");
     }
 
     fn write(&self, key: Key, place: usize, write: impl FnOnce(&mut Run)) {
@@ -131,8 +191,8 @@ async fn run(State(book): State<Arc<Book>>, headers: HeaderMap, _body: Bytes) ->
     let fencing_token = text("idempotency-fence")
         .map_or(0, |fencing_token| fencing_token.parse().expect("a fence"));
     let place = book.arrive(key, fencing_token);
-    let _in_hand = InHand::new(&book.in_hand);
-    book.steps.pass().await;
+    let _in_hand = InHand::new(&book, key, place);
+    book.pass().await;
     let kind = if place == 0 { key.kind() } else { key.kind().later() };
     let (status, body) = match kind {
         Kind::Invalid => {
@@ -143,12 +203,12 @@ async fn run(State(book): State<Arc<Book>>, headers: HeaderMap, _body: Bytes) ->
         Kind::ResetBefore => return reset(),
         Kind::Slow => {
             // Time is what a lease is about.
-            let _ = timeout(SLOW, pending::<()>()).await;
+            let _ = timeout(LEASE * 3 / 2, pending::<()>()).await;
             book.perform(key, place)
         }
         Kind::Plain | Kind::FailsAfter | Kind::ResetAfter => book.perform(key, place),
     };
-    book.steps.pass().await;
+    book.pass().await;
     match kind {
         Kind::ResetAfter => return reset(),
         Kind::FailsAfter => return StatusCode::INTERNAL_SERVER_ERROR.into_response(),
@@ -164,17 +224,24 @@ fn reset() -> Response {
 }
 
 /// Counts a request for as long as something is done for it.
-struct InHand<'a>(&'a watch::Sender<usize>);
+struct InHand<'a> {
+    book: &'a Book,
+    key: Key,
+    place: usize,
+    begun: Instant,
+}
 
 impl<'a> InHand<'a> {
-    fn new(in_hand: &'a watch::Sender<usize>) -> Self {
-        in_hand.send_modify(|in_hand| *in_hand += 1);
-        Self(in_hand)
+    fn new(book: &'a Book, key: Key, place: usize) -> Self {
+        book.in_hand.send_modify(|in_hand| *in_hand += 1);
+        Self { book, key, place, begun: Instant::now() }
     }
 }
 
 impl Drop for InHand<'_> {
     fn drop(&mut self) {
-        self.0.send_modify(|in_hand| *in_hand -= 1);
+        let late = self.begun.elapsed() > UPSTREAM_TIMEOUT / 2;
+        self.book.write(self.key, self.place, |run| run.late = late);
+        self.book.in_hand.send_modify(|in_hand| *in_hand -= 1);
     }
 }

@@ -28,6 +28,8 @@ use verdict::{Case, Tally};
 
 /// Long enough for a busy machine to renew it in time, and short enough to be waited for.
 const LEASE: Duration = Duration::from_secs(1);
+/// How long a guard waits for the upstream: with the wait for another's run, less than a client waits for its response.
+const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(8);
 /// How many keys are in hand at once.
 const AT_ONCE: usize = 100;
 /// The most steps from one kill to the next, divided by the instances: of many, each has less in hand.
@@ -90,7 +92,7 @@ async fn reach_every_step(store: &str, instances: usize) {
 /// the answers that they read with the ledger.
 async fn campaign(store: &str, instances: usize, keys: Range<u64>) -> Result<Tally, String> {
     let begun = Instant::now();
-    let steps = Arc::new(Steps::new());
+    let steps = Arc::new(Steps::default());
     let ledger = Arc::new(Ledger::open(Arc::clone(&steps)).await);
     let fleet = Arc::new(match instances {
         0 => Fleet::none(ledger.address),
@@ -160,15 +162,15 @@ async fn kill(
 /// Asks once more after the last restart, and judges it all. Then resolves an unknown outcome by
 /// the ledger: from then on, the work was done once.
 async fn settle(ledger: &Ledger, shopper: &Shopper, mut history: History) -> Result<Tally, String> {
-    let runs = || ledger.runs(shopper.key);
     shopper.audit(&mut history).await;
-    let tally = Case { key: shopper.key, runs: &runs(), history: &history }.judge()?;
+    let runs = ledger.runs(shopper.key).await;
+    let tally = Case { key: shopper.key, runs: &runs, history: &history }.judge()?;
     if tally.unknown == 0 {
         return Ok(tally);
     }
-    let effect = runs().into_iter().rev().find_map(|run| run.effect);
+    let effect = runs.into_iter().rev().find_map(|run| run.effect);
     let told = shopper.resolve(effect.as_deref()).await;
-    let answer = runs().pop().and_then(|run| run.answer);
+    let answer = ledger.runs(shopper.key).await.pop().and_then(|run| run.answer);
     // What had not come as far as the upstream may fail there now.
     let fails = effect.is_none() && told.is_unknown() && shopper.key.kind().is_doubtful();
     let expected = effect.map(|effect| (201, effect)).or(answer);

@@ -201,6 +201,6 @@ impl Shopper {
         let request = self.http.post(format!("http://{address}{}", self.key.path()));
         let request = request.header("Idempotency-Key", self.key.name());
         let request = request.json(&json!({"number": self.key.number}));
-        if dice.below(2) == 0 { request.header("Prefer", "wait=10") } else { request }
+        if dice.below(2) == 0 { request.header("Prefer", "wait=5") } else { request }
     }
 }

@@ -93,12 +93,13 @@ impl Case<'_> {
     /// The answer is one that this key may have, and says what was done.
     fn answer(&self, told: &ReadAnswer) -> Result<(), String> {
         let kind = self.key.kind();
+        let late = self.runs.iter().any(|run| run.late);
         let may_be = match (told.status, told.code.as_deref()) {
             (409, Some("request-in-progress")) | (503, Some(_)) => true,
-            (409, Some("outcome-unknown")) => !self.key.is_rerun() || kind.is_doubtful(),
+            (409, Some("outcome-unknown")) => !self.key.is_rerun() || kind.is_doubtful() || late,
             (500, None) => matches!(kind, Kind::FailsBefore | Kind::FailsAfter),
             (504, Some("outcome-unknown")) => {
-                matches!(kind, Kind::ResetBefore | Kind::ResetAfter)
+                matches!(kind, Kind::ResetBefore | Kind::ResetAfter) || late
             }
             (429, None) => kind == Kind::Busy,
             (201 | 422 | 409, None) => self.run_of(told).is_some(),
