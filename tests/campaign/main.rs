@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod kills;
+mod lateness;
 mod leavers;
 mod locks;
 mod once;

@@ -8,6 +8,7 @@ mod ways;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use keylatch::app::{App, bind};
 use keylatch::config::Config;
@@ -20,6 +21,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::lateness::Lateness;
 use ways::{Leaver, Way};
 
 /// How many clients come in all.
@@ -33,8 +35,8 @@ const WAVE: u64 = 500;
 const LOCKS: u64 = 5;
 /// A lease that a leaver left behind would outlast the test.
 const TTL_MS: u64 = 3_600_000;
-/// How long the next client waits: a queue entry without a waiter lasts longer than this.
-const NEXT_WAITS_MS: u64 = 2000;
+/// How long the next client waits at most, beyond what the machine is late: a queue entry without a waiter lasts longer.
+const NEXT_WAITS: Duration = Duration::from_secs(2);
 /// How many connections the client of the test may keep.
 const OWN_CONNECTIONS: u64 = 8;
 /// The lock that the test holds while they wait for it.
@@ -198,8 +200,12 @@ impl Scene {
 
 /// Asserts that the next client gets the lock before an abandoned queue entry could expire.
 async fn is_free(api: &Api, lock: &str, wave: u64) {
-    let next = api.create(lock, &json!({"wait_ms": NEXT_WAITS_MS})).await;
+    let lateness = Lateness::watch();
+    let next = api.create(lock, &json!({"wait_ms": 60_000})).await;
     assert_eq!(next.status, 201, "{lock} after wave {wave}: {next:?}");
+    let (waited, most) = (next.json["waited_ms"].as_u64(), NEXT_WAITS + lateness.of_request());
+    let is_soon = waited.is_some_and(|waited| Duration::from_millis(waited) < most);
+    assert!(is_soon, "{lock} after wave {wave}, later than {most:?}: {next:?}");
     // A step of one that left may still be under way, and then what withdraws it is behind it.
     is_seen(api, lock, |look| look.json["waiting"] == 0).await;
     assert_eq!(api.release(lock, &next.token()).await.status, 204);

@@ -25,6 +25,6 @@ pub(super) fn micros(time: Duration) -> Micros {
 }
 
 /// Lets time pass: it is what leases are about.
-pub(super) async fn pass(time: Duration) {
+pub(in super::super) async fn pass(time: Duration) {
     let _ = timeout(time, pending::<()>()).await;
 }

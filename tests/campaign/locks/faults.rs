@@ -259,10 +259,10 @@ impl Deployment {
     }
 
     async fn set_clock_there_and_back(&self, time: Duration) -> FaultEffect {
-        let ahead = self.set_clock(Some(time * 2)).await?;
+        let ahead = self.set_clock(Some(time * 2)).await;
         pass(time / 2).await;
-        let back = self.set_clock(None).await?;
-        Ok(format!("{ahead}; {back}"))
+        let back = self.set_clock(None).await;
+        Ok(format!("{}; {}", ahead?, back?))
     }
 
     /// Sets the clock further forward, or to what it was, and looks at it.

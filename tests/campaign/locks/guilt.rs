@@ -228,10 +228,8 @@ fn innocent() -> History {
         ],
         writes: vec![write(1, 10, 20_000), write(3, 20, 220_000)],
         taken: vec![taken(1, 10), taken(3, 20)],
-        faults: Vec::new(),
         healings: vec![LivenessBound { lock: 0, at: 150_000, within: 1_000_000 }],
-        promotions: Vec::new(),
-        counts_by_news: false,
+        ..History::default()
     }
 }
 

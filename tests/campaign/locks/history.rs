@@ -37,6 +37,8 @@ pub(super) struct History {
     pub(super) promotions: Vec<Promotion>,
     /// The store tells no time, so each instance counts a lease from when it heard of it.
     pub(super) counts_by_news: bool,
+    /// How much longer than usual a request or the news of a change may have taken on this machine.
+    pub(super) late: Micros,
 }
 
 /// Between these two moments a node became master, or a master restarted. It may have forgotten
@@ -327,7 +329,7 @@ impl History {
     /// Whether a master may have forgotten something in a span, or an instance may not have heard yet
     /// that there is another.
     pub(super) fn may_have_forgotten(&self, from: Micros, to: Micros) -> bool {
-        self.promotions.iter().any(|one| one.from <= to && from <= one.to + HEARD)
+        self.promotions.iter().any(|one| one.from <= to && from <= one.to + HEARD + self.late)
     }
 
     /// Whether the clock of a store was set in a span, or was wrong in it.
@@ -341,12 +343,13 @@ impl History {
     pub(super) fn may_lack_news(&self, from: Micros, to: Micros) -> bool {
         let keeps_back = |fault: &Fault| !fault.kind.starts_with("clients: ");
         let mut faults = self.faults.iter().filter(|fault| keeps_back(fault));
-        self.counts_by_news && faults.any(|fault| fault.from <= to && from <= fault.to + HEARD)
+        self.counts_by_news
+            && faults.any(|fault| fault.from <= to && from <= fault.to + HEARD + self.late)
     }
 
     /// By how much a lease ends late although nothing keeps news back.
     pub(super) fn news_take(&self) -> Micros {
-        if self.counts_by_news { NEWS } else { 0 }
+        if self.counts_by_news { NEWS + self.late } else { 0 }
     }
 
     /// Whether two requests of one token waited for the lock at once, did not get it, and ended after `since`.

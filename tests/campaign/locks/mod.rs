@@ -34,8 +34,10 @@ use keylatch_testkit::{Dice, scaled, seed, soon};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::lateness::Lateness;
 use client::{Client, Request};
-use clock::{micros, now, pass};
+pub(super) use clock::pass;
+use clock::{micros, now};
 use faults::{Kind, OUTSIDE_OF_PROMISES};
 use history::{Ask, Event, Fault, History, LivenessBound, LockAnswer, Micros};
 use masters::Masters;
@@ -58,9 +60,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const GRACE: Duration = Duration::from_secs(3);
 /// How long a node of Redlock is given, of the shortest TTL: if the machine is later than that, any
 /// step may fail.
-const NODE_TIME: Micros = 20_000;
-/// How often a machine that is late is late in one request.
-const HOPS: u64 = 16;
+const NODE_TIME: Duration = Duration::from_millis(20);
 
 /// For how long clients work.
 fn time() -> Duration {
@@ -248,7 +248,7 @@ async fn breaks_exclusion(store: Store, faults: &[Kind]) {
             }
         }
     };
-    timeout(Duration::from_secs(60), broken).await.expect("two are certain at once");
+    timeout(Duration::from_secs(600), broken).await.expect("two are certain at once");
 }
 
 /// Whether a store of this tier promised what was violated.
@@ -278,19 +278,14 @@ impl Plan {
     }
 }
 
-/// By how much the busy machine is late at most until `ending`: keylatch has no part in that time.
-async fn lateness(ending: CancellationToken) -> Micros {
-    let (pause, mut most) = (Duration::from_millis(5), 0);
-    while !ending.is_cancelled() {
-        let begun = now();
-        pass(pause).await;
-        most = most.max(now() - begun - micros(pause));
-    }
-    most
-}
-
 /// Acquires a lock until an answer names its holder, and releases it.
-async fn probe(client: Client, lock: usize, ttl: u64, mut dice: Dice) -> Vec<Event> {
+async fn probe(
+    client: Client,
+    lock: usize,
+    ttl: u64,
+    mut dice: Dice,
+    lateness: &Lateness,
+) -> Vec<Event> {
     let (token, until) = (client.number(), now() + micros(PATIENCE));
     let request = Request::acquire(&[lock], token, ttl, 20_000).patient();
     let mut events = Vec::new();
@@ -299,7 +294,7 @@ async fn probe(client: Client, lock: usize, ttl: u64, mut dice: Dice) -> Vec<Eve
         let told = &answered[0].told;
         let said = !(told.is_ambiguous() || *told == LockAnswer::NotExecuted);
         events.extend(answered);
-        if said || now() > until {
+        if said || now() > until + micros(lateness.of_request()) {
             break;
         }
         pass(Duration::from_millis(dice.below(100))).await;
@@ -318,6 +313,7 @@ struct Campaign {
     numbers: Arc<AtomicU64>,
     dice: Dice,
     history: History,
+    lateness: Lateness,
     /// When the last fault was over that may have left places in lines.
     places_left: Micros,
 }
@@ -328,7 +324,8 @@ impl Campaign {
         let masters = Masters::among(&place.nodes);
         let (resource, numbers) = (Resource::start().await, Arc::new(AtomicU64::new(1)));
         let (dice, history, places_left) = (Dice(seed), History::default(), 0);
-        Self { plan, place, masters, resource, numbers, dice, history, places_left }
+        let lateness = Lateness::watch();
+        Self { plan, place, masters, resource, numbers, dice, history, lateness, places_left }
     }
 
     /// Lets clients work while things fail; then heals everything, has all clients vanish, and asks
@@ -369,26 +366,24 @@ impl Campaign {
     /// Asks for every lock, which has to be had in time.
     async fn heal(&mut self) {
         let at = now();
-        let probing = CancellationToken::new();
-        let late = tokio::spawn(lateness(probing.clone()));
+        let lateness = Lateness::watch();
         let client = Client::new(&self.place.addresses(), &self.numbers);
         let probes = TTLS.iter().enumerate().map(|(lock, ttl)| {
             let (client, dice) = (client.clone(), Dice(self.dice.below(u64::MAX)));
-            probe(client, lock, *ttl, dice)
+            probe(client, lock, *ttl, dice, &lateness)
         });
         let probed = join_all(probes.collect::<Vec<_>>()).await;
         self.history.events.extend(probed.into_iter().flatten());
-        probing.cancel();
-        let late = late.await.expect("a figure");
         for (lock, ttl) in TTLS.iter().enumerate() {
             let mut places = (self.places_left + micros(PLACE)).saturating_sub(at);
             if self.history.has_shared_place(lock, at.saturating_sub(micros(PLACE))) {
                 places = places.max(micros(PLACE + LOOK));
             }
-            let within = match late {
-                NODE_TIME.. if self.plan.store.is_redlock() => micros(PATIENCE),
-                _ => (ttl * 1000).max(places) + micros(GRACE) + late * HOPS,
+            let within = match self.plan.store.is_redlock() && lateness.most() >= NODE_TIME {
+                true => micros(PATIENCE),
+                false => (ttl * 1000).max(places) + micros(GRACE),
             };
+            let within = within + micros(lateness.of_request());
             self.history.healings.push(LivenessBound { lock, at, within });
         }
     }
@@ -399,7 +394,8 @@ impl Campaign {
         promotions.extend(self.history.promotions_by_faults());
         let (taken, counts_by_news) =
             (self.resource.taken().await, self.plan.store.counts_by_news());
-        History { taken, promotions, counts_by_news, ..self.history.clone() }
+        let late = micros(self.lateness.of_request());
+        History { taken, promotions, counts_by_news, late, ..self.history.clone() }
     }
 
     async fn worker(&mut self, ending: &CancellationToken) -> Worker {

@@ -19,16 +19,14 @@ use reqwest::Method;
 use tempfile::TempDir;
 use tokio::time::timeout;
 
+use super::clock::pass;
 use super::faults::{FaultEffect, Kind};
 use super::members::Members;
-use super::nodes::Nodes;
+use super::nodes::{Nodes, WHOLE};
 use crate::KEYLATCH;
 
 /// How long an instance waits for its store's answer, in ms.
 const STORE_TIMEOUT: &str = "700";
-
-/// How long an instance may take until it has its store again.
-const READY: Duration = Duration::from_secs(18);
 
 const SNAPSHOTS: [&str; 3] = ["--save", "1", "1"];
 const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
@@ -276,14 +274,18 @@ impl Deployment {
         for instance in &self.instances {
             let api = Api::at(instance.process.address);
             let mut last = None;
-            let ready = async || {
-                let answer = Answer::try_of(api.request(Method::GET, "/readyz")).await;
-                let is_ready = answer.as_ref().is_ok_and(|answer| answer.status == 200);
-                last = Some(answer);
-                is_ready.then_some(())
+            let ready = async {
+                loop {
+                    let answer = Answer::try_of(api.request(Method::GET, "/readyz")).await;
+                    if answer.as_ref().is_ok_and(|answer| answer.status == 200) {
+                        return;
+                    }
+                    last = Some(answer);
+                    pass(Duration::from_millis(10)).await;
+                }
             };
-            let ready = timeout(READY, eventually(ready)).await;
-            assert!(ready.is_ok(), "not ready again after {READY:?}: {last:?}");
+            let ready = timeout(WHOLE, ready).await;
+            assert!(ready.is_ok(), "not ready again after {WHOLE:?}: {last:?}");
         }
     }
 
@@ -291,7 +293,7 @@ impl Deployment {
     pub(super) async fn replace(&mut self, number: usize, after: Duration) -> [u32; 2] {
         let old = self.instances[number].process.id();
         self.instances[number].process.signal("-KILL");
-        super::clock::pass(after).await;
+        pass(after).await;
         let Instance { url, clock, .. } = &self.instances[number];
         let process = self.start(url, clock).await;
         let instance = &mut self.instances[number];

@@ -119,7 +119,7 @@ impl Shopper {
     /// Resolves an unknown outcome by what was done, and asks again.
     pub(super) async fn resolve(&self, effect: Option<&str>) -> ReadAnswer {
         let (record, _) = self.willing(|record| self.http.get(record), "").await;
-        let fencing_token = record.json["fencing_token"].as_u64();
+        let fencing_token = &record.json["fencing_token"];
         let outcome = match effect.map(serde_json::from_str::<Value>) {
             Some(json) => {
                 let answer = json!({"status": 201, "json": json.expect("an effect is JSON")});
