@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -29,6 +30,8 @@ enum Mode {
     LoseEnds,
     Refuse,
     Stall,
+    HoldRequests,
+    HoldAnswers,
     Delay(Duration),
 }
 
@@ -102,6 +105,16 @@ impl Proxy {
         self.mode.send_replace(Mode::Stall);
     }
 
+    /// Holds back requests, which arrive when this is over. Answers are forwarded.
+    pub fn hold_requests(&self) {
+        self.mode.send_replace(Mode::HoldRequests);
+    }
+
+    /// Forwards requests, and holds back the answers to them until this is over.
+    pub fn hold_answers(&self) {
+        self.mode.send_replace(Mode::HoldAnswers);
+    }
+
     /// Forwards everything so much later, in both directions.
     pub fn delay(&self, by: Duration) {
         self.mode.send_replace(Mode::Delay(by));
@@ -145,7 +158,7 @@ impl Connection {
                 _ => {}
             }
             tokio::select! {
-                read = self.client.read(&mut from_client) => match read {
+                read = self.client.read(&mut from_client), if mode != Mode::HoldRequests => match read {
                     Ok(bytes) if bytes > 0 => {
                         self.delay().await;
                         if self.server.write_all(&from_client[..bytes]).await.is_err() {
@@ -154,7 +167,7 @@ impl Connection {
                     }
                     _ => return,
                 },
-                read = self.server.read(&mut from_server) => match read {
+                read = self.server.read(&mut from_server), if mode != Mode::HoldAnswers => match read {
                     Ok(bytes) if bytes > 0 => {
                         self.delay().await;
                         if !self.answer(&from_server[..bytes]).await {
@@ -163,8 +176,10 @@ impl Connection {
                     }
                     _ => return,
                 },
-                changed = self.mode.changed() => if changed.is_err() {
-                    return;
+                changed = self.mode.changed() => match changed {
+                    Ok(()) if self.has_held(mode) => self.note(),
+                    Ok(()) => {}
+                    Err(_) => return,
                 },
             }
         }
@@ -180,11 +195,21 @@ impl Connection {
                 // Whether it arrives or not, the connection is at its end.
                 let _ = self.client.write_all(&answer[..answer.len().saturating_sub(10)]).await;
             }
-            Mode::Forward | Mode::Delay(_) | Mode::Stall => {
+            _ => {
                 return self.client.write_all(answer).await.is_ok();
             }
         }
         false
+    }
+
+    /// Whether something was held back on one side.
+    fn has_held(&self, mode: Mode) -> bool {
+        let held = match mode {
+            Mode::HoldRequests => &self.client,
+            Mode::HoldAnswers => &self.server,
+            _ => return false,
+        };
+        held.peek(&mut [0]).now_or_never().is_some_and(|held| held.is_ok_and(|bytes| bytes > 0))
     }
 
     /// Waits until the mode changes.

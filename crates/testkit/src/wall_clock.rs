@@ -1,4 +1,4 @@
-//! A wall clock that a test can set, for the processes that are started with it.
+//! A wall clock that a test can set, and a disk that it can slow down, for the processes that are started with it.
 //!
 //! A store or an instance meets a clock that jumps, while the machine and the test keep their own time. The
 //! shim `wall_clock.c` adds an offset from a shared file to the wall clock of a process and leaves its
@@ -31,15 +31,14 @@ impl WallClock {
         // Some servers run as another user.
         let all_may_read = Permissions::from_mode(0o755);
         std::fs::set_permissions(directory, all_may_read).expect("a directory of the test's");
-        let clock = Self { shim, ahead: directory.join("clock") };
-        clock.set(Duration::ZERO);
-        Ok(clock)
+        Ok(Self { shim, ahead: directory.join("clock") }.another("clock"))
     }
 
     /// Another clock, of processes that are not to have this one.
     pub fn another(&self, name: &str) -> Self {
         let clock = Self { shim: self.shim.clone(), ahead: self.ahead.with_file_name(name) };
         clock.set(Duration::ZERO);
+        clock.delay_syncs(Duration::ZERO);
         clock
     }
 
@@ -63,17 +62,26 @@ impl WallClock {
 
     /// Sets the clock so many microseconds ahead, or back.
     pub fn set_micros(&self, micros: i64) {
+        self.write(0, micros);
+    }
+
+    /// Lets each sync to disk take so much longer.
+    pub fn delay_syncs(&self, by: Duration) {
+        self.write(1, i64::try_from(by.as_micros()).expect("a short time"));
+    }
+
+    fn write(&self, place: u64, micros: i64) {
         // In place, since the processes have the file mapped.
         let mut file = OpenOptions::new();
         let file = file.write(true).create(true).truncate(false).open(&self.ahead);
         let file = file.expect("the clock's file");
-        FileExt::write_all_at(&file, &micros.to_ne_bytes(), 0).expect("room");
+        FileExt::write_all_at(&file, &micros.to_ne_bytes(), place * 8).expect("room");
     }
 
     /// How far ahead it was set.
     pub fn ahead(&self) -> Duration {
         let bytes = std::fs::read(&self.ahead).expect("the clock's file");
-        let micros = i64::from_ne_bytes(bytes.try_into().expect("a number"));
+        let micros = i64::from_ne_bytes(*bytes.first_chunk().expect("a number"));
         Duration::from_micros(micros.unsigned_abs())
     }
 

@@ -51,6 +51,7 @@ fn told_of_one(request: &Request, answer: &Answer) -> Option<LockAnswer> {
         (Ask::Renew { .. }, 200, _) => lease().map(LockAnswer::Renewed),
         (Ask::Release, 204, _) => Some(LockAnswer::Released),
         (Ask::Look, 200, _) => shown(json).map(LockAnswer::Shown),
+        (Ask::Recall, 200, _) => expired(json).map(LockAnswer::Expired),
         (Ask::Break { .. }, 200, _) => {
             let ends_in = micros(Duration::from_millis(json["ends_in_ms"].as_u64()?));
             Some(LockAnswer::Broke { ends_in })
@@ -137,6 +138,11 @@ fn refused(json: &Value) -> Option<Holding> {
 /// Who holds the lock at which a client looked.
 fn shown(json: &Value) -> Option<Holding> {
     if json["holders"].is_array() { together(json) } else { alone(json) }
+}
+
+/// The grants in a history that ended by themselves.
+fn expired(json: &Value) -> Option<Vec<Holder>> {
+    json["ends"].as_array()?.iter().filter(|end| end["how"] == "expired").map(holder).collect()
 }
 
 fn alone(json: &Value) -> Option<Holding> {

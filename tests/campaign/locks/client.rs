@@ -106,7 +106,7 @@ impl Request {
             }
             Ask::Renew { .. } => (Method::PUT, Some(json!({"ttl_ms": ttl}))),
             Ask::Release => (Method::DELETE, None),
-            Ask::Look => (Method::GET, None),
+            Ask::Look | Ask::Recall => (Method::GET, None),
             Ask::Break { fencing_token, at_once } => {
                 let mut body =
                     json!({"reason": "the campaign breaks leases", "fencing_token": fencing_token});
@@ -123,6 +123,7 @@ impl Request {
         let names: Vec<_> = self.locks.iter().map(|lock| lock_name(*lock as u64)).collect();
         match (&names[..], self.ask) {
             ([name], Ask::Break { .. }) => (format!("/v1/locks/{name}/break"), body),
+            ([name], Ask::Recall) => (format!("/v1/locks/{name}/history"), body),
             ([name], _) => (format!("/v1/locks/{name}"), body),
             (_, Ask::Release) => (format!("/v1/locks?name={}", names.join("&name=")), body),
             _ => {
@@ -167,7 +168,7 @@ impl Client {
         let (path, body) = request.path_and_body(body);
         let http = self.http.request(method, format!("http://{address}{path}"));
         let http = match request.ask {
-            Ask::Look | Ask::Break { .. } => http,
+            Ask::Look | Ask::Recall | Ask::Break { .. } => http,
             _ => http.header("Lock-Token", format!("campaign-token-{:020}", request.token)),
         };
         match body {

@@ -6,9 +6,9 @@
 //! era have one fencing token. A reader that may have been granted the lock once more in the same era proves
 //! nothing, so it is left out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::history::{Ask, Event, Grant, GrantKey, LockAnswer, Micros};
+use super::history::{Ask, Event, Grant, GrantKey, Holder, LockAnswer, Micros};
 use super::mode::Mode;
 use super::verdict::{Case, Invariant, Violation};
 
@@ -42,7 +42,54 @@ impl Case<'_> {
                 found.push(Violation { faults, by_forgetting, ..wrong });
             }
         }
+        found.extend(self.recorded_otherwise());
         found
+    }
+
+    /// What was released while it lasted is in no history as a lease that ended by itself.
+    fn recorded_otherwise(&self) -> Vec<Violation> {
+        let released = self.released_in_time();
+        let mut found = Vec::new();
+        for event in &self.history.events {
+            let LockAnswer::Expired(expired) = &event.told else { continue };
+            let key = |one: &Holder| GrantKey {
+                lock: event.lock,
+                fencing_token: one.share.fencing_token,
+                token: one.token,
+            };
+            if let Some(from) = expired.iter().filter_map(|one| released.get(&key(one))).min() {
+                let what = "released, and recorded as expired";
+                let wrong = self.event(Invariant::Released, event, what);
+                let by_forgetting = self.history.may_have_forgotten(*from, event.read);
+                found.push(Violation { by_forgetting, ..wrong });
+            }
+        }
+        found
+    }
+
+    /// The grants of which a client read that they are released before any lease of theirs that it read of was over.
+    fn released_in_time(&self) -> BTreeMap<GrantKey, Micros> {
+        let doubtful: BTreeSet<_> = self
+            .history
+            .events
+            .iter()
+            .filter_map(|event| event.told.is_ambiguous().then_some((event.lock, event.token)))
+            .collect();
+        let mut released = BTreeMap::new();
+        for event in &self.history.events {
+            let is_sure = !doubtful.contains(&(event.lock, event.token));
+            if event.told != LockAnswer::Released || !is_sure {
+                continue;
+            }
+            for key in self.grants_of(event.lock, event.token) {
+                let told = self.grants[&key].told.iter().map(|&place| &self.history.events[place]);
+                let ends = told.filter_map(|told| Some(told.sent + told.told.lease()?.valid_for));
+                if self.ended_with(&key, event) && ends.min() > Some(event.read) {
+                    released.insert(key, event.read);
+                }
+            }
+        }
+        released
     }
 
     /// A lease that was broken is neither renewed nor valid for longer, and none is reported as one that no

@@ -127,7 +127,7 @@ fn denials(history: &History, spans: &[Span]) -> Vec<Violation> {
 fn denies(event: &Event, span: &Span) -> bool {
     let is_own = event.token == span.key.token;
     match &event.told {
-        LockAnswer::NotHeld => is_own || event.ask == Ask::Look,
+        LockAnswer::NotHeld => true,
         LockAnswer::Mismatch => is_own,
         // A token that holds the lock is granted nothing new.
         LockAnswer::Granted(_) => is_own && span.share.mode == Mode::Shared,
@@ -160,7 +160,8 @@ fn violation(history: &History, span: &Span, at: Micros, what: String) -> Violat
 
 /// All the spans in which holders could be certain. A span begins when a holder reads an answer. It
 /// ends when the validity in the answer does, counted from the sending, or earlier: when the holder
-/// sends a release, where a renewal may have moved the end, or when a client breaks the lease at once.
+/// sends a release, where a renewal may have moved the end, or when a client breaks the lease at once. Where one process
+/// judges all leases, what is renewed was held since it was granted.
 fn spans(history: &History, grants: &BTreeMap<GrantKey, Grant>) -> Vec<Span> {
     let ends = Ends::of(history);
     let mut spans = Vec::new();
@@ -172,7 +173,10 @@ fn spans(history: &History, grants: &BTreeMap<GrantKey, Grant>) -> Vec<Span> {
             let to = to.min(event.sent + lease.valid_for);
             if event.read < to {
                 let (share, sent) = (grant.share, grant.sent);
-                spans.push(Span { key, share, sent, from: event.read, to });
+                // A reader may have got the lock again in the same era.
+                let is_held_since = history.has_one_judge && share.mode != Mode::Shared;
+                let from = if is_held_since { grant.read } else { event.read };
+                spans.push(Span { key, share, sent, from, to });
             }
         }
     }
@@ -196,7 +200,7 @@ impl<'a> Ends<'a> {
             let all = match event.ask {
                 Ask::Release | Ask::Renew { .. } => ends.own.entry((event.lock, event.token)),
                 Ask::Break { fencing_token, .. } => ends.breaks.entry((event.lock, fencing_token)),
-                Ask::Acquire { .. } | Ask::Look => continue,
+                Ask::Acquire { .. } | Ask::Look | Ask::Recall => continue,
             };
             all.or_default().push(event);
         }
@@ -220,6 +224,6 @@ fn ended_by(event: &Event, end: &Event) -> Option<Micros> {
         Ask::Release | Ask::Break { at_once: true, .. } => Some(end.sent),
         // The margin that the service takes off as well.
         Ask::Renew { ttl } => Some(latest + (ttl - ttl / 100).saturating_sub(2000)),
-        Ask::Acquire { .. } | Ask::Look | Ask::Break { at_once: false, .. } => None,
+        _ => None,
     }
 }

@@ -16,11 +16,13 @@ use tokio::time::timeout;
 use super::client::lock_name;
 use super::clock::pass;
 use super::nodes::End;
-use super::place::{Deployment, fact};
+use super::place::{Deployment, Instance, fact};
 use super::worker::TTLS;
 
 /// More than the longest TTL, and than an instance believes what it knew of the masters.
 pub(super) const LONG: Duration = Duration::from_millis(2800);
+/// Less than keylatch waits for one call of a store (5 s).
+const ALMOST_A_CALL: Duration = Duration::from_millis(4700);
 /// How long a process that may be stopped has for an answer.
 pub(super) const SILENCE: Duration = Duration::from_millis(50);
 
@@ -33,14 +35,22 @@ pub(super) enum Kind {
     CutClients,
     StallClients,
     LoseAnswersToClients,
+    HoldRequestsOfClients,
+    HoldAnswersToClients,
+    SlowSyncs,
     KillStore,
     KillMost,
+    KillFollowers,
     StopStore,
     StopStoreLong,
     CutStore,
     StallStore,
     DelayStore,
     LoseAnswersOfStore,
+    HoldRequestsToStore,
+    HoldAnswersOfStore,
+    StallStoreLong,
+    CutInTurn,
     ScriptFlush,
     FlushAll,
     ClockAhead,
@@ -75,6 +85,9 @@ impl Kind {
             Self::CutClients => "clients: connections cut",
             Self::StallClients => "clients: connections stalled",
             Self::LoseAnswersToClients => "clients: request forwarded, answer dropped",
+            Self::HoldRequestsOfClients => "clients: requests held back",
+            Self::HoldAnswersToClients => "clients: answers held back",
+            Self::SlowSyncs => "keylatch: syncs take longer",
             Self::KillStore => "store: kill -9, restart",
             Self::KillMost => "store: most nodes killed at once, restart",
             Self::StopStore => "store: SIGSTOP for less than the TTL",
@@ -83,6 +96,17 @@ impl Kind {
             Self::StallStore => "store: connections stalled",
             Self::DelayStore => "store: delayed",
             Self::LoseAnswersOfStore => "store: request forwarded, answer dropped",
+            Self::KillFollowers => {
+                "store: all nodes but the leading one killed, restart after the longest TTL"
+            }
+            Self::HoldRequestsToStore => "store: requests held back",
+            Self::HoldAnswersOfStore => "store: answers held back",
+            Self::StallStoreLong => {
+                "store: connections stalled for almost as long as a call may take"
+            }
+            Self::CutInTurn => {
+                "store: one minority of nodes cut off from all instances after the other"
+            }
             Self::ScriptFlush => "store: SCRIPT FLUSH",
             Self::FlushAll => FLUSH_ALL,
             Self::ClockAhead => CLOCK_AHEAD,
@@ -114,6 +138,8 @@ impl Kind {
             K::CutClients
                 | K::StallClients
                 | K::LoseAnswersToClients
+                | K::HoldRequestsOfClients
+                | K::HoldAnswersToClients
                 | K::ScriptFlush
                 | K::FlushAll
                 | K::ClockAhead
@@ -121,6 +147,46 @@ impl Kind {
                 | K::StoreClock
         )
     }
+
+    /// Whether it lasts until it is ended, so that another can come beside it.
+    pub(super) fn lasts(self) -> bool {
+        self.is_of_clients() || self.is_of_links() || self == Self::StopInstanceLong
+    }
+
+    fn is_of_clients(self) -> bool {
+        use Kind as K;
+        matches!(
+            self,
+            K::CutClients
+                | K::StallClients
+                | K::LoseAnswersToClients
+                | K::HoldRequestsOfClients
+                | K::HoldAnswersToClients
+        )
+    }
+
+    /// Whether it disturbs what instances and the nodes of their store say to each other.
+    fn is_of_links(self) -> bool {
+        use Kind as K;
+        matches!(
+            self,
+            K::CutStore
+                | K::StallStore
+                | K::DelayStore
+                | K::LoseAnswersOfStore
+                | K::HoldRequestsToStore
+                | K::HoldAnswersOfStore
+        )
+    }
+}
+
+/// A fault of connections or instances that lasts until it is ended.
+#[derive(Debug)]
+pub(super) struct LastingFault {
+    pub(super) kind: Kind,
+    instances: Vec<usize>,
+    /// What the proxies had disturbed before.
+    before: u64,
 }
 
 const NOTHING: &str = "there was nothing to flush";
@@ -145,9 +211,12 @@ impl Deployment {
                 Ok(format!("process {old} ended by a signal, now {new}"))
             }
             Kind::StopInstance => self.stop_instance(instance, short(dice)).await,
+            Kind::SlowSyncs => self.slow_syncs(instance, some_time + LONG / 4).await,
             Kind::StopInstanceLong => self.stop_instance(instance, LONG).await,
             Kind::KillStore => self.kill_node(dice).await,
             Kind::KillMost => self.kill_most().await,
+            Kind::CutInTurn => self.cut_in_turn(some_time).await,
+            Kind::StallStoreLong => self.disturb(Kind::StallStore, ALMOST_A_CALL, dice).await,
             Kind::StopStore => stop_node(self.any_node(dice), short(dice)).await,
             Kind::StopStoreLong => stop_node(self.any_node(dice), LONG).await,
             Kind::ScriptFlush => flush(self.any_node(dice), "number_of_cached_scripts").await,
@@ -166,8 +235,83 @@ impl Deployment {
             Kind::StopSentinel => self.nodes.stop_sentinel(dice.below(3)).await,
             Kind::MoveSlots => self.move_slots(some_time, dice).await,
             Kind::InstanceClock => self.instances[instance].set_clock(hours(dice)),
-            _ => self.disturb(kind, instance, some_time, dice).await,
+            _ => self.disturb(kind, some_time, dice).await,
         }
+    }
+
+    /// Begins a fault of one instance or of all, which lasts until [`Self::end`].
+    pub(super) fn begin(&self, kind: Kind, dice: &mut Dice) -> LastingFault {
+        let (all, one) = (dice.below(3) == 0, dice.below(self.instances.len() as u64) as usize);
+        let instances = (0..self.instances.len()).filter(|place| all || *place == one).collect();
+        let delay = Duration::from_millis(10 + dice.below(200));
+        let mut fault = LastingFault { kind, instances, before: 0 };
+        fault.before = self.disturbed_by(&fault);
+        for proxy in self.proxies(&fault) {
+            match kind {
+                Kind::StallClients | Kind::StallStore => proxy.stall(),
+                Kind::LoseAnswersToClients | Kind::LoseAnswersOfStore => proxy.lose_answers(),
+                Kind::HoldRequestsOfClients | Kind::HoldRequestsToStore => proxy.hold_requests(),
+                Kind::HoldAnswersToClients | Kind::HoldAnswersOfStore => proxy.hold_answers(),
+                Kind::DelayStore => proxy.delay(delay),
+                _ => proxy.refuse(),
+            }
+        }
+        self.signal(&fault, "-STOP");
+        fault
+    }
+
+    pub(super) fn end(&self, fault: &LastingFault) -> FaultEffect {
+        for proxy in self.proxies(fault) {
+            proxy.forward();
+        }
+        self.signal(fault, "-CONT");
+        match self.disturbed_by(fault) - fault.before {
+            _ if fault.kind == Kind::StopInstanceLong => Ok(format!("{:?}", fault.instances)),
+            0 => Err("nothing came by meanwhile".to_owned()),
+            disturbed => Ok(format!("{disturbed} times")),
+        }
+    }
+
+    fn proxies(&self, fault: &LastingFault) -> impl Iterator<Item = &Proxy> {
+        let LastingFault { kind, ref instances, .. } = *fault;
+        instances.iter().flat_map(move |place| {
+            let Instance { front, links, .. } = &self.instances[*place];
+            let front = kind.is_of_clients().then_some(front);
+            front.into_iter().chain(links.iter().filter(move |_| kind.is_of_links()))
+        })
+    }
+
+    fn disturbed_by(&self, fault: &LastingFault) -> u64 {
+        self.proxies(fault).map(Proxy::disturbed).sum()
+    }
+
+    fn signal(&self, fault: &LastingFault, signal: &str) {
+        for place in fault.instances.iter().filter(|_| fault.kind == Kind::StopInstanceLong) {
+            self.instances[*place].process.signal(signal);
+        }
+    }
+
+    /// Cuts nodes off from all instances, two at a time, each pair at once after the one before.
+    async fn cut_in_turn(&self, time: Duration) -> FaultEffect {
+        let count = self.nodes.addresses().len();
+        let links = |node: usize| self.instances.iter().map(move |one| &one.links[node % count]);
+        for first in (0..2 * count).step_by(2) {
+            links(first).chain(links(first + 1)).for_each(Proxy::refuse);
+            pass(time / 2).await;
+            links(first).chain(links(first + 1)).for_each(Proxy::forward);
+        }
+        Ok(format!("{count} pairs"))
+    }
+
+    /// Lets each sync to disk take longer, for a time in which several begin.
+    async fn slow_syncs(&self, instance: usize, by: Duration) -> FaultEffect {
+        let clock = self.instances[instance].clock.as_ref().map_err(String::clone)?;
+        clock.delay_syncs(by);
+        pass(by * 2).await;
+        clock.delay_syncs(Duration::ZERO);
+        let process = self.instances[instance].process.id();
+        let seen = format!("{by:?} each in process {process}");
+        if clock.is_that_of(process) { Ok(seen) } else { Err(seen) }
     }
 
     async fn fail_over(&mut self, end: End, time: Duration, dice: &mut Dice) -> FaultEffect {
@@ -181,42 +325,10 @@ impl Deployment {
         self.nodes.move_slots([one, other].map(lock_name), dice.below(1 << 32), time).await
     }
 
-    /// Disturbs connections, of one instance or of all.
-    async fn disturb(
-        &self,
-        kind: Kind,
-        instance: usize,
-        time: Duration,
-        dice: &mut Dice,
-    ) -> FaultEffect {
-        let all = dice.below(3) == 0;
-        let chosen = self.instances.iter().enumerate();
-        let chosen = chosen.filter(|(place, _)| all || *place == instance);
-        let of_clients =
-            matches!(kind, Kind::CutClients | Kind::StallClients | Kind::LoseAnswersToClients);
-        let proxies: Vec<&Proxy> = chosen
-            .flat_map(
-                |(_, one)| if of_clients { vec![&one.front] } else { one.links.iter().collect() },
-            )
-            .collect();
-        let count = || proxies.iter().map(|proxy| proxy.disturbed()).sum::<u64>();
-        let before = count();
-        for proxy in &proxies {
-            match kind {
-                Kind::StallClients | Kind::StallStore => proxy.stall(),
-                Kind::LoseAnswersToClients | Kind::LoseAnswersOfStore => proxy.lose_answers(),
-                Kind::DelayStore => proxy.delay(Duration::from_millis(10 + dice.below(200))),
-                _ => proxy.refuse(),
-            }
-        }
+    async fn disturb(&self, kind: Kind, time: Duration, dice: &mut Dice) -> FaultEffect {
+        let fault = self.begin(kind, dice);
         pass(time).await;
-        for proxy in &proxies {
-            proxy.forward();
-        }
-        match count() - before {
-            0 => Err("nothing came by meanwhile".to_owned()),
-            disturbed => Ok(format!("{disturbed} times")),
-        }
+        self.end(&fault)
     }
 
     async fn stop_instance(&self, instance: usize, time: Duration) -> FaultEffect {

@@ -15,7 +15,7 @@ const ACQUIRE: Ask = Ask::Acquire { waits: false };
 /// What is done to an innocent history.
 type Change = fn(&mut History);
 
-const INNOCENT: [(&str, Change); 9] = [
+const INNOCENT: [(&str, Change); 10] = [
     ("a grant when the one before has just ended", |history| {
         history.events[1].ask = Ask::Look;
         history.events[1].told = LockAnswer::Unknown;
@@ -50,6 +50,11 @@ const INNOCENT: [(&str, Change); 9] = [
     ("another grant of a token whose lease is over", |history| {
         history.events.push(granted(9, 3, [900_000, 910_000], 30));
     }),
+    ("a history with a lease that its client let expire", |history| {
+        let expired = vec![Holder { share: alone(20), number: 3, token: 3 }];
+        let told = LockAnswer::Expired(expired);
+        history.events.push(event(9, 0, Ask::Recall, [750_000, 760_000], told));
+    }),
     ("a fence that was seen at the same time", |history| {
         history.events.push(look([205_000, 215_000], 20, 3));
     }),
@@ -63,13 +68,22 @@ const INNOCENT: [(&str, Change); 9] = [
     }),
 ];
 
-const GUILTY: [(Invariant, &str, Change); 24] = [
+const GUILTY: [(Invariant, &str, Change); 28] = [
     (Exclusive, "two at once", |history| history.events[1].told = LockAnswer::NotExecuted),
     (Exclusive, "the same token twice at once", |history| {
         history.events.push(granted(9, 3, [230_000, 240_000], 30));
     }),
     (Exclusive, "free while certain", |history| {
         history.events.push(event(9, 0, Ask::Look, [230_000, 240_000], LockAnswer::NotHeld));
+    }),
+    (Exclusive, "free to one that renews while another is certain", |history| {
+        let ask = Ask::Renew { ttl: 500_000 };
+        history.events.push(event(9, 9, ask, [230_000, 240_000], LockAnswer::NotHeld));
+    }),
+    (Exclusive, "free before it was renewed", |history| {
+        history.has_one_judge = true;
+        history.events.push(event(9, 0, Ask::Look, [750_000, 760_000], LockAnswer::NotHeld));
+        history.events.push(renewed(10, 3, [690_000, 800_000], 20));
     }),
     (Exclusive, "another's while certain", |history| {
         history.events.push(look([230_000, 240_000], 21, 77));
@@ -105,6 +119,11 @@ const GUILTY: [(Invariant, &str, Change); 24] = [
     (Released, "shown after its release", |history| {
         history.events.push(look([150_000, 160_000], 10, 1));
     }),
+    (Released, "recorded as expired after its release", |history| {
+        let expired = vec![Holder { share: alone(10), number: 1, token: 1 }];
+        let told = LockAnswer::Expired(expired);
+        history.events.push(event(9, 0, Ask::Recall, [150_000, 160_000], told));
+    }),
     (Released, "renewed after its release", |history| {
         history.events.push(renewed(9, 1, [150_000, 160_000], 10));
     }),
@@ -122,6 +141,12 @@ const GUILTY: [(Invariant, &str, Change); 24] = [
         history.events.push(renewed(9, 3, [230_000, 240_000], 21));
     }),
     (Live, "not had in time", |history| history.healings[0].within = 30_000),
+    (Live, "not refused in time", |history| {
+        let told = LockAnswer::Held(Holding { holders: Vec::new(), count: 1 });
+        history.events.push(event(9, 9, ACQUIRE, [230_000, 290_000], told));
+        let bound = LivenessBound { lock: 0, refused: Some(9), at: 230_000, within: 50_000 };
+        history.healings.push(bound);
+    }),
     (Honest, "held by a refused request", |history| {
         history.events.push(event(9, 9, ACQUIRE, [230_000, 240_000], LockAnswer::NotExecuted));
         history.events.push(look([250_000, 260_000], 20, 9));
@@ -228,7 +253,7 @@ fn innocent() -> History {
         ],
         writes: vec![write(1, 10, 20_000), write(3, 20, 220_000)],
         taken: vec![taken(1, 10), taken(3, 20)],
-        healings: vec![LivenessBound { lock: 0, at: 150_000, within: 1_000_000 }],
+        healings: vec![LivenessBound { lock: 0, refused: None, at: 150_000, within: 1_000_000 }],
         ..History::default()
     }
 }

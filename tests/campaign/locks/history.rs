@@ -37,6 +37,8 @@ pub(super) struct History {
     pub(super) promotions: Vec<Promotion>,
     /// The store tells no time, so each instance counts a lease from when it heard of it.
     pub(super) counts_by_news: bool,
+    /// One process judges all leases, by one clock.
+    pub(super) has_one_judge: bool,
     /// How much longer than usual a request or the news of a change may have taken on this machine.
     pub(super) late: Micros,
 }
@@ -75,6 +77,8 @@ pub(super) enum Ask {
     },
     Release,
     Look,
+    /// How earlier grants ended.
+    Recall,
     /// Ends the leases with this fencing token: at once, or when they end by themselves.
     Break {
         fencing_token: u64,
@@ -95,6 +99,8 @@ pub(super) enum LockAnswer {
     /// 409; without a holder when the lock is free for the first in the queue.
     Held(Holding),
     Shown(Holding),
+    /// Those of the earlier grants that were neither released nor broken.
+    Expired(Vec<Holder>),
     NotHeld,
     Mismatch,
     /// A request for several locks did nothing, because of another of them.
@@ -174,6 +180,8 @@ pub(super) struct Fault {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LivenessBound {
     pub(super) lock: usize,
+    /// The lock is held, and this token of another client is refused within the time.
+    pub(super) refused: Option<u64>,
     pub(super) at: Micros,
     pub(super) within: Micros,
 }
@@ -222,6 +230,7 @@ impl LockAnswer {
             Self::Released => "released",
             Self::Held(_) => "held",
             Self::Shown(_) => "shown",
+            Self::Expired(_) => "expired before",
             Self::NotHeld => "not held",
             Self::Mismatch => "mismatch",
             Self::Refused => "refused for another lock",
@@ -243,6 +252,7 @@ impl Ask {
             Self::Renew { .. } => "renew",
             Self::Release => "release",
             Self::Look => "look",
+            Self::Recall => "history",
             Self::Break { at_once: false, .. } => "break",
             Self::Break { at_once: true, .. } => "break at once",
         }

@@ -130,6 +130,18 @@ impl Members {
         self.seen(these, silent)
     }
 
+    /// Kills all but the leading server. Before that they stop, so that it has in its log what nobody has agreed to.
+    async fn kill_followers(&mut self, time: Duration) -> FaultEffect {
+        let leader = self.leader().await;
+        let all = 0..self.addresses().len();
+        let others: Vec<_> = all.filter(|one| *one != leader).collect();
+        for one in &others {
+            self.signal(*one, "-STOP");
+        }
+        pass(SILENCE * 4).await;
+        self.kill(&others, time).await
+    }
+
     async fn stop(&self, one: usize, time: Duration) -> FaultEffect {
         self.signal(one, "-STOP");
         let silent = self.is_silent(one).await;
@@ -167,7 +179,7 @@ impl Deployment {
         let any = dice.below(count as u64) as usize;
         let is_of_leader = matches!(kind, K::KillLeader | K::StopLeader | K::CutLeader);
         if is_of_leader
-            || matches!(kind, K::KillMost | K::Promote | K::PromoteBehind)
+            || matches!(kind, K::KillMost | K::KillFollowers | K::Promote | K::PromoteBehind)
             || matches!(kind, K::ExpireSession | K::ClockThereAndBack)
         {
             members.are_whole().await;
@@ -175,6 +187,7 @@ impl Deployment {
         Some(match kind {
             K::KillStore => members.kill(&[any], time / 2).await,
             K::KillMost => members.kill(&[any, (any + 1) % count], time).await,
+            K::KillFollowers => members.kill_followers(LONG + time).await,
             K::StopStore => members.stop(any, short(dice)).await,
             K::StopStoreLong => members.stop(any, LONG).await,
             K::KillLeader => {

@@ -25,6 +25,7 @@ mod topology;
 mod verdict;
 mod worker;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -38,7 +39,7 @@ use crate::lateness::Lateness;
 use client::{Client, Request};
 pub(super) use clock::pass;
 use clock::{micros, now};
-use faults::{Kind, OUTSIDE_OF_PROMISES};
+use faults::{FaultEffect, Kind, OUTSIDE_OF_PROMISES};
 use history::{Ask, Event, Fault, History, LivenessBound, LockAnswer, Micros};
 use masters::Masters;
 use place::{Build, Deployment, Store};
@@ -58,6 +59,10 @@ const LOOK: Duration = Duration::from_millis(1300);
 const PATIENCE: Duration = Duration::from_secs(20);
 /// What I6 gives every lock beyond its TTL.
 const GRACE: Duration = Duration::from_secs(3);
+/// The lock that a client holds after healing for longer than others wait for the refusal of it, and how long both take.
+const HELD: usize = TTLS.len();
+const HELD_FOR: Duration = Duration::from_secs(3);
+const REFUSAL: Duration = Duration::from_secs(2);
 /// How long a node of Redlock is given, of the shortest TTL: if the machine is later than that, any
 /// step may fail.
 const NODE_TIME: Duration = Duration::from_millis(20);
@@ -282,12 +287,12 @@ impl Plan {
 async fn probe(
     client: Client,
     lock: usize,
-    ttl: u64,
+    [ttl, wait]: [u64; 2],
     mut dice: Dice,
     lateness: &Lateness,
 ) -> Vec<Event> {
     let (token, until) = (client.number(), now() + micros(PATIENCE));
-    let request = Request::acquire(&[lock], token, ttl, 20_000).patient();
+    let request = Request::acquire(&[lock], token, ttl, wait).patient();
     let mut events = Vec::new();
     loop {
         let answered = client.ask(&request, &mut dice).await;
@@ -340,14 +345,15 @@ impl Campaign {
         let begun = now();
         while now() < begun + micros(self.plan.segment) {
             pass(Duration::from_millis(self.dice.below(300))).await;
-            let faults = self.plan.faults.len() as u64;
-            let kind = self.plan.faults[self.dice.below(faults) as usize];
-            let from = now();
-            let seen = self.place.strike(kind, &mut self.dice).await;
-            let to = now();
-            self.history.faults.push(Fault { kind: kind.name(), from, to, seen });
-            if kind.leaves_places() {
-                self.places_left = to;
+            let beside = self.any_fault(|kind| kind.lasts()).filter(|_| self.dice.below(3) == 0);
+            let (from, beside) = (now(), beside.map(|kind| self.place.begin(kind, &mut self.dice)));
+            if let Some(kind) = self.any_fault(|_| true) {
+                let seen = self.place.strike(kind, &mut self.dice).await;
+                self.note(kind, from, seen);
+            }
+            if let Some(beside) = beside {
+                let seen = self.place.end(&beside);
+                self.note(beside.kind, from, seen);
             }
         }
         self.place.is_well().await;
@@ -363,29 +369,86 @@ impl Campaign {
         self.heal().await;
     }
 
+    /// One of the faults of the plan that are `of` a kind, if there is one.
+    fn any_fault(&mut self, of: impl Fn(&Kind) -> bool) -> Option<Kind> {
+        let faults: Vec<_> = self.plan.faults.iter().copied().filter(of).collect();
+        let place = self.dice.below(faults.len().max(1) as u64) as usize;
+        faults.get(place).copied()
+    }
+
+    /// Writes down a fault that is over.
+    fn note(&mut self, kind: Kind, from: Micros, seen: FaultEffect) {
+        let to = now();
+        self.history.faults.push(Fault { kind: kind.name(), from, to, seen });
+        if kind.leaves_places() {
+            self.places_left = to;
+        }
+    }
+
     /// Asks for every lock, which has to be had in time.
     async fn heal(&mut self) {
         let at = now();
         let lateness = Lateness::watch();
         let client = Client::new(&self.place.addresses(), &self.numbers);
+        let mut seeds = Dice(self.dice.below(u64::MAX));
+        let refused = self.probe_refusals(&client, Dice(seeds.below(u64::MAX)), &lateness);
         let probes = TTLS.iter().enumerate().map(|(lock, ttl)| {
-            let (client, dice) = (client.clone(), Dice(self.dice.below(u64::MAX)));
-            probe(client, lock, *ttl, dice, &lateness)
+            let (client, dice) = (client.clone(), Dice(seeds.below(u64::MAX)));
+            probe(client, lock, [*ttl, 20_000], dice, &lateness)
         });
-        let probed = join_all(probes.collect::<Vec<_>>()).await;
-        self.history.events.extend(probed.into_iter().flatten());
+        let probes: Vec<_> = probes.collect();
+        let ((held_at, refused), probed) = tokio::join!(refused, join_all(probes));
+        if let Some(at) = held_at {
+            let within = micros(REFUSAL + lateness.of_request());
+            let tokens = refused.iter().filter(|event| event.sent >= at && event.ask.is_acquire());
+            let tokens: BTreeSet<_> = tokens.map(|event| event.token).collect();
+            let bound = |token| LivenessBound { lock: HELD, refused: Some(token), at, within };
+            self.history.healings.extend(tokens.into_iter().map(bound));
+        }
+        self.history.events.extend(probed.into_iter().flatten().chain(refused));
+        for lock in (0..TTLS.len()).filter(|_| self.plan.store.abilities().modes) {
+            let recalled = client.ask(&Request::new(&[lock], 0, Ask::Recall), &mut self.dice).await;
+            self.history.events.extend(recalled);
+        }
         for (lock, ttl) in TTLS.iter().enumerate() {
             let mut places = (self.places_left + micros(PLACE)).saturating_sub(at);
             if self.history.has_shared_place(lock, at.saturating_sub(micros(PLACE))) {
                 places = places.max(micros(PLACE + LOOK));
             }
-            let within = match self.plan.store.is_redlock() && lateness.most() >= NODE_TIME {
-                true => micros(PATIENCE),
-                false => (ttl * 1000).max(places) + micros(GRACE),
-            };
-            let within = within + micros(lateness.of_request());
-            self.history.healings.push(LivenessBound { lock, at, within });
+            if self.plan.store.is_redlock() && lateness.most() >= NODE_TIME {
+                continue;
+            }
+            let within = (ttl * 1000).max(places) + micros(GRACE + lateness.of_request());
+            self.history.healings.push(LivenessBound { lock, refused: None, at, within });
         }
+    }
+
+    /// Holds a lock that no other client takes, and asks each instance for it under another token. Gives since when it was
+    /// held.
+    async fn probe_refusals(
+        &self,
+        holder: &Client,
+        mut dice: Dice,
+        lateness: &Lateness,
+    ) -> (Option<Micros>, Vec<Event>) {
+        // A node of Redlock that came up lately has no vote yet.
+        if self.plan.store.is_redlock() {
+            return (None, Vec::new());
+        }
+        let token = holder.number();
+        let request = Request::acquire(&[HELD], token, micros(HELD_FOR) / 1000, 0);
+        let mut events = holder.ask(&request, &mut dice).await;
+        let held_at = events[0].told.acquired().map(|_| events[0].read);
+        let addresses = self.place.addresses();
+        let others = addresses.iter().map(|address| {
+            let (client, dice) =
+                (Client::new(&[*address], &self.numbers), Dice(dice.below(u64::MAX)));
+            probe(client, HELD, [TTLS[0], 0], dice, lateness)
+        });
+        let others: Vec<_> = others.collect();
+        events.extend(join_all(others).await.into_iter().flatten());
+        events.extend(holder.ask(&Request::new(&[HELD], token, Ask::Release), &mut dice).await);
+        (held_at, events)
     }
 
     /// All that was written down so far.
@@ -395,7 +458,9 @@ impl Campaign {
         let (taken, counts_by_news) =
             (self.resource.taken().await, self.plan.store.counts_by_news());
         let late = micros(self.lateness.of_request());
-        History { taken, promotions, counts_by_news, late, ..self.history.clone() }
+        let has_one_judge = !self.plan.store.is_shared();
+        let known = self.history.clone();
+        History { taken, promotions, counts_by_news, has_one_judge, late, ..known }
     }
 
     async fn worker(&mut self, ending: &CancellationToken) -> Worker {

@@ -32,16 +32,18 @@ const SNAPSHOTS: [&str; 3] = ["--save", "1", "1"];
 const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
 /// What is done to the instances of every store.
-const FAULTS_OF_INSTANCES: [Kind; 6] = [
+const FAULTS_OF_INSTANCES: [Kind; 8] = [
     Kind::KillInstance,
     Kind::StopInstance,
     Kind::StopInstanceLong,
     Kind::CutClients,
     Kind::StallClients,
     Kind::LoseAnswersToClients,
+    Kind::HoldRequestsOfClients,
+    Kind::HoldAnswersToClients,
 ];
 /// What is done to nodes that instances reach through proxies.
-const FAULTS_OF_NODES: [Kind; 7] = [
+const FAULTS_OF_NODES: [Kind; 10] = [
     Kind::KillStore,
     Kind::StopStore,
     Kind::StopStoreLong,
@@ -49,6 +51,9 @@ const FAULTS_OF_NODES: [Kind; 7] = [
     Kind::StallStore,
     Kind::DelayStore,
     Kind::LoseAnswersOfStore,
+    Kind::HoldRequestsToStore,
+    Kind::HoldAnswersOfStore,
+    Kind::StallStoreLong,
 ];
 
 /// What a store can do beyond exclusive locks, one at a time.
@@ -120,7 +125,7 @@ pub(super) struct Instance {
     /// The ways to the nodes of the store.
     pub(super) links: Vec<Proxy>,
     /// Its wall clock, or why it cannot be set.
-    clock: Result<WallClock, String>,
+    pub(super) clock: Result<WallClock, String>,
     url: String,
 }
 
@@ -152,25 +157,30 @@ impl Store {
         use Kind as K;
         let (instances, nodes) = (FAULTS_OF_INSTANCES, FAULTS_OF_NODES);
         match self {
-            Self::Memory | Self::Embedded => instances.to_vec(),
+            Self::Memory => instances.to_vec(),
+            Self::Embedded => [&instances[..], &[K::SlowSyncs]].concat(),
             Self::ForgetfulRedis => {
                 [&instances[..], &nodes, &[K::ScriptFlush, K::FlushAll, K::ClockAhead]].concat()
             }
-            Self::DurableRedis | Self::Redlock => {
+            Self::DurableRedis => {
                 [&instances[..], &nodes, &[K::ScriptFlush, K::ClockThereAndBack]].concat()
+            }
+            Self::Redlock => {
+                let own = [K::ScriptFlush, K::ClockThereAndBack, K::KillMost, K::CutInTurn];
+                [&instances[..], &nodes, &own].concat()
             }
             // How long a node has been up, only its clock knows.
             Self::SnapshotRedis => [&instances[..], &nodes, &[K::ScriptFlush]].concat(),
             Self::ForgetfulRedlock => {
-                [&instances[..], &nodes, &[K::ScriptFlush, K::KillMost]].concat()
+                [&instances[..], &nodes, &[K::ScriptFlush, K::KillMost, K::CutInTurn]].concat()
             }
             Self::Postgres | Self::AsyncPostgres | Self::Etcd | Self::Zookeeper => {
                 let leader = [K::KillLeader, K::StopLeader, K::CutLeader, K::InstanceClock];
                 let own: &[_] = match self {
-                    Self::Postgres => &[K::Promote],
-                    Self::AsyncPostgres => &[K::Promote, K::PromoteBehind],
-                    Self::Etcd => &[K::KillMost],
-                    _ => &[K::KillMost, K::ExpireSession, K::StoreClock],
+                    Self::Postgres => &[K::KillMost, K::Promote],
+                    Self::AsyncPostgres => &[K::KillMost, K::Promote, K::PromoteBehind],
+                    Self::Etcd => &[K::KillMost, K::KillFollowers],
+                    _ => &[K::KillMost, K::KillFollowers, K::ExpireSession, K::StoreClock],
                 };
                 [&instances[..], &nodes, &leader, own].concat()
             }
@@ -192,6 +202,8 @@ impl Store {
         match self {
             // The longest that clients take, after which a node that came up votes.
             Self::ForgetfulRedlock => &[("KEYLATCH_REDLOCK_MAX_TTL_MS", "2000")],
+            // So that a slow sync is answered.
+            Self::Embedded => &[("KEYLATCH_STORE_TIMEOUT_MS", "3000")],
             Self::CarefulSentinel => &[("KEYLATCH_REDIS_MIN_REPLICAS", "1")],
             _ => &[],
         }
@@ -222,7 +234,7 @@ impl Store {
     }
 
     /// Whether several instances can share it.
-    fn is_shared(self) -> bool {
+    pub(super) fn is_shared(self) -> bool {
         !matches!(self, Self::Memory | Self::Embedded)
     }
 
@@ -329,7 +341,8 @@ impl Deployment {
         let timeout = ("KEYLATCH_STORE_TIMEOUT_MS", STORE_TIMEOUT);
         let own = self.store.settings();
         // Of the others, some count by their instance's wall clock.
-        let is_apart = self.store.is_strict() || self.store == Store::AsyncPostgres;
+        let is_apart =
+            self.store.is_strict() || matches!(self.store, Store::AsyncPostgres | Store::Embedded);
         let clock = clock.as_ref().ok().filter(|_| is_apart);
         let environment: Vec<_> = [timeout]
             .into_iter()

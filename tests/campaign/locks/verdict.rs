@@ -46,7 +46,7 @@ impl Invariant {
             Self::Fenced => "I3 the resource takes nothing lower",
             Self::Released => "I4 released or broken, and then not held",
             Self::Gapless => "I5 renewed without a gap",
-            Self::Live => "I6 had again after healing",
+            Self::Live => "I6 had or refused again after healing",
             Self::Honest => "I7 ambiguity is reported",
         }
     }
@@ -219,8 +219,10 @@ impl Case<'_> {
         let mut found = Vec::new();
         for healing in &self.history.healings {
             let had = self.history.events.iter().any(|event| {
+                let is_refused = matches!(event.told, LockAnswer::Held(_))
+                    && healing.refused == Some(event.token);
                 event.lock == healing.lock
-                    && event.told.acquired().is_some()
+                    && (is_refused || event.told.acquired().is_some())
                     && event.sent >= healing.at
                     && event.read <= healing.at + healing.within
             });
@@ -228,7 +230,8 @@ impl Case<'_> {
                 let key = GrantKey { lock: healing.lock, fencing_token: 0, token: 0 };
                 let events = self.history.events.iter().filter(|event| event.lock == healing.lock);
                 let told: Vec<_> = events.filter(|event| event.sent >= healing.at).collect();
-                let what = format!("not had within {} us: {told:?}", healing.within);
+                let what = if healing.refused.is_some() { "refused" } else { "had" };
+                let what = format!("not {what} within {} us: {told:?}", healing.within);
                 let wrong = self.wrong(Invariant::Live, key, healing.at, &what);
                 // Nothing is healed while a master is taken for dead.
                 let until = healing.at + healing.within;

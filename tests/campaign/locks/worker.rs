@@ -59,6 +59,9 @@ impl Worker {
         while !self.ending.is_cancelled() {
             let lock = self.any_lock();
             match self.dice.below(8) {
+                0 if self.abilities.modes && self.dice.below(2) == 0 => {
+                    self.ask(Request::new(&[lock], 0, Ask::Recall)).await;
+                }
                 0 => drop(self.look(lock).await),
                 1 => self.meddle(lock).await,
                 _ => self.lock(lock).await,
