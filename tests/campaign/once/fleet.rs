@@ -3,24 +3,33 @@
 //! Goal: a shopper always finds an instance that the campaign has not killed.
 //!
 //! Method: processes end by SIGKILL. `kill` hides the address before it ends the process, and
-//! `restart` shows the new one. `Fleet::none` leads straight to the upstream, for the test of the
-//! check: `check_reports_double_runs_without_a_guard`.
+//! `restart` shows the new one. An instance reaches a store by a proxy, or has a disk whose syncs can be made slow.
+//! `Fleet::none` leads straight to the upstream, for the test of the check:
+//! `check_reports_double_runs_without_a_guard`.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use keylatch_testkit::{Dice, Process, soon};
-use tempfile::NamedTempFile;
+use keylatch_testkit::{Dice, Process, Proxy, WallClock, soon};
+use tempfile::{NamedTempFile, TempDir};
 use tokio::sync::{Mutex, watch};
 
 use super::{LEASE, UPSTREAM_TIMEOUT};
 use crate::KEYLATCH;
+use crate::locks::pass;
 
 /// Instances of keylatch over one store, some of which may just be dead.
 #[derive(Debug)]
 pub(super) struct Fleet {
+    /// The URL of the store.
     store: String,
+    /// The way to a store that is a server.
+    link: Option<Proxy>,
+    /// The disk of one that is not.
+    disk: Option<WallClock>,
     config: NamedTempFile,
+    directory: TempDir,
     processes: Mutex<Vec<Option<Process>>>,
     addresses: watch::Sender<Vec<Option<SocketAddr>>>,
 }
@@ -28,7 +37,15 @@ pub(super) struct Fleet {
 impl Fleet {
     /// So many instances over a store, which guard the upstream at a URL.
     pub(super) async fn start(store: &str, upstream: &str, instances: usize) -> Self {
-        let fleet = Self::before(store, upstream);
+        let mut fleet = Self::before(store, upstream);
+        match server_of(store) {
+            Some(server) => {
+                let link = Proxy::start(server.to_owned()).await;
+                fleet.store = store.replace(server, &link.address().to_string());
+                fleet.link = Some(link);
+            }
+            None => fleet.disk = WallClock::new(fleet.directory.path()).ok(),
+        }
         fleet.processes.lock().await.resize_with(instances, || None);
         fleet.addresses.send_replace(vec![None; instances]);
         for number in 0..instances {
@@ -60,10 +77,38 @@ impl Fleet {
     /// Starts an instance that was killed.
     pub(super) async fn restart(&self, number: usize) {
         let config = self.config.path().to_str().expect("a plain path");
-        let process = KEYLATCH.serve(&["--config", config, "--store", &self.store], &[]).await;
+        let arguments = ["--config", config, "--store", &self.store];
+        let environment: Vec<_> = self.disk.iter().flat_map(WallClock::environment).collect();
+        let process = KEYLATCH.serve(&arguments, &environment).await;
         let address = process.address;
         self.processes.lock().await[number] = Some(process);
         self.addresses.send_modify(|addresses| addresses[number] = Some(address));
+    }
+
+    /// Stops an instance, or lets it go on. Its clients wait.
+    pub(super) async fn signal(&self, number: usize, signal: &str) {
+        let processes = self.processes.lock().await;
+        processes[number].as_ref().expect("it runs").signal(signal);
+    }
+
+    /// Disturbs for a moment what is between the instances and their store.
+    pub(super) async fn disturb_store(&self, dice: &mut Dice) {
+        if let Some(link) = &self.link {
+            match dice.below(4) {
+                0 => link.lose_answers(),
+                1 => link.hold_requests(),
+                2 => link.hold_answers(),
+                _ => link.refuse(),
+            }
+            pass(Duration::from_millis(100 + dice.below(900))).await;
+            link.forward();
+        }
+        if let Some(disk) = &self.disk {
+            // A sync that begins now ends when each lease is over that was there before.
+            disk.delay_syncs(LEASE + LEASE / 6);
+            pass(LEASE / 3).await;
+            disk.delay_syncs(Duration::ZERO);
+        }
     }
 
     /// The address of some instance that is not known to be dead.
@@ -86,6 +131,13 @@ impl Fleet {
                 .expect("the file takes it");
         }
         let (processes, addresses) = Default::default();
-        Self { store: store.to_owned(), config, processes, addresses }
+        let (store, directory) = (store.to_owned(), TempDir::new().expect("a directory"));
+        Self { store, link: None, disk: None, config, directory, processes, addresses }
     }
+}
+
+/// The address of the server in the URL of a store, if there is one.
+fn server_of(store: &str) -> Option<&str> {
+    let (_, server) = store.split_once("://")?;
+    server.rsplit('@').next()?.split('/').next()
 }

@@ -51,7 +51,8 @@ fn judge(
     rerun: bool,
     change: impl FnOnce(&mut Vec<Run>, &mut Vec<ReadAnswer>),
 ) -> Result<Tally, String> {
-    let of_kind = |key: &Key| key.kind() == Kind::Plain && key.is_rerun() == rerun;
+    let of_kind =
+        |key: &Key| key.kind() == Kind::Plain && key.is_rerun() == rerun && !key.is_by_calls();
     let key = (0..).map(|number| Key { number }).find(of_kind).expect("such a key");
     let first =
         ReadAnswer { status: 201, body: body(1), kept: true, read: 1, ..ReadAnswer::default() };

@@ -48,6 +48,20 @@ impl Key {
         self.number % 3 == 2
     }
 
+    /// Whether its client calls the API, and does the work itself.
+    pub(super) fn is_by_calls(self) -> bool {
+        self.kind() == Kind::Plain && self.number % 6 == 1
+    }
+
+    /// What names the scope of its record.
+    pub(super) fn scope(self) -> String {
+        if self.is_by_calls() {
+            String::new()
+        } else {
+            format!("?method=POST&path={}", self.path())
+        }
+    }
+
     pub(super) fn path(self) -> &'static str {
         if self.is_rerun() { "/mails" } else { "/orders" }
     }

@@ -240,7 +240,7 @@ impl<'a> InHand<'a> {
 
 impl Drop for InHand<'_> {
     fn drop(&mut self) {
-        let late = self.begun.elapsed() > UPSTREAM_TIMEOUT / 2;
+        let late = self.begun.elapsed() > UPSTREAM_TIMEOUT * 3 / 4;
         self.book.write(self.key, self.place, |run| run.late = late);
         self.book.in_hand.send_modify(|in_hand| *in_hand -= 1);
     }

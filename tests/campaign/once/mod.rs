@@ -1,7 +1,8 @@
 //! Goal: no effect happens twice and no response is lost while instances are killed between any two steps.
 //!
 //! Method: many keys, submitted again and again by impatient clients, and the upstream's own ledger of
-//! effects. A store that forgets and a service without guard are seen to fail the same check.
+//! effects. Instances stop, responses of the store are lost or held back, and syncs are slow as well. A store that forgets
+//! and a service without guard are seen to fail the same check.
 
 mod fleet;
 mod guilt;
@@ -19,6 +20,7 @@ use futures_util::{StreamExt as _, stream};
 use keylatch_testkit::{Dice, PostgresServer, RedisServer, scaled, soon};
 use tokio_util::sync::CancellationToken;
 
+use crate::locks::pass;
 use fleet::Fleet;
 use key::Key;
 use ledger::Ledger;
@@ -80,7 +82,8 @@ async fn reach_every_step(store: &str, instances: usize) {
     let mut tally = Tally::default();
     for number in 0..CAMPAIGNS {
         let keys = number * keys()..(number + 1) * keys();
-        tally += campaign(store, instances, keys).await.unwrap_or_else(|guilt| panic!("{guilt}"));
+        let found = campaign(store, instances, keys).await;
+        tally += found.unwrap_or_else(|guilt| panic!("{guilt}"));
         if tally.reaches_every_step() {
             return;
         }
@@ -102,9 +105,11 @@ async fn campaign(store: &str, instances: usize, keys: Range<u64>) -> Result<Tal
     let dice = Dice(keys.start + 1);
     let killing = tokio::spawn(kill(Arc::clone(&fleet), Arc::clone(&steps), dice, ending.clone()));
     let http = reqwest::Client::builder().no_proxy().build().expect("a client");
+    // Without an instance, no API is there.
+    let keys = keys.filter(|number| instances > 0 || !Key { number: *number }.is_by_calls());
     let shoppers = keys.map(|number| {
         let (fleet, steps, http) = (Arc::clone(&fleet), Arc::clone(&steps), http.clone());
-        Shopper { key: Key { number }, fleet, steps, http }
+        Shopper { key: Key { number }, fleet, steps, http, upstream: ledger.url() }
     });
     let shopped = at_once(shoppers, async |shopper| (shopper.shop().await, shopper)).await;
     ending.cancel();
@@ -136,6 +141,10 @@ async fn kill(
         let due = steps.kill_after(dice.below(STEPS / any));
         let due = ending.run_until_cancelled(due).await.is_some() && instances > 0;
         let first = dice.below(any) as usize;
+        if due && dice.below(4) == 0 {
+            disturb(&fleet, &steps, first, &mut dice).await;
+            continue;
+        }
         let killed = match dice.below(8) {
             _ if !due => 0..instances,
             0 => 0..instances,
@@ -156,6 +165,20 @@ async fn kill(
         if !due {
             return kills;
         }
+    }
+}
+
+/// Disturbs the store, and half of the time stops an instance meanwhile until its leases are over.
+async fn disturb(fleet: &Fleet, steps: &Steps, instance: usize, dice: &mut Dice) {
+    let stops = dice.below(2) == 0;
+    if stops {
+        fleet.signal(instance, "-STOP").await;
+    }
+    steps.killed();
+    fleet.disturb_store(dice).await;
+    if stops {
+        pass(LEASE).await;
+        fleet.signal(instance, "-CONT").await;
     }
 }
 

@@ -6,6 +6,7 @@
 //! answer. It numbers what it sends and reads by the steps of the campaign, not by time. It only
 //! counts a try that broke off or that it left. `guilt.rs` tests the judge on such histories.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
@@ -13,6 +14,7 @@ use keylatch_testkit::{Answer, Dice, soon};
 use reqwest::{Client, RequestBuilder};
 use serde_json::{Value, json};
 
+use super::LEASE;
 use super::fleet::Fleet;
 use super::key::Key;
 use super::steps::Steps;
@@ -27,6 +29,8 @@ pub(super) struct Shopper {
     pub(super) fleet: Arc<Fleet>,
     pub(super) steps: Arc<Steps>,
     pub(super) http: Client,
+    /// Where the work is done.
+    pub(super) upstream: String,
 }
 
 /// The answers under one key.
@@ -61,6 +65,12 @@ enum Heard {
 }
 
 impl ReadAnswer {
+    fn of(answer: Answer) -> Self {
+        let is_problem = answer.header("content-type") == "application/problem+json";
+        let code = answer.json["code"].as_str().filter(|_| is_problem).map(str::to_owned);
+        Self { status: answer.status.as_u16(), code, body: answer.text, ..Self::default() }
+    }
+
     /// Whether every later answer is the same.
     pub(super) fn is_final(&self) -> bool {
         match (self.status, self.code.as_deref()) {
@@ -145,11 +155,11 @@ impl Shopper {
         below: &str,
     ) -> (Answer, usize) {
         let mut dice = Dice(self.key.number);
-        let (name, path) = (self.key.name(), self.key.path());
+        let name = self.key.name();
         for refused in 0..TRIES {
             let address = self.fleet.any(&mut dice).await;
             let record = format!("http://{address}/v1/idempotency/{name}{below}");
-            let url = format!("{record}?method=POST&path={path}");
+            let url = format!("{record}{}", self.key.scope());
             let answer = Answer::of(request(url)).await;
             if answer.status != 503 {
                 return (answer, refused);
@@ -172,9 +182,8 @@ impl Shopper {
         let address = self.fleet.any(&mut dice).await;
         self.steps.pass().await;
         let sent = self.steps.now();
-        let request = self.buy(&address.to_string(), &mut dice);
         let what = format!("the answer of {address} to {}", self.key.name());
-        let answer = soon(&what, Answer::try_of(request));
+        let answer = soon(&what, self.ask(address, &mut dice));
         let answer = match patience {
             None => answer.await,
             Some(patience) => tokio::select! {
@@ -184,23 +193,57 @@ impl Shopper {
         };
         self.steps.pass().await;
         let Ok(answer) = answer else { return Heard::Broken };
-        let is_problem = answer.header("content-type") == "application/problem+json";
-        let code = answer.json["code"].as_str().filter(|_| is_problem);
-        Heard::ReadAnswer(ReadAnswer {
-            sent,
-            read: self.steps.now(),
-            status: answer.status.as_u16(),
-            code: code.map(str::to_owned),
+        Heard::ReadAnswer(ReadAnswer { sent, read: self.steps.now(), ..answer })
+    }
+
+    /// Has the work done by the guard of an instance, or by calls of its API.
+    async fn ask(&self, address: SocketAddr, dice: &mut Dice) -> reqwest::Result<ReadAnswer> {
+        if self.key.is_by_calls() {
+            return self.work(address, dice).await;
+        }
+        let answer = Answer::try_of(self.buy(&address.to_string(), dice)).await?;
+        Ok(ReadAnswer {
             replayed: answer.header("idempotent-replayed") == "true",
             kept: !answer.header("idempotency-key-expires").is_empty(),
-            body: answer.text,
+            ..ReadAnswer::of(answer)
         })
+    }
+
+    /// Begins at an instance, does the work, and completes it at any other.
+    async fn work(&self, address: SocketAddr, dice: &mut Dice) -> reqwest::Result<ReadAnswer> {
+        let record = |address| format!("http://{address}/v1/idempotency/{}", self.key.name());
+        let token = format!("the-token-of-a-worker-{:020}", dice.below(u64::MAX));
+        let begin = json!({ "lease_ms": LEASE.as_millis() as u64 });
+        let begun = self.http.post(record(address)).header("Lock-Token", &token).json(&begin);
+        let begun = Answer::try_of(begun).await?;
+        match begun.status.as_u16() {
+            201 => {}
+            200 => {
+                let answer = &begun.json["answer"];
+                let body = answer["body"].as_str().unwrap_or_default().to_owned();
+                let status = answer["status"].as_u64().map_or(0, |status| status as u16);
+                let (replayed, kept) = (true, true);
+                return Ok(ReadAnswer { status, body, replayed, kept, ..ReadAnswer::default() });
+            }
+            _ => return Ok(ReadAnswer::of(begun)),
+        }
+        let work = self.http.post(&self.upstream).header("Idempotency-Key", self.key.name());
+        let work = work.header("Idempotency-Fence", begun.fencing_token());
+        let done = Answer::try_of(work).await.expect("the upstream runs");
+        let end = json!({ "status": done.status.as_u16(), "json": done.json });
+        let end = self
+            .http
+            .put(record(self.fleet.any(dice).await))
+            .header("Lock-Token", &token)
+            .json(&end);
+        let kept = Answer::try_of(end).await.is_ok_and(|ended| ended.status == 200);
+        Ok(ReadAnswer { kept, ..ReadAnswer::of(done) })
     }
 
     fn buy(&self, address: &str, dice: &mut Dice) -> RequestBuilder {
         let request = self.http.post(format!("http://{address}{}", self.key.path()));
         let request = request.header("Idempotency-Key", self.key.name());
         let request = request.json(&json!({"number": self.key.number}));
-        if dice.below(2) == 0 { request.header("Prefer", "wait=5") } else { request }
+        if dice.below(2) == 0 { request.header("Prefer", "wait=3") } else { request }
     }
 }

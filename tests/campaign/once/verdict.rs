@@ -141,7 +141,20 @@ impl Case<'_> {
             return guilty("there is no end to it");
         };
         // Where the route says so, a request may run again when its answer was read and not kept.
-        let is_over = |told: &ReadAnswer| told.is_final() && (told.kept || !self.key.is_rerun());
+        // The service frees a key whose run did nothing, also after others have read that it is unknown, because its lease
+        // was over.
+        let mut earlier = self.runs.iter().rev().skip(1);
+        let did_nothing = earlier.all(|run| matches!(run.answer, Some((429, _))));
+        let is_unavailable = |told: &ReadAnswer| told.status == 503;
+        let is_freed = did_nothing
+            && (self.runs.len() > 1
+                || self.history.left > 0
+                || self.history.told.iter().any(is_unavailable));
+        let is_over = |told: &ReadAnswer| {
+            told.is_final()
+                && (told.kept || !self.key.is_rerun())
+                && !(is_freed && told.is_unknown())
+        };
         let again = !last.replayed && !last.is_unknown();
         if again && self.history.told.iter().rev().skip(1).any(is_over) {
             return guilty("it was forgotten and done again");
