@@ -5,7 +5,6 @@
 #![warn(clippy::disallowed_methods)]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-mod kills;
 mod lateness;
 mod leavers;
 mod locks;
