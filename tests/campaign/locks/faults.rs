@@ -77,6 +77,7 @@ pub(super) enum Kind {
 pub(super) type FaultEffect = Result<String, String>;
 
 impl Kind {
+    #[expect(clippy::too_many_lines, reason = "a line for each fault")]
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::KillInstance => "keylatch: kill -9",
