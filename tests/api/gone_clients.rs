@@ -6,12 +6,7 @@
 
 use std::time::Duration;
 
-use keylatch::config::Config;
-use keylatch_testkit::raw_http2::{END_HEADERS, END_STREAM, RawHttp2, head, kind};
-use keylatch_testkit::{
-    Authority, RawConnection, Service, config, connect_tls, eventually, get_request, handshake,
-    post_head,
-};
+use keylatch_testkit::{RawConnection, Service, config, eventually, get_request, post_head};
 use reqwest::StatusCode;
 use serde_json::json;
 
@@ -190,56 +185,4 @@ async fn hundreds_of_waiters_that_close_at_once_leave_nothing() {
     eventually(alone).await;
     assert_eq!(service.release("deploy", HOLDER).await.status, 204);
     is(&service, 404).await;
-}
-
-/// A store in memory answers before the service can see that the client has gone.
-#[tokio::test]
-async fn create_whose_client_closed_at_once_is_withdrawn() {
-    let service = service().await;
-    for number in 0..100 {
-        let body = format!(r#"{{"ttl_ms":{LONG_MS}}}"#);
-        let request = post_head(&format!("/v1/locks/gone-{number}"), body.len()) + &body;
-        drop(RawConnection::sending(service.address, &request).await);
-    }
-    // Connections are accepted one after another.
-    let mut last = RawConnection::connect(service.address).await;
-    assert_eq!(last.get("/livez").await.status, 200);
-    drop(last);
-    service.reaches("keylatch_http_connections", 1).await;
-    let free = async || {
-        let list = service.get("/v1/locks?limit=1000").await.json;
-        list["locks"].as_array()?.is_empty().then_some(())
-    };
-    eventually(free).await;
-}
-
-#[tokio::test]
-async fn create_whose_stream_was_reset_at_once_is_withdrawn() {
-    let authority = Authority::default();
-    let service = Service::start_with(Config { tls: authority.serve(), ..config("memory:") }).await;
-    let connect = async || {
-        let tls = authority.client(&["h2"], None);
-        let stream = handshake(service.address, &tls).await.expect("TLS");
-        RawHttp2::begin(stream, &[]).await
-    };
-    let mut wire = connect().await;
-    let frame = |kind: u8, flags: u8, stream: u32, payload: &[u8]| {
-        let length = u32::try_from(payload.len()).expect("a length").to_be_bytes();
-        [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
-    };
-    // In one flight, as of a client that thinks better of it; more resets at once would count as a flood.
-    let gone = (0..15_u32).flat_map(|number| {
-        let (stream, path) = (1 + 2 * number, format!("/v1/locks/gone-{number}"));
-        let head = frame(kind::HEADERS, END_HEADERS, stream, &head("POST", &path, &[]));
-        let body = frame(kind::DATA, END_STREAM, stream, br#"{"ttl_ms":3600000}"#);
-        [head, body, frame(kind::RST_STREAM, 0, stream, &8_u32.to_be_bytes())].concat()
-    });
-    wire.write(&gone.collect::<Vec<_>>()).await;
-    wire.get(101, "/livez").await;
-    wire.frame(|frame| frame.stream == 101 && frame.kind == kind::HEADERS).await;
-    let mut other = connect_tls(service.address, &authority.client(&[], None)).await;
-    eventually(async || {
-        other.get("/v1/locks").await.json["locks"].as_array()?.is_empty().then_some(())
-    })
-    .await;
 }

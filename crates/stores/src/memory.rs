@@ -10,7 +10,7 @@ use tokio::task::yield_now;
 use super::ruled::{Executor, Ruled};
 use super::table::{Sweep, Table};
 use keylatch_core::idempotency::{RecordState, RecordSummary};
-use keylatch_core::lock::{FencingToken, Holding, LockCommand, LockState, SetCommand};
+use keylatch_core::lock::{FencingToken, Holding, LockState};
 use keylatch_core::store::{
     Command, EntryLimits, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError,
     StoreHealth, StoreProfile, Tier, Topic,
@@ -22,15 +22,8 @@ pub fn memory() -> Arc<dyn Store> {
 }
 
 impl Executor for Table {
-    /// An acquire lets others in first, and with them the news that its client has gone: nothing else here waits, and a
-    /// grant to that client would last for its TTL.
-    async fn run(&self, command: Command) -> Result<Reply, StoreError> {
-        use {LockCommand as L, SetCommand as S};
-        if matches!(command, Command::Lock(_, L::Acquire(_)) | Command::Set(_, S::Acquire(_))) {
-            // As a task: what is around a step may poll it more than once in a turn. It is never cancelled.
-            let _ = tokio::spawn(yield_now()).await;
-        }
-        Ok(self.step(&command))
+    fn run(&self, command: Command) -> impl Future<Output = Result<Reply, StoreError>> {
+        std::future::ready(Ok(self.step(&command)))
     }
 
     async fn list(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError> {
@@ -83,7 +76,9 @@ mod tests {
     use futures_util::FutureExt as _;
 
     use super::*;
-    use keylatch_core::lock::{AcquireCommand, Attempt, LockName, Token, TokenHash, Ttl};
+    use keylatch_core::lock::{
+        AcquireCommand, Attempt, LockCommand, LockName, Token, TokenHash, Ttl,
+    };
 
     #[tokio::test(start_paused = true)]
     async fn sweep_removes_expired_locks_and_keeps_the_rest() {
