@@ -164,7 +164,7 @@ impl MarkedClient {
         let begin = &format!(r#"{{"fingerprint":"{mark}-fingerprint"}}"#);
         let result = &format!(r#"{{"headers":{{"x-{mark}":"{mark}"}},"body":"{mark}-body"}}"#);
         self.send(201, "POST", record, holder, begin).await;
-        self.send(200, "POST", record, holder, begin).await;
+        self.send(201, "POST", record, holder, begin).await;
         self.send(409, "POST", record, stranger, begin).await;
         self.send(422, "POST", record, stranger, "").await;
         self.send(412, "PUT", record, stranger, result).await;
