@@ -6,9 +6,8 @@
 //!
 //! - **The host** of a request is one that the service goes by. A page whose name an attacker lets lead
 //!   to 127.0.0.1 (DNS rebinding) shares that name's origin with the service, and could read its answers.
-//! - **The origin** of a request that changes something, or takes a place that others need, is the service's own or
-//!   an allowed one. A page
-//!   cannot choose what a browser says in `Sec-Fetch-Site` and `Origin`; what is no browser says neither.
+//! - **The origin** of a request that changes something, or takes a place that others need, is the service's own or an
+//!   allowed one. A page cannot choose what a browser says in `Sec-Fetch-Site` and `Origin`; no other client says either.
 //! - **The media type** of a body from a page is one that the route reads, so that no form and no
 //!   `text/plain` passes for JSON: a page sends those to a foreign service without asking it first.
 //!
