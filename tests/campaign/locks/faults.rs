@@ -134,19 +134,8 @@ impl Kind {
     /// Whether an instance may lose sight of its waiters, so that their queue entries stay.
     pub(super) fn leaves_places(self) -> bool {
         use Kind as K;
-        !matches!(
-            self,
-            K::CutClients
-                | K::StallClients
-                | K::LoseAnswersToClients
-                | K::HoldRequestsOfClients
-                | K::HoldAnswersToClients
-                | K::ScriptFlush
-                | K::FlushAll
-                | K::ClockAhead
-                | K::InstanceClock
-                | K::StoreClock
-        )
+        let sets = matches!(self, K::ClockAhead | K::InstanceClock | K::StoreClock);
+        !(sets || self.is_of_clients() || matches!(self, K::ScriptFlush | K::FlushAll))
     }
 
     /// Whether it lasts until it is ended, so that another can come beside it.
@@ -304,12 +293,15 @@ impl Deployment {
         Ok(format!("{count} pairs"))
     }
 
-    /// Lets each sync to disk take longer, for a time in which several begin.
+    /// Lets a sync to disk take longer, some times, with quick ones in between.
     async fn slow_syncs(&self, instance: usize, by: Duration) -> FaultEffect {
         let clock = self.instances[instance].clock.as_ref().map_err(String::clone)?;
-        clock.delay_syncs(by);
-        pass(by * 2).await;
-        clock.delay_syncs(Duration::ZERO);
+        for _ in 0..3 {
+            clock.delay_syncs(by);
+            pass(SILENCE).await;
+            clock.delay_syncs(Duration::ZERO);
+            pass(by).await;
+        }
         let process = self.instances[instance].process.id();
         let seen = format!("{by:?} each in process {process}");
         if clock.is_that_of(process) { Ok(seen) } else { Err(seen) }

@@ -349,12 +349,14 @@ impl History {
     }
 
     /// Whether an instance may have heard late of a lease of a span, because a fault kept the news back. It then
-    /// counts the lease to a later end, where the store tells no time.
+    /// counts the lease to a later end, where the store tells no time. After a restart on disk a lease lasts anew.
     pub(super) fn may_lack_news(&self, from: Micros, to: Micros) -> bool {
-        let keeps_back = |fault: &Fault| !fault.kind.starts_with("clients: ");
-        let mut faults = self.faults.iter().filter(|fault| keeps_back(fault));
-        self.counts_by_news
-            && faults.any(|fault| fault.from <= to && from <= fault.to + HEARD + self.late)
+        let keeps_back = |fault: &&Fault| match self.has_one_judge {
+            true => fault.kind == Kind::KillInstance.name(),
+            false => self.counts_by_news && !fault.kind.starts_with("clients: "),
+        };
+        let mut faults = self.faults.iter().filter(keeps_back);
+        faults.any(|fault| fault.from <= to && from <= fault.to + HEARD + self.late)
     }
 
     /// By how much a lease ends late although nothing keeps news back.

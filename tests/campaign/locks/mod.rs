@@ -48,8 +48,9 @@ use resource::Resource;
 use verdict::{Invariant, Violation, judge};
 use worker::{TTLS, Worker};
 
-/// How many clients there are.
+/// How many clients take locks, and how many others only ask.
 const CLIENTS: u64 = 20;
+const STRANGERS: u64 = 3;
 /// How long a place in the queue outlives the instance that kept it.
 const PLACE: Duration = Duration::from_secs(4);
 /// How much longer it is there where an instance counts it from its own start, or from that of its session:
@@ -338,8 +339,9 @@ impl Campaign {
     async fn segment(&mut self) {
         let ending = CancellationToken::new();
         let mut workers = Vec::new();
-        for _ in 0..CLIENTS {
-            let worker = self.worker(&ending).await;
+        for number in 0..CLIENTS + STRANGERS {
+            let is_stranger = number >= CLIENTS;
+            let worker = Worker { is_stranger, ..self.worker(&ending).await };
             workers.push(tokio::spawn(worker.work()));
         }
         let begun = now();
@@ -391,7 +393,7 @@ impl Campaign {
         let lateness = Lateness::watch();
         let client = Client::new(&self.place.addresses(), &self.numbers);
         let mut seeds = Dice(self.dice.below(u64::MAX));
-        let refused = self.probe_refusals(&client, Dice(seeds.below(u64::MAX)), &lateness);
+        let refused = self.probe_refusals(Dice(seeds.below(u64::MAX)), &lateness);
         let probes = TTLS.iter().enumerate().map(|(lock, ttl)| {
             let (client, dice) = (client.clone(), Dice(seeds.below(u64::MAX)));
             probe(client, lock, [*ttl, 20_000], dice, &lateness)
@@ -406,7 +408,7 @@ impl Campaign {
             self.history.healings.extend(tokens.into_iter().map(bound));
         }
         self.history.events.extend(probed.into_iter().flatten().chain(refused));
-        for lock in (0..TTLS.len()).filter(|_| self.plan.store.abilities().modes) {
+        for lock in (0..=HELD).filter(|_| self.plan.store.abilities().modes) {
             let recalled = client.ask(&Request::new(&[lock], 0, Ask::Recall), &mut self.dice).await;
             self.history.events.extend(recalled);
         }
@@ -423,11 +425,10 @@ impl Campaign {
         }
     }
 
-    /// Holds a lock that no other client takes, and asks each instance for it under another token. Gives since when it was
-    /// held.
+    /// Holds a lock that no other client takes, and asks each instance for it under another token. Another instance than the
+    /// one that granted it releases it. Gives since when it was held.
     async fn probe_refusals(
         &self,
-        holder: &Client,
         mut dice: Dice,
         lateness: &Lateness,
     ) -> (Option<Micros>, Vec<Event>) {
@@ -435,19 +436,25 @@ impl Campaign {
         if self.plan.store.is_redlock() {
             return (None, Vec::new());
         }
-        let token = holder.number();
-        let request = Request::acquire(&[HELD], token, micros(HELD_FOR) / 1000, 0);
-        let mut events = holder.ask(&request, &mut dice).await;
-        let held_at = events[0].told.acquired().map(|_| events[0].read);
         let addresses = self.place.addresses();
-        let others = addresses.iter().map(|address| {
-            let (client, dice) =
-                (Client::new(&[*address], &self.numbers), Dice(dice.below(u64::MAX)));
-            probe(client, HELD, [TTLS[0], 0], dice, lateness)
+        let at = |place: usize| Client::new(&[addresses[place]], &self.numbers);
+        let (here, there) = (at(0), at(addresses.len() - 1));
+        let token = here.number();
+        let request = Request::acquire(&[HELD], token, micros(HELD_FOR) / 1000, 0);
+        let mut events = here.ask(&request, &mut dice).await;
+        let held_at = events[0].told.acquired().map(|_| events[0].read);
+        let others = (0..addresses.len()).map(|place| {
+            probe(at(place), HELD, [TTLS[0], 0], Dice(dice.below(u64::MAX)), lateness)
         });
         let others: Vec<_> = others.collect();
         events.extend(join_all(others).await.into_iter().flatten());
-        events.extend(holder.ask(&Request::new(&[HELD], token, Ask::Release), &mut dice).await);
+        events.extend(there.ask(&Request::new(&[HELD], token, Ask::Release), &mut dice).await);
+        for token in [here.number(), here.number()] {
+            let request = Request::acquire(&[HELD], token, TTLS[0], 0);
+            events.extend(here.ask(&request, &mut dice).await);
+            events.extend(there.ask(&Request::new(&[HELD], token, Ask::Release), &mut dice).await);
+            pass(Duration::from_millis(TTLS[0])).await;
+        }
         (held_at, events)
     }
 
@@ -469,6 +476,7 @@ impl Campaign {
             resource: self.resource.access().await,
             abilities: self.plan.store.abilities(),
             dice: Dice(self.dice.below(u64::MAX)),
+            is_stranger: false,
             ending: ending.clone(),
             events: Vec::new(),
             writes: Vec::new(),

@@ -202,6 +202,8 @@ impl Store {
         match self {
             // The longest that clients take, after which a node that came up votes.
             Self::ForgetfulRedlock => &[("KEYLATCH_REDLOCK_MAX_TTL_MS", "2000")],
+            // A call waits for a session for 1 s, and then says that nothing was done.
+            Self::Zookeeper => &[("KEYLATCH_STORE_TIMEOUT_MS", "1500")],
             // So that a slow sync is answered.
             Self::Embedded => &[("KEYLATCH_STORE_TIMEOUT_MS", "3000")],
             Self::CarefulSentinel => &[("KEYLATCH_REDIS_MIN_REPLICAS", "1")],

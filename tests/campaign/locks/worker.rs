@@ -30,6 +30,8 @@ pub(super) struct Worker {
     /// What its store can do.
     pub(super) abilities: Abilities,
     pub(super) dice: Dice,
+    /// It takes no lock, and asks under tokens that have none.
+    pub(super) is_stranger: bool,
     pub(super) ending: CancellationToken,
     pub(super) events: Vec<Event>,
     pub(super) writes: Vec<Write>,
@@ -59,6 +61,7 @@ impl Worker {
         while !self.ending.is_cancelled() {
             let lock = self.any_lock();
             match self.dice.below(8) {
+                2.. if self.is_stranger => self.ask_wrongly(lock).await,
                 0 if self.abilities.modes && self.dice.below(2) == 0 => {
                     self.ask(Request::new(&[lock], 0, Ask::Recall)).await;
                 }
@@ -73,10 +76,17 @@ impl Worker {
 
     /// Tries to release or renew another client's lock, or breaks its lease.
     async fn meddle(&mut self, lock: usize) {
+        match self.abilities.modes && self.dice.below(12) == 0 {
+            true => self.break_lease(lock).await,
+            false => self.ask_wrongly(lock).await,
+        }
+    }
+
+    /// Tries to release or renew another client's lock.
+    async fn ask_wrongly(&mut self, lock: usize) {
         let wrong = self.client.number();
         let ttl = self.ttl(TTLS[lock]);
         match self.dice.below(2) {
-            _ if self.abilities.modes && self.dice.below(6) == 0 => self.break_lease(lock).await,
             0 => drop(self.ask(Request::renew(&[lock], wrong, ttl)).await),
             _ => drop(self.ask(Request::new(&[lock], wrong, Ask::Release)).await),
         }

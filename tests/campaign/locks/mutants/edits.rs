@@ -267,7 +267,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "            return Ok(version_in(&client.set_data(path, value, Some(was)).await?));",
         "            let was = (!mutant!()).then_some(was);\n            return Ok(version_in(&client.set_data(path, value, was).await?));",
     ),
-    edit(
+    edit_for(
+        "lost_answers::wait_whose_first_round_may_still_be_carried_out_ends_unknown_and_is_withdrawn",
         "a lost round is over after its TTL",
         Store::Zookeeper,
         "crates/core/src/lock/waiting.rs",
@@ -286,7 +287,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         Store::DurableRedis,
         WORKER,
         "            Some(row) => (row.version, row.value.clone()),\n",
-        "            Some(row) => {\n                let is_over = row.value.state.kept_until().is_some_and(|end| end <= now);\n                let is_gone = mutant!() && forgets && is_over;\n                (row.version.filter(|_| !is_gone), row.value.clone())\n            }\n",
+        "            Some(row) => {\n                let ends = |end| end <= now && end + row.seen.elapsed() > now;\n                let is_over = row.value.state.kept_until().is_some_and(ends);\n                let is_gone = mutant!() && forgets && is_over;\n                (row.version.filter(|_| !is_gone), row.value.clone())\n            }\n",
     ),
     edit(
         "Redlock: it is not asked who else may hold",
