@@ -84,7 +84,8 @@ impl Case<'_> {
             for key in self.grants_of(event.lock, event.token) {
                 let told = self.grants[&key].told.iter().map(|&place| &self.history.events[place]);
                 let ends = told.filter_map(|told| Some(told.sent + told.told.lease()?.valid_for));
-                if self.ended_with(&key, event) && ends.min() > Some(event.read) {
+                let is_set = self.history.has_clock_set(self.grants[&key].sent, event.read);
+                if !is_set && self.ended_with(&key, event) && ends.min() > Some(event.read) {
                     released.insert(key, event.read);
                 }
             }
