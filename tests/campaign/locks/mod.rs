@@ -440,18 +440,17 @@ impl Campaign {
         let at = |place: usize| Client::new(&[addresses[place]], &self.numbers);
         let (here, there) = (at(0), at(addresses.len() - 1));
         let token = here.number();
-        let request = Request::acquire(&[HELD], token, micros(HELD_FOR) / 1000, 0);
-        let mut events = here.ask(&request, &mut dice).await;
+        let long = Request::acquire(&[HELD], token, micros(HELD_FOR) / 1000, 0);
+        let mut events = here.ask(&long, &mut dice).await;
         let held_at = events[0].told.acquired().map(|_| events[0].read);
         let others = (0..addresses.len()).map(|place| {
             probe(at(place), HELD, [TTLS[0], 0], Dice(dice.below(u64::MAX)), lateness)
         });
-        let others: Vec<_> = others.collect();
-        events.extend(join_all(others).await.into_iter().flatten());
+        events.extend(join_all(others.collect::<Vec<_>>()).await.into_iter().flatten());
         events.extend(there.ask(&Request::new(&[HELD], token, Ask::Release), &mut dice).await);
         for token in [here.number(), here.number()] {
-            let request = Request::acquire(&[HELD], token, TTLS[0], 0);
-            events.extend(here.ask(&request, &mut dice).await);
+            let short = Request::acquire(&[HELD], token, TTLS[0], 0);
+            events.extend(here.ask(&short, &mut dice).await);
             events.extend(there.ask(&Request::new(&[HELD], token, Ask::Release), &mut dice).await);
             pass(Duration::from_millis(TTLS[0])).await;
         }
