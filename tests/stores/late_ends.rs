@@ -122,11 +122,12 @@ fn answer_that_the_store_does_not_take_at_once_is_kept_once_it_does() {
 }
 
 #[test]
-fn key_is_free_after_a_run_that_came_to_nothing_after_its_lease() {
+fn key_stays_unknown_after_a_run_that_came_to_nothing_after_its_lease() {
     stopped().block_on(async {
         let places = Places::new(FakeEngine::new);
         places.run_late(OnCrash::Unknown, None, true, async |_| ()).await;
-        assert!(places.look().await.is_none());
+        let status = places.status().await;
+        assert!(matches!(status, Some(RecordStatus::Unknown { .. })), "{status:?}");
     });
 }
 

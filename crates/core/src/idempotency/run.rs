@@ -14,8 +14,8 @@ use tokio::sync::{Mutex, Notify};
 use tokio::time::timeout;
 
 use super::{
-    AbandonReply, BeginCommand, BeginReply, CompleteReply, Fingerprint, NoRoom, OnCrash, RecordKey,
-    RecordScope, RecordStatus, RecordView, ResolveCommand, ResolveReply, RunEnd, UnknownReason,
+    BeginCommand, BeginReply, CompleteReply, Fingerprint, NoRoom, OnCrash, RecordKey, RecordScope,
+    RecordStatus, RecordView, ResolveCommand, ResolveReply, RunEnd, UnknownReason,
 };
 use crate::lock::{FencingToken, TokenHash};
 use crate::retry::{PAUSE, Retry, TRY_LIMIT, undo_lost, until_done};
@@ -178,37 +178,34 @@ impl RunEnding {
         }
     }
 
-    /// Ends the run; `None` where it was to free its key. An end that comes after the lease settles the unknown outcome as a
-    /// person would, unless one was sooner: nothing else has run.
+    /// Ends the run; `None` where it was to free its key. A response that comes after the lease settles the unknown outcome
+    /// as a person would, unless one was sooner: nothing else has run. A key that others have read to be unknown is not freed.
     pub(super) async fn step(
         &self,
         store: &dyn Store,
     ) -> Result<Option<CompleteReply>, StoreError> {
         let Self { key, token, fencing_token, .. } = self;
-        let (view, end) = match &self.end {
-            None => match store.abandon(key, token).await? {
-                AbandonReply::Refused(view) => (view, None),
-                AbandonReply::Done(()) | AbandonReply::Absent => return Ok(None),
-            },
-            Some(end) => match (store.complete(key, token, end.clone()).await?, end) {
-                (CompleteReply::Refused(view), RunEnd::Done(kept)) => (view, Some(kept.clone())),
-                (reply, _) => return Ok(Some(reply)),
-            },
+        let Some(end) = &self.end else {
+            store.abandon(key, token).await?;
+            return Ok(None);
+        };
+        let (view, response) = match (store.complete(key, token, end.clone()).await?, end) {
+            (CompleteReply::Refused(view), RunEnd::Done(response)) => (view, response.clone()),
+            (reply, _) => return Ok(Some(reply)),
         };
         let reason = UnknownReason::Interrupted;
         let has_lapsed =
             matches!(view.phase, RecordStatus::Unknown { reason: why, .. } if why == reason);
-        let reply = if has_lapsed && view.fencing_token == *fencing_token {
-            let resolve = ResolveCommand { key: *key, fencing_token: Some(*fencing_token), end };
-            match store.resolve(&resolve).await? {
-                ResolveReply::Completed(view) => CompleteReply::Done(view),
-                ResolveReply::Refused(view) => CompleteReply::Refused(view),
-                ResolveReply::Freed(_) | ResolveReply::Absent => CompleteReply::Absent,
-            }
-        } else {
-            CompleteReply::Refused(view)
-        };
-        Ok(self.end.as_ref().map(|_| reply))
+        if !has_lapsed || view.fencing_token != *fencing_token {
+            return Ok(Some(CompleteReply::Refused(view)));
+        }
+        let end = Some(response);
+        let resolve = ResolveCommand { key: *key, fencing_token: Some(*fencing_token), end };
+        Ok(Some(match store.resolve(&resolve).await? {
+            ResolveReply::Completed(view) => CompleteReply::Done(view),
+            ResolveReply::Refused(view) => CompleteReply::Refused(view),
+            ResolveReply::Freed(_) | ResolveReply::Absent => CompleteReply::Absent,
+        }))
     }
 }
 
