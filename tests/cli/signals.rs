@@ -3,9 +3,11 @@
 //! Method: the command as a process without, with identities, with TLS, with an audit log, and while its store opens;
 //! each signal is sent to each.
 
-use std::net::TcpListener;
-
-use keylatch_testkit::{Authority, Keyring, Process, RunningCommand, soon};
+#[cfg(feature = "test-engines")]
+use keylatch_testkit::soon;
+use keylatch_testkit::{Authority, Keyring, Process};
+#[cfg(feature = "test-engines")]
+use tokio::net::TcpListener;
 
 use crate::KEYLATCH;
 
@@ -68,21 +70,16 @@ async fn service_that_follows_no_file_says_that_there_is_none_to_read_again() {
     process.ended_by("-TERM").await;
 }
 
-/// A PostgreSQL that accepts and says nothing, so that the store opens for long.
-fn opening(silent: &TcpListener) -> RunningCommand {
-    let store = format!("postgres://{}/a", silent.local_addr().expect("an address"));
-    let listen = ["--listen", "127.0.0.1:0", "--store", &store];
-    KEYLATCH.start(&listen, &[("KEYLATCH_STORE_TIMEOUT_MS", "60000")])
-}
-
+/// The store is a PostgreSQL that accepts and says nothing, so it opens for long.
+#[cfg(feature = "test-engines")]
 #[tokio::test]
 async fn service_outlives_signals_while_its_store_opens_and_ends_at_once_when_told() {
     for end in ["-TERM", "-INT"] {
-        let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let command = opening(&silent);
-        let accepted =
-            tokio::task::spawn_blocking(move || (silent.accept().expect("it asks"), silent));
-        let _asked = soon("the store", accepted).await.expect("a task");
+        let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let store = format!("postgres://{}/a", silent.local_addr().expect("an address"));
+        let listen = ["--listen", "127.0.0.1:0", "--store", &store];
+        let command = KEYLATCH.start(&listen, &[("KEYLATCH_STORE_TIMEOUT_MS", "60000")]);
+        let _asked = soon("the store", silent.accept()).await.expect("it asks");
         for (signal, _) in HARMLESS {
             command.signal(signal);
         }
