@@ -36,7 +36,7 @@ async fn full_etcd_ends_and_forgets_nothing() {
     let store = open_held(&server.url("locks")).await;
     server.limit_files(3_000_000);
     let (kept, _) = fill(&store).await;
-    is_unavailable(&server.url("locks")).await;
+    is_refused(&server.url("locks"), "store-unavailable").await;
     server.restart().await;
     has_everything(&store, kept).await;
 }
@@ -47,7 +47,7 @@ async fn full_zookeeper_ends_and_forgets_nothing() {
     let store = open_held(&server.url("a")).await;
     server.limit_files(3_000_000);
     let (kept, _) = fill(&store).await;
-    is_unavailable(&server.url("a")).await;
+    is_refused(&server.url("a"), "store-unavailable").await;
     server.restart().await;
     has_everything(&store, kept).await;
 }
@@ -64,7 +64,7 @@ async fn etcd_above_its_quota_takes_changes_again_when_there_is_room() {
     }
     let (kept, refused) = fill(&store).await;
     assert_eq!(refused.effect(), Effect::Unknown, "{refused:?}");
-    is_unavailable(&server.url("locks")).await;
+    is_refused(&server.url("locks"), "store-full").await;
     server.post("kv/deleterange", &json!({"key": "aaaa"})).await;
     server.post("kv/deleterange", &json!({"key": "aaab"})).await;
     let deleted = server.post("kv/deleterange", &json!({"key": "aaac"})).await;
@@ -96,10 +96,9 @@ async fn fill(store: &OpenStore) -> (u8, StoreError) {
 }
 
 /// New locks are refused over HTTP.
-async fn is_unavailable(url: &str) {
+async fn is_refused(url: &str, code: &str) {
     let service = Service::start(url).await;
-    let refused = service.create("b", &json!({})).await;
-    refused.is_problem(503, "store-unavailable");
+    service.create("b", &json!({})).await.is_problem(503, code);
 }
 
 /// Waits until the store works again; it has what it kept, and keeps more.
