@@ -1,4 +1,4 @@
-//! What is kept in place of a secret or of a long text: its SHA-256, which prints as `..`.
+//! The SHA-256 of a secret or of a long text. The store keeps it instead of the text, and it prints as `..`.
 //!
 //! Each kind is a type of its own, so that none passes for another. Tested in `tests/` of the service, which search
 //! logs for secrets.

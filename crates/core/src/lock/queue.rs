@@ -5,8 +5,8 @@
 //! its lock, so it is shared until it changes, and an empty queue takes no memory.
 //!
 //! A client whose connection died asks again with its token while its old request still keeps the place.
-//! So a place belongs to the request that came last, and also to each older one that keeps it beside that: the last of
-//! them to leave takes it along. Invariants: a token has at most one entry; a
+//! So the newest request of a token owns its entry together with every older one that still renews it. The last of them to
+//! end removes the entry. Invariants: a token has at most one entry; a
 //! request that leaves takes no place that another one keeps. The conformance tests of queues hold every
 //! store to it.
 
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::{AcquireCommand, Attempt, Limit, Owner, TokenHash, Waiter};
 use crate::snapshot::deserialize_time;
 
-/// How many requests that keep one entry are told apart.
+/// Up to how many requests that renew one entry the queue remembers by themselves.
 const KEEPERS_MAX: usize = 8;
 
 /// The waiters of a lock in the order in which they came.

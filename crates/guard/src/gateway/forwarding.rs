@@ -62,7 +62,7 @@ pub fn client_address(request: &Request, peer: Option<IpAddr>) -> Option<IpAddr>
     })
 }
 
-/// Whether a header says where its request comes from or who sends it, in place of whoever may.
+/// Whether a header claims where its request comes from or who sends it. Only a trusted proxy may claim that.
 pub(super) fn is_claim(name: &HeaderName, is_trusted: bool) -> bool {
     if OF_PROXIES.contains(name) {
         return !is_trusted;
