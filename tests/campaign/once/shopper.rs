@@ -8,6 +8,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use keylatch_testkit::{Answer, Dice, soon};
@@ -18,9 +19,10 @@ use super::LEASE;
 use super::fleet::Fleet;
 use super::key::Key;
 use super::steps::Steps;
+use crate::locks::pass;
 
-/// How often one shopper tries before it says that there is no end to it.
-const TRIES: usize = 200;
+/// How long a shopper insists before it says that there is no end to it: many leases, also on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A client that wants one order, under one key, and writes down the answers.
 #[derive(Debug)]
@@ -77,6 +79,11 @@ impl ReadAnswer {
             (409, Some(code)) => code == "outcome-unknown",
             (status, _) => (200..300).contains(&status) || status == 422,
         }
+    }
+
+    /// Whether it says that somebody else has the request in hand.
+    fn is_in_progress(&self) -> bool {
+        self.code.as_deref() == Some("request-in-progress")
     }
 
     /// Whether it says that the outcome is unknown.
@@ -156,7 +163,9 @@ impl Shopper {
     ) -> (Answer, usize) {
         let mut dice = Dice(self.key.number);
         let name = self.key.name();
-        for refused in 0..TRIES {
+        let begun = Instant::now();
+        let mut refused = 0;
+        while begun.elapsed() < PATIENCE {
             let address = self.fleet.any(&mut dice).await;
             let record = format!("http://{address}/v1/idempotency/{name}{below}");
             let url = format!("{record}{}", self.key.scope());
@@ -164,16 +173,18 @@ impl Shopper {
             if answer.status != 503 {
                 return (answer, refused);
             }
+            refused += 1;
         }
         panic!("{name}: the store is never there");
     }
 
     async fn insist(&self, history: &mut History, dice: &mut Dice) {
-        for _ in 0..TRIES {
-            if history.is_final() {
-                return;
-            }
+        let begun = Instant::now();
+        while !history.is_final() && begun.elapsed() < PATIENCE {
             history.note(self.submit(Dice(dice.below(u64::MAX)), None).await);
+            if history.told.last().is_some_and(ReadAnswer::is_in_progress) {
+                pass(LEASE / 30).await;
+            }
         }
     }
 
