@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use keylatch_core::idempotency::Principal;
 use keylatch_core::lock::LockName;
 use serde::Deserialize;
 
@@ -37,14 +38,14 @@ pub struct Identity {
     pub meter: Meter,
     /// The same for what it does in each namespace for which `allow` has a quota.
     namespaces: Vec<(Namespace, Meter)>,
-    act_for: BTreeSet<String>,
+    /// Whose keys it may use: its own and those that `act_for` names; `None` for everyone's.
+    principals: Option<BTreeSet<Principal>>,
 }
 
 impl Identity {
     /// Whether it may use the idempotency keys of this principal: its own, and those that `act_for` names.
-    pub fn may_act_for(&self, principal: &str) -> bool {
-        let is_named = |name: &str| self.act_for.contains(name);
-        principal == self.name.as_str() || is_named(principal) || is_named(EVERY_PRINCIPAL)
+    pub fn may_act_for(&self, principal: &Principal) -> bool {
+        self.principals.as_ref().is_none_or(|all| all.contains(principal))
     }
 
     /// The meters of the namespaces that have some of these locks, each with those that it has.
@@ -252,7 +253,10 @@ impl Identities {
             (namespace, meter)
         });
         let namespaces = namespaces.collect();
-        let identity = Identity { name: name.clone(), permissions, meter, namespaces, act_for };
+        let own = Principal::Identity(name.as_str().to_owned());
+        let principals = (!act_for.contains(EVERY_PRINCIPAL))
+            .then(|| act_for.iter().map(|named| Principal::parse(named)).chain([own]).collect());
+        let identity = Identity { name: name.clone(), permissions, meter, namespaces, principals };
         let identity = Arc::new(identity);
         if self.by_name.insert(name.clone(), Arc::clone(&identity)).is_some() {
             return Err(InvalidIdentities::SameName(name));
@@ -386,8 +390,11 @@ mod tests {
             let identity =
                 identities.find(new.expose().as_bytes(), || panic!("it has no end")).unwrap();
             assert_eq!((identity.name.as_str(), identities.count()), ("ci", 1));
-            assert!(identity.may_act_for("ci") && identity.may_act_for("shop"));
-            assert!(!identity.may_act_for("other") && !identity.may_act_for(""));
+            let acts = |named| identity.may_act_for(&Principal::parse(named));
+            assert_eq!(
+                ["ci", "shop", "other", "user:ci", "user:shop", ""].map(acts),
+                [true, true, false, false, false, false]
+            );
             let before = end - jiff::SignedDuration::from_nanos(1);
             let find = |key: &ApiKey, now| identities.find(key.expose().as_bytes(), || now).err();
             assert_eq!(find(&old, before), None);

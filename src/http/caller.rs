@@ -20,7 +20,7 @@ use crate::access::{
     Identity, KeyAct, LockAct, LockClaim, Meter, Permissions, QuotaPermit, QuotaRefusal,
     RecordClaim, RefusedCredential,
 };
-use keylatch_core::idempotency::{IdempotencyKey, RecordKey, RecordSummary};
+use keylatch_core::idempotency::{IdempotencyKey, Principal, RecordKey, RecordSummary};
 use keylatch_core::lock::{LockName, LockSet, Owner, Token};
 
 /// Who sends a request: an identity, or some client of a service that has none.
@@ -122,10 +122,10 @@ impl Caller {
 
     /// The principal of an idempotency key: the identity or, where it may act for it, the one that the request
     /// names.
-    pub(super) fn principal(&self, named: Option<String>) -> Result<String, Problem> {
-        match (&self.0, named) {
+    pub(super) fn principal(&self, named: Option<&str>) -> Result<Principal, Problem> {
+        match (&self.0, named.map(Principal::parse)) {
             (None, named) => Ok(named.unwrap_or_default()),
-            (Some(identity), None) => Ok(identity.name.as_str().to_owned()),
+            (Some(identity), None) => Ok(Principal::Identity(identity.name.as_str().to_owned())),
             (Some(identity), Some(named)) if identity.may_act_for(&named) => Ok(named),
             _ => Err(forbidden("You may not act for this principal.").with_field("principal")),
         }

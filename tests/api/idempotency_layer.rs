@@ -21,7 +21,8 @@ use futures_util::future::{Ready, join_all, ready};
 use futures_util::poll;
 use keylatch_axum::{Guard, IdempotencyLayer, OnFailure, RetentionPolicy};
 use keylatch_core::idempotency::{
-    IdempotencyKey, IdempotencyService, PhaseName, RecordFilter, RecordStatus, ResolveReply, Scope,
+    IdempotencyKey, IdempotencyService, PhaseName, Principal, RecordFilter, RecordStatus,
+    ResolveReply, Scope,
 };
 use keylatch_core::lock::FencingToken;
 use keylatch_core::store::{ListRecords, Store};
@@ -125,7 +126,7 @@ async fn records_of_a_layer_are_found_listed_and_resolved(store: &TestStore) {
         assert_eq!(api.buy(key).await.status, 500);
         is_refused(&api.buy(key).await, 409, "outcome-unknown", "never");
     }
-    let scope = Scope { principal: "", method: "POST", path: "/%6frders/" };
+    let scope = Scope { principal: &Principal::None, method: "POST", path: "/%6frders/" };
     let key = |key| handle.key(scope, &IdempotencyKey::parse(key).expect("a key"));
     let found = handle.find(&key("done")).await.expect("an answer").expect("a record");
     assert!(matches!(found.phase, RecordStatus::Done { .. }), "{found:?}");

@@ -3,9 +3,12 @@
 //!
 //! Method: requests under one key, with every kind of `X-User`.
 
-use keylatch_testkit::{Answer, RawConnection, Service, Shop, Upstream, config, guard_orders};
+use keylatch_testkit::{
+    Answer, Keyring, RawConnection, Service, Shop, Upstream, config, guard_orders,
+};
 use reqwest::Method;
 use reqwest::header::HeaderValue;
+use serde_json::json;
 
 async fn shop_of_people() -> Shop {
     Shop::open_with("memory:", |guard| guard.principal_header = "X-User".to_owned()).await
@@ -99,4 +102,51 @@ async fn name_is_believed_from_trusted_proxies_alone() {
             assert!(!upstream.last().headers.contains_key(header), "a client is whom it likes");
         }
     }
+}
+
+#[tokio::test]
+async fn identity_and_user_of_one_name_are_two_principals() {
+    let all = "allow = [{ keys = \"\", may = [\"use\", \"read\", \"resolve\", \"erase\"] }]";
+    let mut keyring = Keyring::default();
+    let [alice, ben] = ["alice", "ben"].map(|name| {
+        let acts_for = if name == "ben" { "act_for = [\"alice\"]\n" } else { "" };
+        keyring.add(name, &format!("{acts_for}{all}"))
+    });
+    let support = keyring.add("support", &format!("act_for = [\"user:alice\"]\n{all}"));
+    let upstream = Upstream::start().await;
+    let mut config = keyring.config();
+    config.guard = vec![keylatch::http::Guard {
+        principal_header: "X-User".to_owned(),
+        ..Shop::guard(&upstream.url())
+    }];
+    let service = Service::start_with(config).await;
+    let order = || Answer::of(service.order("k-1").header("X-User", "alice"));
+    order().await.is_run(1);
+
+    let record = "/v1/idempotency/k-1?method=POST&path=/orders";
+    let send = |key: &str, method: Method, path: &str| {
+        Answer::of(service.request(method, path).bearer_auth(key))
+    };
+    for (key, as_alice) in [(&alice, record), (&ben, &*format!("{record}&principal=alice"))] {
+        send(key, Method::GET, as_alice).await.is_problem(404, "no-record");
+        let erase = as_alice.replace('?', "/answer?");
+        send(key, Method::DELETE, &erase).await.is_problem(404, "no-record");
+        let resolve = service.request(Method::POST, &as_alice.replace('?', "/resolve?"));
+        let resolve = resolve.bearer_auth(key).json(&json!({"outcome": "not-executed"}));
+        Answer::of(resolve).await.is_problem(404, "no-record");
+        let listed = send(key, Method::GET, "/v1/idempotency").await.json;
+        assert_eq!((&listed["records"], &listed["hidden"]), (&json!([]), &json!(1)));
+        let as_user = send(key, Method::GET, &format!("{record}&principal=user:alice")).await;
+        as_user.is_problem(403, "forbidden");
+    }
+    assert_eq!(send(&alice, Method::POST, record).await.status, 201, "the key is free for her");
+    order().await.is_replay_of(1);
+
+    let listed = send(&support, Method::GET, "/v1/idempotency").await.json;
+    assert_eq!(
+        (&listed["records"][0]["principal"], &listed["hidden"]),
+        (&json!("user:alice"), &json!(1))
+    );
+    let of_user = send(&support, Method::GET, &format!("{record}&principal=user:alice")).await;
+    assert_eq!((of_user.status.as_u16(), &of_user.json["state"]), (200, &json!("done")));
 }

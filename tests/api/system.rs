@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use keylatch::http::Code;
 use keylatch_core::idempotency::{
-    BeginCommand, Fingerprint, IdempotencyKey, OnCrash, RecordScope, Scope,
+    BeginCommand, Fingerprint, IdempotencyKey, OnCrash, Principal, RecordScope, Scope,
 };
 use keylatch_core::lock::TokenHash;
 use keylatch_testkit::{
@@ -65,7 +65,7 @@ async fn service_is_not_live_when_a_part_of_the_store_in_its_process_has_ended()
     let service = Service::over(Arc::clone(&store)).await;
     assert_eq!(service.get("/livez").await.status, 200);
     let key = IdempotencyKey::parse("a-key").expect("a key");
-    let scope = Scope { principal: "", method: "POST", path: "/orders" };
+    let scope = Scope { principal: &Principal::None, method: "POST", path: "/orders" };
     let endless = BeginCommand {
         key: scope.record(&key),
         scope: RecordScope::new(&scope, &key),

@@ -7,7 +7,8 @@
 use std::time::{Duration, Instant};
 
 use keylatch_core::idempotency::{
-    BeginCommand, Fingerprint, IdempotencyKey, OnCrash, RecordScope, RunEnd, Scope, StoredResponse,
+    BeginCommand, Fingerprint, IdempotencyKey, OnCrash, Principal, RecordScope, RunEnd, Scope,
+    StoredResponse,
 };
 use keylatch_core::lock::Token;
 use keylatch_testkit::{Answer, Keyring, Page, Service, eventually};
@@ -63,7 +64,7 @@ const FAILED: usize = 6_171;
 /// A service with records of all other payments, as its guarded route leaves them.
 async fn paid() -> Service {
     let store = keylatch_stores::memory();
-    let scope = Scope { principal: "", method: "POST", path: "/v1/payments" };
+    let scope = Scope { principal: &Principal::None, method: "POST", path: "/v1/payments" };
     let token = Token::generate().expect("randomness").hash();
     for number in (0..PAYMENTS).filter(|number| *number != FAILED) {
         let key = IdempotencyKey::parse(&format!("payment-{number}")).expect("a key");

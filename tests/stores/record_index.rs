@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use keylatch_core::idempotency::{
-    BeginCommand, IdempotencyKey, PhaseName, RecordFilter, RecordKey, RecordScope, RecordStatus,
-    RecordSummary, RunEnd, Scope, StoredResponse, UnknownReason,
+    BeginCommand, IdempotencyKey, PhaseName, Principal, RecordFilter, RecordKey, RecordScope,
+    RecordStatus, RecordSummary, RunEnd, Scope, StoredResponse, UnknownReason,
 };
 use keylatch_core::store::{ListRecords, Store};
 use keylatch_stores::optimistic;
@@ -29,7 +29,7 @@ const UNKNOWN: u32 = 20;
 
 /// A run of an order under a key of this number.
 fn order(number: u32) -> BeginCommand {
-    let scope = Scope { principal: "", method: "POST", path: "/v1/orders" };
+    let scope = Scope { principal: &Principal::None, method: "POST", path: "/v1/orders" };
     let key = IdempotencyKey::from(number);
     BeginCommand { key: scope.record(&key), scope: RecordScope::new(&scope, &key), ..ask(0, "one") }
 }

@@ -10,9 +10,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use keylatch_core::idempotency::{
     AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, EraseReply, Fingerprint,
-    IdempotencyKey, OnCrash, PhaseName, RecordCommand, RecordFilter, RecordKey, RecordReply,
-    RecordScope, RecordState, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run, RunEnd,
-    Scope, StoredResponse, UnknownReason,
+    IdempotencyKey, OnCrash, PhaseName, Principal, RecordCommand, RecordFilter, RecordKey,
+    RecordReply, RecordScope, RecordState, RecordStatus, RecordView, ResolveCommand, ResolveReply,
+    Run, RunEnd, Scope, StoredResponse, UnknownReason,
 };
 use keylatch_core::lock::{FencingToken, Moment, Token, TokenHash};
 use keylatch_core::store::{Command, ListRecords, Reply};
@@ -349,7 +349,7 @@ fn key(sequence: u64, record: u8) -> RecordKey {
 }
 
 fn scope(sequence: u64, record: u8) -> RecordScope {
-    let scope = Scope { principal: "", method: "POST", path: &path(sequence) };
+    let scope = Scope { principal: &Principal::None, method: "POST", path: &path(sequence) };
     RecordScope::new(&scope, &IdempotencyKey::from(u32::from(record)))
 }
 

@@ -24,7 +24,9 @@ use tower::{Layer, Service};
 use crate::response;
 use crate::submission::{PrincipalFn, Submission, check_method};
 use crate::{Guard, InvalidSetting, Problem, Records, with_resolve};
-use keylatch_core::idempotency::{IdempotencyService, OnCrash, OnceRun, RecordScope, Run, Share};
+use keylatch_core::idempotency::{
+    IdempotencyService, OnCrash, OnceRun, Principal, RecordScope, Run, Share,
+};
 use keylatch_core::store::Store;
 
 /// The fencing token of a run, for the handler to hand to what it changes.
@@ -68,7 +70,7 @@ impl IdempotencyLayer {
         Self(Arc::new(LayerState {
             service,
             guard: Guard::default(),
-            principal: Arc::new(|_| None),
+            principal: Arc::new(|_| Principal::None),
             answer_timeout: None,
             resolve_url: None,
             name: Arc::default(),
@@ -91,7 +93,15 @@ impl IdempotencyLayer {
     #[must_use]
     pub fn with_principal(
         self,
-        principal: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static,
+        user: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        self.with_principal_of(move |parts| user(parts).map_or(Principal::None, Principal::User))
+    }
+
+    /// The same, where the function also says of what kind the principal is.
+    pub(crate) fn with_principal_of(
+        self,
+        principal: impl Fn(&Parts) -> Principal + Send + Sync + 'static,
     ) -> Self {
         self.with(|state| state.principal = Arc::new(principal))
     }
@@ -236,8 +246,8 @@ impl IdempotencyLayer {
             Err(problem) => return problem.with_retry().into_response(),
         };
         let share = match ask.scope.principal() {
-            "" => Share::of(name, address),
-            principal => Share::of(name, principal),
+            Principal::None => Share::of(name, address),
+            principal => Share::of(name, principal.to_string()),
         };
         ask.scope = ask.scope.in_share(share);
         let (key, scope) = (ask.key, ask.scope.clone());

@@ -22,7 +22,9 @@ use crate::escapes::normalize_escapes;
 use crate::fingerprint::{FingerprintInput, form_field};
 use crate::media_type::{MediaType, content_coding, text_of};
 use crate::{BodyLimits, Code, Guard, OnFailure, Problem};
-use keylatch_core::idempotency::{IdempotencyKey, InvalidKey, RecordScope, RunRequest, Scope};
+use keylatch_core::idempotency::{
+    IdempotencyKey, InvalidKey, Principal, RecordScope, RunRequest, Scope,
+};
 
 /// The client's name for its intent (draft-ietf-httpapi-idempotency-key-header-07).
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -38,7 +40,7 @@ const METHOD_OVERRIDES: [HeaderName; 3] = [
 ];
 
 /// Says for which user or system a request comes. Each principal has its own keys.
-pub(crate) type PrincipalFn = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
+pub(crate) type PrincipalFn = Arc<dyn Fn(&Parts) -> Principal + Send + Sync>;
 
 /// A request of a guarded method, as its client submitted it.
 pub(crate) enum Submission {
@@ -103,7 +105,7 @@ async fn run_request(
     preferred: Option<Duration>,
 ) -> RunRequest {
     let (method, path) = (parts.method.as_str(), normalize_path(parts.uri.path()));
-    let principal = principal(parts).unwrap_or_default();
+    let principal = principal(parts);
     let path = &*path;
     // A form without JavaScript is sent twice by a double click, and the page that comes of it
     // is that of the second.
@@ -121,7 +123,7 @@ async fn run_request(
         ignore: guard.ignore_fields.clone(),
         headers: counted_headers(&parts.headers, &guard.fingerprint_headers),
     };
-    let shown = if guard.principal_is_secret { "" } else { &principal };
+    let shown = if guard.principal_is_secret { &Principal::None } else { &principal };
     RunRequest {
         key: scope.record(key),
         scope: RecordScope::new(&Scope { principal: shown, ..scope }, key),

@@ -200,7 +200,7 @@ pub struct ListedRecord {
     pub method: String,
     /// The path of the guarded route, or its first 1024 bytes.
     pub path: String,
-    /// Who sent the request, where the route tells people apart.
+    /// Who sent the request: an identity by its name, a user of a guarded route as `user:NAME`, or empty.
     pub principal: String,
     /// Whether key, method, path and principal lead to the record: a store cuts a path that is very long.
     pub is_whole: bool,

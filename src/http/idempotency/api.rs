@@ -223,7 +223,7 @@ pub(crate) async fn abandon(
         ("key" = String, Path, min_length = 1, max_length = 255, example = "order-17", description = "The key"),
         ("method" = Option<String>, Query, description = "The method of a guarded route, as `POST`"),
         ("path" = Option<String>, Query, description = "The path of a guarded route, as `/v1/orders`"),
-        ("principal" = Option<String>, Query, description = "Who sent the request, where the route tells people apart"),
+        ("principal" = Option<String>, Query, description = "Who sent the request: an identity by its name, or a user of a guarded route as `user:NAME`"),
     ),
     responses((status = 200, description = "The record", body = IdempotencyRecord), FindProblems)
 )]
@@ -250,7 +250,7 @@ pub(crate) async fn find(
         ("key" = String, Path, min_length = 1, max_length = 255, example = "order-17", description = "The key"),
         ("method" = Option<String>, Query, description = "The method of a guarded route, as `POST`"),
         ("path" = Option<String>, Query, description = "The path of a guarded route, as `/v1/orders`"),
-        ("principal" = Option<String>, Query, description = "Who sent the request, where the route tells people apart"),
+        ("principal" = Option<String>, Query, description = "Who sent the request: an identity by its name, or a user of a guarded route as `user:NAME`"),
     ),
     request_body(content = ResolveRecordRequest, example = json!({"outcome": "not-executed"})),
     responses(
@@ -308,7 +308,7 @@ impl RecordKeyPath {
     ) -> Result<(RecordKey, RecordScope), Problem> {
         let Self { key, method, path, principal } = self;
         caller.check_key(act, &key)?;
-        let principal = caller.principal(principal)?;
+        let principal = caller.principal(principal.as_deref())?;
         let scope = Scope { principal: &principal, method: &method, path: &path };
         let share = Share::of("", caller.identity());
         Ok((scope.record(&key), RecordScope::new(&scope, &key).in_share(share)))

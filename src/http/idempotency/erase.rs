@@ -29,7 +29,7 @@ use crate::http::problem::{Code, EraseProblems, Problem};
         ("key" = String, Path, min_length = 1, max_length = 255, example = "order-17", description = "The key"),
         ("method" = Option<String>, Query, description = "The method of a guarded route, as `POST`"),
         ("path" = Option<String>, Query, description = "The path of a guarded route, as `/v1/orders`"),
-        ("principal" = Option<String>, Query, description = "Who sent the request, where the route tells people apart"),
+        ("principal" = Option<String>, Query, description = "Who sent the request: an identity by its name, or a user of a guarded route as `user:NAME`"),
     ),
     responses((status = 204, description = "Nothing but the status is kept"), EraseProblems)
 )]

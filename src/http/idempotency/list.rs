@@ -63,7 +63,8 @@ pub(crate) async fn list(
 /// The absolute path, with the whole scope, to which an operator posts how a request with it ended.
 pub(in crate::http) fn resolve_url(scope: &RecordScope) -> String {
     let key = segment(scope.key().as_str());
-    let [method, path, principal] = [scope.method(), scope.path(), scope.principal()].map(plain);
+    let principal = scope.principal().to_string();
+    let [method, path, principal] = [scope.method(), scope.path(), &principal].map(plain);
     format!("/v1/idempotency/{key}/resolve?method={method}&path={path}&principal={principal}")
 }
 
@@ -102,7 +103,7 @@ fn listed(record: &RecordSummary) -> ListedRecord {
         key: scope.key().as_str().to_owned(),
         method: scope.method().to_owned(),
         path: scope.path().to_owned(),
-        principal: scope.principal().to_owned(),
+        principal: scope.principal().to_string(),
         is_whole,
         state: record.phase.name().as_str().into(),
         attempts: record.attempts,

@@ -23,7 +23,7 @@ use keylatch_wire::whole_number;
 
 use keylatch_core::idempotency::{
     Answer, BeginCommand, BeginReply, CompleteReply, Fingerprint, IdempotencyError, IdempotencyKey,
-    IdempotencyService, OnCrash, RecordKey, RecordScope, RecordStatus, RunEnd, Scope,
+    IdempotencyService, OnCrash, Principal, RecordKey, RecordScope, RecordStatus, RunEnd, Scope,
     StoredResponse,
 };
 use keylatch_core::lock::Token;
@@ -194,7 +194,7 @@ impl OrderBook {
 
     /// A scope that no request has: its method is none of HTTP.
     fn scope(&self) -> Scope<'_> {
-        Scope { principal: "", method: "keylatch sandbox", path: &self.path }
+        Scope { principal: &Principal::None, method: "keylatch sandbox", path: &self.path }
     }
 }
 

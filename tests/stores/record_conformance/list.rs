@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use keylatch_core::idempotency::{
-    BeginCommand, IdempotencyKey, PhaseName, RecordFilter, RecordKey, RecordPhase, RecordScope,
-    RecordSummary, RunEnd, Scope, StoredResponse, UnknownReason,
+    BeginCommand, IdempotencyKey, PhaseName, Principal, RecordFilter, RecordKey, RecordPhase,
+    RecordScope, RecordSummary, RunEnd, Scope, StoredResponse, UnknownReason,
 };
 use keylatch_core::store::{Cursor, ListLocks, ListRecords, Page};
 use keylatch_testkit::{FromStore as _, Records, TestStore, store_test};
@@ -19,7 +19,7 @@ const ORDERS: &str = "/v1/orders";
 
 /// A run of a request to this path under a key of this number.
 fn ask_at(path: &str, number: u32) -> BeginCommand {
-    let scope = Scope { principal: "ann", method: "POST", path };
+    let scope = Scope { principal: &Principal::User("ann".to_owned()), method: "POST", path };
     let key = IdempotencyKey::from(number);
     BeginCommand {
         key: scope.record(&key),
@@ -104,7 +104,10 @@ async fn each_record_is_in_the_list_of_its_state(store: &Records) {
         let ask = ask_at(ORDERS, number);
         assert_eq!((record.key, record.attempts), (ask.key, 1));
         let scope = &record.scope;
-        assert_eq!((scope.principal(), scope.method(), scope.path()), ("ann", "POST", ORDERS));
+        assert_eq!(
+            (scope.principal().to_string(), scope.method(), scope.path()),
+            ("user:ann".into(), "POST", ORDERS)
+        );
         assert_eq!(*scope, ask.scope);
         assert!(scope.leads_to(&record.key));
         let view = store.find(&ask.key).await.unwrap().expect("a record");

@@ -15,8 +15,8 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use keylatch_core::idempotency::{
     AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, Fingerprint, IdempotencyKey,
-    OnCrash, RecordKey, RecordScope, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run,
-    RunEnd, RunRenewal, Scope, StoredResponse, UnknownReason,
+    OnCrash, Principal, RecordKey, RecordScope, RecordStatus, RecordView, ResolveCommand,
+    ResolveReply, Run, RunEnd, RunRenewal, Scope, StoredResponse, UnknownReason,
 };
 use keylatch_core::lock::{FencingToken, Token, TokenHash};
 use keylatch_testkit::{Records, store_time};
@@ -82,7 +82,8 @@ fn rerun(record: u8, runner: &str) -> BeginCommand {
 
 /// A scope of an order that nothing but its key tells from others.
 fn scope(record: u8) -> RecordScope {
-    let scope = Scope { principal: "ann", method: "POST", path: "/v1/orders" };
+    let scope =
+        Scope { principal: &Principal::User("ann".to_owned()), method: "POST", path: "/v1/orders" };
     RecordScope::new(&scope, &IdempotencyKey::from(u32::from(record)))
 }
 

@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::digest::digest;
@@ -168,12 +169,46 @@ pub enum InvalidKey {
     List,
 }
 
+/// Whose key it is. An identity and a user of the same name are two principals, whose texts differ too: no name of an
+/// identity has a colon.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Principal {
+    /// Everyone's whom nothing tells apart; an empty text.
+    #[default]
+    None,
+    /// An identity's; as text its name.
+    Identity(String),
+    /// A user's of a guarded route; as text the name with `user:` before it.
+    User(String),
+}
+
+impl Principal {
+    /// Reads what `Display` writes.
+    pub fn parse(text: &str) -> Self {
+        match text.strip_prefix("user:") {
+            Some(name) => Self::User(name.to_owned()),
+            None if text.is_empty() => Self::None,
+            None => Self::Identity(text.to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => Ok(()),
+            Self::Identity(name) => f.write_str(name),
+            Self::User(name) => write!(f, "user:{name}"),
+        }
+    }
+}
+
 /// What a key is unique within: the same key of another principal, for another method or on another
 /// path is another key.
 #[derive(Debug, Clone, Copy)]
 pub struct Scope<'a> {
-    /// An identity of the client that outlives a refresh of its credential. Empty without one.
-    pub principal: &'a str,
+    /// Whose key it is.
+    pub principal: &'a Principal,
     /// The method of the request, such as `POST`.
     pub method: &'a str,
     /// The normalised path.
@@ -184,7 +219,7 @@ impl Scope<'_> {
     /// The name under which stores keep the record of `key`.
     pub fn record(&self, key: &IdempotencyKey) -> RecordKey {
         let mut hash = Sha256::new();
-        for part in [self.principal, self.method, self.path, key.as_str()] {
+        for part in [&self.principal.to_string(), self.method, self.path, key.as_str()] {
             // With its length, or parts could flow into one another.
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part);
@@ -262,17 +297,20 @@ mod tests {
 
     #[test]
     fn no_two_scopes_share_a_record() {
-        let key = |text| IdempotencyKey::parse(text).unwrap();
-        let scope = |principal, method, path| Scope { principal, method, path };
+        let record = |principal: &str, method, path, key| {
+            let scope = Scope { principal: &Principal::parse(principal), method, path };
+            scope.record(&IdempotencyKey::parse(key).unwrap())
+        };
         let records = [
-            scope("a", "POST", "/x").record(&key("k")),
-            scope("", "POST", "/x").record(&key("k")),
-            scope("a", "PATCH", "/x").record(&key("k")),
-            scope("a", "POST", "/y").record(&key("k")),
-            scope("a", "POST", "/x").record(&key("K")),
-            scope("aP", "OST", "/x").record(&key("k")),
-            scope("a", "POST/", "x").record(&key("k")),
-            scope("a", "POST", "/").record(&key("xk")),
+            record("a", "POST", "/x", "k"),
+            record("user:a", "POST", "/x", "k"),
+            record("", "POST", "/x", "k"),
+            record("a", "PATCH", "/x", "k"),
+            record("a", "POST", "/y", "k"),
+            record("a", "POST", "/x", "K"),
+            record("aP", "OST", "/x", "k"),
+            record("a", "POST/", "x", "k"),
+            record("a", "POST", "/", "xk"),
         ];
         let different: std::collections::BTreeSet<_> = records.iter().collect();
         assert_eq!(different.len(), records.len());

@@ -16,7 +16,7 @@ mod scope;
 mod service;
 
 pub use fingerprint::{Fingerprint, FingerprintHasher};
-pub use key::{IdempotencyKey, InvalidKey, RecordKey, Scope};
+pub use key::{IdempotencyKey, InvalidKey, Principal, RecordKey, Scope};
 pub use list::{PhaseName, RecordFilter, RecordPhase, RecordSummary};
 pub use record::{
     AbandonReply, Answer, AnswerStub, BeginCommand, BeginReply, CompleteReply, EndReply,

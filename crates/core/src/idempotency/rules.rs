@@ -440,9 +440,9 @@ impl ResolveCommand {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::idempotency::{IdempotencyKey, Scope};
+    use crate::idempotency::{IdempotencyKey, Principal, Scope};
 
-    const SCOPE: Scope<'static> = Scope { principal: "", method: "", path: "" };
+    const SCOPE: Scope<'static> = Scope { principal: &Principal::None, method: "", path: "" };
 
     /// Begun at 2 s, without a lease.
     fn record() -> Record {

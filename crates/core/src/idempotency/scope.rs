@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{IdempotencyKey, RecordKey, Scope, Share};
+use super::{IdempotencyKey, Principal, RecordKey, Scope, Share};
 
 /// The scope and the key of a record, each as far as it is kept. Clones share it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,7 +24,7 @@ pub struct RecordScope {
 
 #[derive(PartialEq, Eq, Serialize, Deserialize)]
 struct ScopeParts {
-    principal: Box<str>,
+    principal: Principal,
     method: Box<str>,
     path: Box<str>,
     key: IdempotencyKey,
@@ -40,8 +40,9 @@ impl RecordScope {
 
     /// What a store keeps of `scope` and `key`.
     pub fn new(scope: &Scope<'_>, key: &IdempotencyKey) -> Self {
+        let principal = scope.principal.to_string();
         let parts = Arc::new(ScopeParts {
-            principal: beginning(scope.principal, Self::MAX_PRINCIPAL_BYTES).into(),
+            principal: Principal::parse(beginning(&principal, Self::MAX_PRINCIPAL_BYTES)),
             method: beginning(scope.method, Self::MAX_METHOD_BYTES).into(),
             path: beginning(scope.path, Self::MAX_PATH_BYTES).into(),
             key: key.clone(),
@@ -63,11 +64,12 @@ impl RecordScope {
     /// How many bytes it has.
     pub(super) fn bytes(&self) -> u64 {
         let ScopeParts { principal, method, path, key } = &*self.parts;
-        [principal.len(), method.len(), path.len(), key.as_str().len()].iter().sum::<usize>() as u64
+        let principal = principal.to_string();
+        [&*principal, method, path, key.as_str()].iter().map(|text| text.len() as u64).sum()
     }
 
-    /// The identity of the client; empty without one.
-    pub fn principal(&self) -> &str {
+    /// Whose key it is.
+    pub fn principal(&self) -> &Principal {
         &self.parts.principal
     }
 
@@ -121,7 +123,8 @@ mod tests {
     #[test]
     fn long_scope_is_cut_between_characters_and_leads_nowhere() {
         let path = format!("/{}", "ü".repeat(600));
-        let scope = Scope { principal: "ann", method: "POST", path: &path };
+        let scope =
+            Scope { principal: &Principal::User("ann".to_owned()), method: "POST", path: &path };
         let kept = RecordScope::new(&scope, &key());
         assert_eq!(kept.path().len(), RecordScope::MAX_PATH_BYTES - 1, "`ü` has two bytes");
         assert!(path.starts_with(kept.path()));
@@ -132,7 +135,11 @@ mod tests {
 
     #[test]
     fn scope_is_not_shown() {
-        let scope = Scope { principal: "ann", method: "POST", path: "/v1/orders" };
+        let scope = Scope {
+            principal: &Principal::User("ann".to_owned()),
+            method: "POST",
+            path: "/v1/orders",
+        };
         assert_eq!(format!("{:?}", RecordScope::new(&scope, &key())), "RecordScope(..)");
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use keylatch_core::idempotency::{
-    Answer, Fingerprint, IdempotencyKey, OnCrash, Record, RecordScope, RecordStage, RecordState,
-    Scope, StoredResponse,
+    Answer, Fingerprint, IdempotencyKey, OnCrash, Principal, Record, RecordScope, RecordStage,
+    RecordState, Scope, StoredResponse,
 };
 use keylatch_core::lock::{
     Attempt, Break, EndCause, Entries, Entry, EntryName, FencingToken, GrantEnd, HolderState,
@@ -98,7 +98,10 @@ pub(crate) fn record() -> RecordState {
 }
 
 pub(crate) fn scope() -> RecordScope {
-    let scope = Scope { principal: "Zoë", method: "POST", path: "/v1/orders" };
+    let scope =
+        Scope {
+            principal: &Principal::User("Zoë".to_owned()), method: "POST", path: "/v1/orders"
+        };
     RecordScope::new(&scope, &IdempotencyKey::parse("order-17").expect("a key"))
 }
 

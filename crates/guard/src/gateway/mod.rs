@@ -20,12 +20,12 @@ use axum::body::Body;
 use axum::http::Uri;
 use axum::http::request::Parts;
 
-use self::principal::{Principal, PrincipalHeader};
+use self::principal::PrincipalHeader;
 use self::proxy::Gateway;
 use crate::guard::{PLAIN_HEADERS, is_plain_header, rule};
 use crate::{Guard, GuardAccess, IdempotencyLayer, InvalidSetting};
 use keylatch_client::https::HttpsClient;
-use keylatch_core::idempotency::IdempotencyService;
+use keylatch_core::idempotency::{IdempotencyService, Principal};
 
 pub use admission::{Admission, holds};
 pub use forwarding::{ClientConnection, client_address};
@@ -100,14 +100,17 @@ impl Guard {
         service: Arc<IdempotencyService>,
         server: ServerHooks,
     ) -> Result<IdempotencyLayer, InvalidSetting> {
-        let named = |parts: &Parts| Some(parts.extensions.get::<Principal>()?.0.clone());
         let is_identity = self.access == GuardAccess::Identity;
+        let principal = move |parts: &Parts| match is_identity {
+            true => (server.identity)(parts).map_or(Principal::None, Principal::Identity),
+            false => parts.extensions.get::<Principal>().cloned().unwrap_or_default(),
+        };
         let header = PrincipalHeader::of(self);
         let principal_is_secret = header.is_some_and(|header| header.is_credential);
         let layer = IdempotencyLayer::over(service)
             .with_guard(Self { principal_is_secret, ..self.clone() })?
             .with_answer_timeout(Duration::from_millis(self.timeout_ms))
-            .with_principal(if is_identity { server.identity } else { named });
+            .with_principal_of(principal);
         Ok(layer.with_resolve_url(server.resolve_url).with_shares(&self.path, server.address))
     }
 

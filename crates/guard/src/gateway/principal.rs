@@ -10,6 +10,7 @@ use axum::http::{HeaderName, HeaderValue};
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 
 use crate::{Code, Guard, Problem};
+use keylatch_core::idempotency::Principal;
 
 /// Begins the principal of a name that is not UTF-8. No header has this character, so no name is like it.
 const ENCODED: char = '\u{1}';
@@ -17,10 +18,6 @@ const ENCODED: char = '\u{1}';
 /// An extension of each request to a guarded route that a trusted proxy sent.
 #[derive(Debug, Clone, Copy)]
 pub struct TrustedProxy;
-
-/// The principal that a header names; an extension of the request.
-#[derive(Debug, Clone)]
-pub(super) struct Principal(pub(super) String);
 
 /// The header that names principals.
 #[derive(Debug)]
@@ -62,7 +59,7 @@ impl PrincipalHeader {
             return Err(problem.with_field(self.name.as_str()));
         }
         if let Some(principal) = value.map(text_of) {
-            request.extensions_mut().insert(Principal(principal));
+            request.extensions_mut().insert(Principal::User(principal));
         }
         Ok(())
     }

@@ -128,8 +128,8 @@ mod tests {
     use std::time::Duration;
 
     use keylatch_core::idempotency::{
-        BeginCommand, Fingerprint, IdempotencyKey, OnCrash, PhaseName, RecordCommand, RecordFilter,
-        RecordScope, RunEnd, Scope, StoredResponse, UnknownReason,
+        BeginCommand, Fingerprint, IdempotencyKey, OnCrash, PhaseName, Principal, RecordCommand,
+        RecordFilter, RecordScope, RunEnd, Scope, StoredResponse, UnknownReason,
     };
     use keylatch_core::lock::{FencingToken, TokenHash};
     use keylatch_core::store::Command;
@@ -138,7 +138,7 @@ mod tests {
     use crate::table::Sweep;
 
     fn end_a_run(table: &Table, number: u32, end: RunEnd) {
-        let scope = Scope { principal: "", method: "POST", path: "/v1/orders" };
+        let scope = Scope { principal: &Principal::None, method: "POST", path: "/v1/orders" };
         let (name, token) = (IdempotencyKey::from(number), TokenHash::from_bytes([1; 32]));
         let (key, scope) = (scope.record(&name), RecordScope::new(&scope, &name));
         let begin = BeginCommand {

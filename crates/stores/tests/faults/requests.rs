@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use keylatch_core::idempotency::{
-    BeginCommand, Fingerprint, IdempotencyKey, OnCrash, RecordKey, RecordScope, Scope,
+    BeginCommand, Fingerprint, IdempotencyKey, OnCrash, Principal, RecordKey, RecordScope, Scope,
 };
 use keylatch_core::lock::{
     AcquireCommand, AcquireReply, Attempt, LockName, Owner, Token, TokenHash, Ttl,
@@ -63,7 +63,7 @@ pub(crate) fn key(record: &str) -> RecordKey {
 }
 
 fn scope(record: &str) -> RecordScope {
-    let scope = Scope { principal: "", method: "POST", path: "/v1/orders" };
+    let scope = Scope { principal: &Principal::None, method: "POST", path: "/v1/orders" };
     RecordScope::new(&scope, &IdempotencyKey::parse(&record.replace(' ', "-")).unwrap())
 }
 
