@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use keylatch_core::idempotency::Principal;
+use keylatch_core::idempotency::{Principal, RecordReader};
 use keylatch_core::lock::LockName;
 use serde::Deserialize;
 
@@ -46,6 +46,12 @@ impl Identity {
     /// Whether it may use the idempotency keys of this principal: its own, and those that `act_for` names.
     pub fn may_act_for(&self, principal: &Principal) -> bool {
         self.principals.as_ref().is_none_or(|all| all.contains(principal))
+    }
+
+    /// Which records it may read.
+    pub fn record_reader(&self) -> RecordReader {
+        let keys = self.permissions.readable_keys().map(str::to_owned).collect();
+        RecordReader { keys, principals: self.principals.clone() }
     }
 
     /// The meters of the namespaces that have some of these locks, each with those that it has.

@@ -108,6 +108,12 @@ impl Permissions {
         covers(&self.keys, act, key)
     }
 
+    /// The beginnings of the keys that may be read.
+    pub(super) fn readable_keys(&self) -> impl Iterator<Item = &str> {
+        let readable = self.keys.iter().filter(|rule| rule.may.contains(&KeyAct::Read));
+        readable.map(|rule| rule.prefix.as_str())
+    }
+
     /// Whether every lock and every key may be read.
     pub fn cover_all_reading(&self) -> bool {
         self.cover_lock(LockAct::Read, "") && self.cover_key(KeyAct::Read, "")

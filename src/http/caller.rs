@@ -20,7 +20,7 @@ use crate::access::{
     Identity, KeyAct, LockAct, LockClaim, Meter, Permissions, QuotaPermit, QuotaRefusal,
     RecordClaim, RefusedCredential,
 };
-use keylatch_core::idempotency::{IdempotencyKey, Principal, RecordKey, RecordSummary};
+use keylatch_core::idempotency::{IdempotencyKey, Principal, RecordKey, RecordReader};
 use keylatch_core::lock::{LockName, LockSet, Owner, Token};
 
 /// Who sends a request: an identity, or some client of a service that has none.
@@ -226,11 +226,17 @@ impl Caller {
         self.identity() == Some(identity.name.as_str()) || self.may(Permissions::cover_all_reading)
     }
 
-    /// Whether the client may read what a record is about.
-    pub(super) fn may_read_record(&self, record: &RecordSummary) -> bool {
-        let (key, principal) = (record.scope.key().as_str(), record.scope.principal());
-        let may_act = self.0.as_ref().is_none_or(|identity| identity.may_act_for(principal));
-        may_act && self.may(|permissions| permissions.cover_key(KeyAct::Read, key))
+    /// Which records the client may read; `None` for all.
+    ///
+    /// # Errors
+    ///
+    /// It may read no key.
+    pub(super) fn record_reader(&self) -> Result<Option<RecordReader>, Problem> {
+        let reader = self.0.as_ref().map(|identity| identity.record_reader());
+        if reader.as_ref().is_some_and(|reader| reader.keys.is_empty()) {
+            return Err(forbidden("You may not read any key."));
+        }
+        Ok(reader)
     }
 
     /// What the client may do.

@@ -25,11 +25,13 @@ enum Need {
     Set(&'static str),
     /// An act on an idempotency key.
     Key(&'static str),
+    /// An act on some idempotency keys, whichever.
+    AnyKey(&'static str),
     /// An act on the store as a whole.
     Store(&'static str),
 }
 
-use Need::{Identity, Key, Lock, Open, Set, Store};
+use Need::{AnyKey, Identity, Key, Lock, Open, Set, Store};
 
 const NEEDS: [(&str, &str, Need); 32] = [
     ("post", "/v1/locks/{name}", Lock("acquire")),
@@ -52,7 +54,7 @@ const NEEDS: [(&str, &str, Need); 32] = [
     ("post", "/v1/idempotency/{key}/resolve", Key("resolve")),
     ("delete", "/v1/idempotency/{key}/answer", Key("erase")),
     // It has what the identity may read.
-    ("get", "/v1/idempotency", Identity),
+    ("get", "/v1/idempotency", AnyKey("read")),
     ("get", "/v1/info", Identity),
     ("get", "/v1/backup", Store("backup")),
     ("get", "/metrics", Store("metrics")),
@@ -155,6 +157,7 @@ fn refusal(need: Need, act: (&str, &str), name: &str) -> Option<(u16, &'static s
         Open | Identity => true,
         Lock(needed) | Set(needed) => act == ("locks", needed) && name == "in/1",
         Key(needed) => act == ("keys", needed) && name == "in/1",
+        AnyKey(needed) => act == ("keys", needed),
         Store(needed) => act == ("store", needed),
     };
     (!is_permitted).then_some((403, "forbidden"))

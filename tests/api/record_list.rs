@@ -187,6 +187,42 @@ async fn list_has_what_its_reader_may_read_and_the_number_of_the_others() {
 }
 
 #[tokio::test]
+async fn search_tells_nothing_of_the_records_of_others() {
+    let mut keyring = Keyring::default();
+    let shop = keyring.add("shop", "allow = [{ keys = \"\", may = [\"use\"] }]");
+    let stranger =
+        keyring.add("stranger", "allow = [{ keys = \"my-\", may = [\"use\", \"read\"] }]");
+    let worker = keyring.add("worker", "allow = [{ locks = \"\", may = [\"read\"] }]");
+    let service = Service::start_with(keyring.config()).await;
+    for (key, record, path) in [
+        (&shop, "inv-4711-ACME", "/customers/ann"),
+        (&shop, "inv-4712-ACME", "/customers/ann"),
+        (&stranger, "my-1", "/customers/me"),
+    ] {
+        let begin = format!("/v1/idempotency/{record}?method=POST&path={path}");
+        let begin = service.request(Method::POST, &begin).bearer_auth(key);
+        assert_eq!(Answer::of(begin).await.status, 201);
+    }
+    let list = async |key: &str, query: &str| {
+        let list = service.request(Method::GET, &format!("/v1/idempotency?{query}"));
+        Answer::of(list.bearer_auth(key)).await
+    };
+    let nothing = list(&stranger, "limit=1&key_prefix=none").await;
+    assert_eq!(nothing.status, 200, "{nothing:?}");
+    for query in ["key_prefix=inv-4711", "path=/customers/ann", "prefix=/customers/a"] {
+        for state in ["", "&state=in-flight"] {
+            let found = list(&stranger, &format!("limit=1&{query}{state}")).await;
+            assert_eq!(found.json, nothing.json, "{query}{state}");
+        }
+    }
+    let own = list(&stranger, "limit=2&prefix=/customers/").await.json;
+    assert_eq!((own["records"].as_array().map(Vec::len), &own["hidden"]), (Some(1), &Value::Null));
+    for query in ["", "key_prefix=inv-4711"] {
+        list(&worker, query).await.is_problem(403, "forbidden");
+    }
+}
+
+#[tokio::test]
 async fn list_refuses_what_it_does_not_know_by_name() {
     let service = Service::start("memory:").await;
     for (query, field) in [

@@ -1,7 +1,8 @@
 //! The list of records: which ones a query names, for the JSON of the API; and the URL that settles one.
 //!
 //! A list has the records that the client may read, and the number of the others of its page, so that it never
-//! passes for the whole; but for a search by key, which would tell the keys of others letter by letter. Tested in `tests/api/record_list.rs`.
+//! passes for the whole. A search by key or path has no such number, and others' records do not cut its pages: either
+//! would tell their keys and paths letter by letter. Tested in `tests/api/record_list.rs`.
 
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ use keylatch_wire::{ListedRecord, RecordPage};
         ("path" = Option<String>, Query, description = "Only records of this path"),
         ("prefix" = Option<String>, Query, description = "Only records whose paths begin so"),
         ("key_prefix" = Option<String>, Query,
-            description = "Only records whose keys begin so; `hidden` is absent then"),
+            description = "Only records whose keys begin so"),
         ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, example = 100,
             description = "At most this many; 100 unless said otherwise"),
         ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before"),
@@ -47,17 +48,24 @@ pub(crate) async fn list(
     caller: Caller,
     uri: Uri,
 ) -> Result<Json<RecordPage>, Problem> {
-    let query = query(uri.query().unwrap_or_default())?;
+    let (mut query, reader) = (query(uri.query().unwrap_or_default())?, caller.record_reader()?);
+    // A page of a search that others' records fill, or their number, would tell what their keys and paths are.
+    if is_search(&query.filter) {
+        query.filter.reader = reader.clone();
+    }
     let page = api.records()?.list(&query).await?.ok_or_else(unknown_cursor)?;
-    let all = page.entries.len();
-    let readable = page.entries.iter().filter(|record| caller.may_read_record(record));
+    let may_read = |scope| reader.as_ref().is_none_or(|reader| reader.may_read(scope));
+    let readable = page.entries.iter().filter(|record| may_read(&record.scope));
     let records: Vec<_> = readable.map(listed).collect();
-    // The number of the others by the beginning of their keys would tell what the keys are.
-    let is_countable = query.filter.key_prefix.is_empty();
-    let hidden = u64::try_from(all - records.len()).ok();
-    let hidden = hidden.filter(|hidden| *hidden > 0 && is_countable);
+    let hidden = u64::try_from(page.entries.len() - records.len()).ok();
+    let hidden = hidden.filter(|hidden| *hidden > 0);
     let next_cursor = page.next.map(|cursor| cursor.as_str().to_owned());
     Ok(Json(RecordPage { records, hidden, next_cursor }))
+}
+
+/// Whether the records of a list are chosen by their keys or paths.
+fn is_search(filter: &RecordFilter) -> bool {
+    filter.path.is_some() || !(filter.path_prefix.is_empty() && filter.key_prefix.is_empty())
 }
 
 /// The absolute path, with the whole scope, to which an operator posts how a request with it ended.
@@ -83,6 +91,7 @@ fn query(text: &str) -> Result<ListRecords, Problem> {
         path: path.map(|path| normalize_path(&path).into_owned()),
         path_prefix: prefix.unwrap_or_default().into_owned(),
         key_prefix: key_prefix.unwrap_or_default().into_owned(),
+        reader: None,
     };
     let (limit, cursor) = page(limit, cursor)?;
     Ok(ListRecords { filter, limit, cursor })

@@ -146,6 +146,7 @@ async fn list_is_of_a_path_or_of_its_prefix(store: &Records) {
             path: path.map(str::to_owned),
             path_prefix: prefix.to_owned(),
             key_prefix: String::new(),
+            reader: None,
         };
         let expected: [(_, _, BTreeSet<u32>); 9] = [
             (Some("/v1/orders"), "", expect(&[1])),

@@ -7,10 +7,13 @@
 //! Invariant: a record that is not in the index is done, or there is none. The conformance of every store
 //! holds it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::scope::beginning;
-use super::{RecordKey, RecordScope, RecordStage, RecordState, RecordStatus, RecordView};
+use super::{
+    Principal, RecordKey, RecordScope, RecordStage, RecordState, RecordStatus, RecordView,
+};
 use crate::lock::{FencingToken, Moment};
 
 /// How far a record is, by name.
@@ -102,6 +105,23 @@ impl RecordSummary {
     }
 }
 
+/// Which records somebody may read: those of keys that begin so, and of these principals.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordReader {
+    /// The beginnings of keys.
+    pub keys: Vec<String>,
+    /// The principals; `None` for all.
+    pub principals: Option<BTreeSet<Principal>>,
+}
+
+impl RecordReader {
+    /// Whether the record with this scope may be read.
+    pub fn may_read(&self, scope: &RecordScope) -> bool {
+        self.keys.iter().any(|beginning| scope.key().as_str().starts_with(beginning))
+            && self.principals.as_ref().is_none_or(|all| all.contains(scope.principal()))
+    }
+}
+
 /// Which records a list has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecordFilter {
@@ -114,6 +134,8 @@ pub struct RecordFilter {
     pub path_prefix: String,
     /// Only those whose keys, as the client sent them, begin so.
     pub key_prefix: String,
+    /// Only those that this one may read. Pages then end where others' records have no say.
+    pub reader: Option<RecordReader>,
 }
 
 impl RecordFilter {
@@ -125,6 +147,7 @@ impl RecordFilter {
             && self.path.as_deref().is_none_or(|wanted| path == kept(wanted))
             && path.starts_with(kept(&self.path_prefix))
             && key.starts_with(&self.key_prefix)
+            && self.reader.as_ref().is_none_or(|reader| reader.may_read(&record.scope))
     }
 
     /// Whether all of these records are in the index of the unfinished ones.
