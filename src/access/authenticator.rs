@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::sync::{Arc, RwLockReadGuard};
 
+use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, HeaderName};
 use jiff::Timestamp;
 
@@ -44,6 +45,19 @@ impl Authenticator {
     /// The identities as they are now. Their file is not read again as long as this is kept.
     pub fn identities(&self) -> RwLockReadGuard<'_, Identities> {
         self.identities.current()
+    }
+
+    /// The identity as it is now, if what proved it still does. Of a token that was proof enough once.
+    pub fn confirm(
+        &self,
+        identity: &Identity,
+        headers: &HeaderMap,
+        certificate: Option<&CertificateNames>,
+    ) -> Option<Arc<Identity>> {
+        if let Ok(Credential::Token(_)) = credential(headers, &AUTHORIZATION) {
+            return self.identities().find_name(&identity.name);
+        }
+        self.identify(headers, &AUTHORIZATION, certificate).ok()
     }
 
     /// Follows the file and the keys of the issuer until it is dropped.

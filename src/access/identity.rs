@@ -287,6 +287,11 @@ impl Identities {
         Ok(())
     }
 
+    /// The identity of this name.
+    pub(super) fn find_name(&self, name: &IdentityName) -> Option<Arc<Identity>> {
+        self.by_name.get(name).cloned()
+    }
+
     /// Whose certificate has these names.
     pub fn find_certificate(
         &self,

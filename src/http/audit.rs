@@ -216,6 +216,7 @@ pub(super) fn loss_label(lost: &LossReason) -> &'static str {
     match lost {
         LossReason::MaxHold => "max_hold",
         LossReason::Shutdown => "shutdown",
+        LossReason::Revoked => "revoked",
         LossReason::NotHeld => "not_held",
         LossReason::TakenOver => "taken_over",
         LossReason::Broken(_) => "broken",

@@ -64,6 +64,12 @@ impl RecordRoom {
     }
 }
 
+impl From<Arc<Identity>> for Caller {
+    fn from(identity: Arc<Identity>) -> Self {
+        Self(Some(identity))
+    }
+}
+
 impl FromRequestParts<Arc<Api>> for Caller {
     type Rejection = Problem;
 

@@ -23,6 +23,7 @@ mod problem;
 mod problem_pages;
 mod record_counts;
 mod request;
+mod revocation;
 mod sandbox;
 mod server;
 mod sets;

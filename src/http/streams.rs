@@ -4,7 +4,7 @@
 //! A task of `LockService` makes the events, and the handlers write them down. `Streams` limits how many
 //! streams of both kinds are open: each has a permit until its connection ends. While nothing happens, a
 //! stream sends comments. `hold` keeps the head of its answer back until the first event, so that what is
-//! refused at once is refused by a status.
+//! refused at once is refused by a status. Both end when their client may not have them any more.
 //!
 //! Invariant: a stream that ends, for whatever reason, frees its permit and drops its events, which ends
 //! the task. Tested in `tests/api/hold.rs`, `hold_endings.rs`, `watch.rs` and `gone_clients.rs`.
@@ -27,9 +27,10 @@ use super::caller::Caller;
 use super::extract::{Name, OptionalJson, OptionalToken, WatchLimit, WatchedName};
 use super::locks::with_token;
 use super::problem::{
-    Code, CreateProblems, Problem, TOKEN_EXAMPLE, WatchProblems, held, not_alone, of_lock_error,
-    overloaded, too_many_holders,
+    Code, CreateProblems, Problem, TOKEN_EXAMPLE, WatchProblems, forbidden, held, not_alone,
+    of_lock_error, overloaded, too_many_holders,
 };
+use super::revocation::Revocation;
 use crate::access::LockAct;
 use crate::metrics::{Metrics, StreamKind};
 use keylatch_core::lock::{
@@ -40,14 +41,17 @@ use keylatch_wire::{
     millis,
 };
 
+/// Why a hold ends whose client may not hold the lock any more.
+const REVOKED: &str = "You may not hold this lock any more.";
+
 /// Hold a lock by a connection
 ///
 /// The lock is yours for as long as you read the answer, a stream of server-sent events. The service
 /// renews it at each third of the TTL, and releases it when the connection ends, whatever the reason.
 ///
 /// The events are `waiting` (with how many are `ahead`), `acquired` (the lease), `renewed`, and at the
-/// end `lost`, with the `reason`: `max-hold`, `shutdown`, `lock-not-held`, `lock-broken`, `token-mismatch`
-/// or `store-unavailable`. When you read it, stop. Comments are sent while nothing happens.
+/// end `lost`, with the `reason`: `max-hold`, `shutdown`, `forbidden`, `lock-not-held`, `lock-broken`,
+/// `token-mismatch` or `store-unavailable`. When you read it, stop. Comments are sent while nothing happens.
 ///
 /// Only `acquired` says that the lock is yours. Without `wait_ms` a lock that is held is 409, before
 /// any stream begins; with it the stream begins while you wait, and ends with `refused`, whose data is
@@ -75,6 +79,7 @@ use keylatch_wire::{
 pub(super) async fn hold(
     State(api): State<Arc<Api>>,
     caller: Caller,
+    revocation: Revocation,
     auditor: Auditor,
     Name(name): Name,
     OptionalToken(token): OptionalToken,
@@ -91,7 +96,9 @@ pub(super) async fn hold(
     let names = slice::from_ref(&name);
     let place = api.streams.open(StreamKind::Hold, caller.enter_stream(names)?)?;
     let mut room = caller.claim_locks(names, Some(&token), !hold.acquire.wait.is_zero())?;
-    let mut events = api.locks.hold(hold, api.closing.clone());
+    let lock = name.clone();
+    let revoked = revocation.of(move |caller| caller.check_lock(LockAct::Acquire, &lock));
+    let mut events = api.locks.hold(hold, api.closing.clone(), revoked);
     let first = match events.recv().await {
         Some(HoldEvent::Refused(refused)) => return Err(problem(refused)),
         Some(first) => first,
@@ -155,6 +162,7 @@ fn why(lost: &LossReason) -> LossEvent {
     let (reason, detail) = match lost {
         LossReason::MaxHold => ("max-hold", "The lock was held for as long as it may be."),
         LossReason::Shutdown => ("shutdown", "The service shuts down and releases the lock."),
+        LossReason::Revoked => (Code::Forbidden.slug(), REVOKED),
         LossReason::NotHeld => (
             Code::LockNotHeld.slug(),
             "No client holds the lock: it was released with its token, or has expired.",
@@ -179,6 +187,7 @@ fn problem(refused: HoldRefusal) -> Problem {
         HoldRefusal::Full => too_many_holders(),
         HoldRefusal::Failed(error) => of_lock_error(error),
         HoldRefusal::Shutdown => overloaded("The service is shutting down."),
+        HoldRefusal::Revoked => forbidden(REVOKED),
     }
 }
 
@@ -190,8 +199,8 @@ fn problem(refused: HoldRefusal) -> Problem {
 ///
 /// An event's `id` is the last fencing token, a hyphen, and the number of the event in this stream. A
 /// client that reads too slowly gets `lagged` and a new `snapshot`; so does one that comes back,
-/// whatever its `Last-Event-ID`. On `closing` the service shuts down. Comments are sent while nothing
-/// happens.
+/// whatever its `Last-Event-ID`. On `closing` the service shuts down. The stream of a client that may not
+/// read the lock any more ends within a minute. Comments are sent while nothing happens.
 #[utoipa::path(
     get,
     path = "/v1/locks/{name}/events",
@@ -212,19 +221,21 @@ fn problem(refused: HoldRefusal) -> Problem {
 pub(super) async fn events(
     State(api): State<Arc<Api>>,
     caller: Caller,
+    revocation: Revocation,
     WatchedName(name): WatchedName,
     WatchLimit(limit): WatchLimit,
 ) -> Result<Response, Problem> {
     caller.check_lock(LockAct::Read, &name)?;
     let permit = caller.enter_stream(slice::from_ref(&name))?;
     let place = api.streams.open(StreamKind::Watch, permit)?;
-    let events = api.locks.watch(name, api.closing.clone()).await?;
+    let events = api.locks.watch(name.clone(), api.closing.clone()).await?;
+    let revoked = revocation.of(move |caller| caller.check_lock(LockAct::Read, &name));
     let mut ids = Ids::default();
     let events = ReceiverStream::new(events).map(move |happened| {
         let id = ids.of(&happened);
         encode_watch_event(&happened).map(|event| event.id(id))
     });
-    Ok(place.respond(events.take(limit)))
+    Ok(place.respond(events.take(limit).take_until(revoked)))
 }
 
 /// Tells the events of one stream apart.

@@ -55,6 +55,7 @@ mod lock_names;
 mod locks;
 mod logging;
 mod metrics_page;
+mod open_ends;
 mod openapi;
 mod openapi_rules;
 mod opening;

@@ -7,10 +7,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 use keylatch::http::TlsSettings;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256,
+    date_time_ymd,
 };
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject as _;
@@ -58,7 +60,18 @@ impl Authority {
     /// A certificate for these names of a server or a client, with a common name.
     pub fn sign(&self, common_name: &str, names: &[&str]) -> Certificate {
         let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-        let mut params = CertificateParams::new(names).expect("names");
+        self.sign_params(common_name, CertificateParams::new(names).expect("names"))
+    }
+
+    /// The same of a client, which expires so soon, to the second.
+    pub fn sign_for(&self, common_name: &str, lasts: Duration) -> Certificate {
+        let mut params = CertificateParams::new(Vec::new()).expect("no names");
+        let now = UNIX_EPOCH.elapsed().expect("a clock after 1970");
+        params.not_after = date_time_ymd(1970, 1, 1) + (now + lasts);
+        self.sign_params(common_name, params)
+    }
+
+    fn sign_params(&self, common_name: &str, mut params: CertificateParams) -> Certificate {
         params.distinguished_name.push(DnType::CommonName, common_name);
         let key = new_key();
         let cert = params.signed_by(&key, &self.issuer).expect("a certificate").pem();

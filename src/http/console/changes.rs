@@ -28,6 +28,7 @@ use crate::http::body::held_lock;
 use crate::http::caller::Caller;
 use crate::http::extract::ListQuery;
 use crate::http::problem::Problem;
+use crate::http::revocation::Revocation;
 use crate::metrics::StreamKind;
 use keylatch_core::lock::{Holding, LockName};
 use keylatch_core::store::{Cursor, ListLocks, StoreError};
@@ -61,13 +62,16 @@ struct Changes {
 pub(super) async fn locks(
     State(api): State<Arc<Api>>,
     caller: Caller,
+    revocation: Revocation,
     ListQuery(query): ListQuery,
 ) -> Result<Response, Problem> {
     caller.check_list(&query.prefix)?;
     let permit = api.streams.open(StreamKind::Console, caller.enter_stream(&[])?)?;
     let closing = api.closing.clone();
+    let prefix = query.prefix.clone();
+    let revoked = revocation.of(move |caller| caller.check_list(&prefix));
     let events = follow(api, query.prefix).take_until(closing.cancelled_owned());
-    Ok(permit.respond(events))
+    Ok(permit.respond(events.take_until(revoked)))
 }
 
 fn follow(api: Arc<Api>, prefix: String) -> impl Stream<Item = Result<Event, axum::Error>> + Send {

@@ -140,13 +140,17 @@ impl ConnectionTask<'_> {
     /// Serves the protocol that the client and the service agree on.
     async fn behind_tls<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &mut self,
-        tls: &TlsFiles,
+        tls: &Arc<TlsFiles>,
         io: I,
         arrival: Arrival,
         routes: &Routes,
     ) {
         let Some(io) = self.handshake(tls, io).await else { return };
         let certificate = client_certificate(&io);
+        if let Some(chain) = io.get_ref().1.peer_certificates() {
+            let refused = Arc::clone(tls).until_refused(chain.to_vec());
+            self.events.push(refused.map(|()| Event::Killed).boxed());
+        }
         let client = Client { arrival, certificate };
         if io.get_ref().1.alpn_protocol() == Some(HTTP2) {
             Box::pin(self.http2(io, client, routes)).await;
@@ -345,6 +349,6 @@ enum Event {
     Gone,
     /// The service is shutting down.
     Closing,
-    /// The time for shutting down is over.
+    /// It ends at once: the time for shutting down is over, or the certificate of its client is good no more.
     Killed,
 }

@@ -6,6 +6,7 @@
 //! receiver reads `Lost` before the lease can be another's. The tests `hold` and `hold_endings` hold it.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,6 +81,8 @@ pub enum LossReason {
     MaxHold,
     /// The service shuts down.
     Shutdown,
+    /// The client may not hold it any more.
+    Revoked,
     /// No client holds it: it was released with its token, or the store forgot it.
     NotHeld,
     /// Another client holds it.
@@ -108,11 +111,13 @@ pub enum HoldRefusal {
     Failed(LockError),
     /// The service shuts down.
     Shutdown,
+    /// The client may not wait for it any more.
+    Revoked,
 }
 
 impl LockService {
     /// Acquires a lock, renews it at each third of its TTL, and releases it when the receiver is
-    /// dropped, when `leaving` is cancelled, or when it was held for long enough.
+    /// dropped, when `leaving` is cancelled or `revoked` ends, or when it was held for long enough.
     ///
     /// A task of the service does all of it. A reader that is slow may miss that the lease was
     /// renewed, but not that it was acquired or lost.
@@ -120,6 +125,7 @@ impl LockService {
         self: &Arc<Self>,
         hold: HoldRequest,
         leaving: CancellationToken,
+        revoked: impl Future<Output = ()> + Send + 'static,
     ) -> mpsc::Receiver<HoldEvent> {
         let arrived = Instant::now();
         let (events, receiver) = mpsc::channel(EVENTS);
@@ -137,7 +143,7 @@ impl LockService {
             leaving,
             observer,
         };
-        self.streams.spawn(task.run(request));
+        self.streams.spawn(task.run(request, revoked));
         receiver
     }
 }
@@ -159,10 +165,11 @@ struct HoldTask {
 }
 
 impl HoldTask {
-    async fn run(self, request: AcquireRequest) {
+    async fn run(self, request: AcquireRequest, revoked: impl Future<Output = ()>) {
+        let mut revoked = pin!(revoked);
         // There is room for the last event whatever was not read.
         let Ok(last) = self.events.clone().reserve_owned().await else { return };
-        let grant = match self.acquire(request).await {
+        let grant = match self.acquire(request, revoked.as_mut()).await {
             None => return,
             Some(Err(refused)) => {
                 last.send(HoldEvent::Refused(refused));
@@ -177,6 +184,7 @@ impl HoldTask {
             biased;
             () = self.events.closed() => None,
             () = self.leaving.cancelled() => Some(LossReason::Shutdown),
+            () = revoked => Some(LossReason::Revoked),
             () = sleep(self.max_hold) => Some(LossReason::MaxHold),
             lost = self.renew_until_lost(schedule) => Some(lost),
         };
@@ -195,7 +203,11 @@ impl HoldTask {
 
     /// The lock, if it is to be had; `None` if the client has gone. The service withdraws what is
     /// dropped here, be it the lock or a queue entry.
-    async fn acquire(&self, request: AcquireRequest) -> Option<Result<Grant, HoldRefusal>> {
+    async fn acquire(
+        &self,
+        request: AcquireRequest,
+        revoked: impl Future<Output = ()>,
+    ) -> Option<Result<Grant, HoldRefusal>> {
         let mut reported = None;
         let report = |contention: &Contention| {
             // One place is for the event that the lock is acquired.
@@ -208,6 +220,7 @@ impl HoldTask {
             biased;
             () = self.events.closed() => return None,
             () = self.leaving.cancelled() => return Some(Err(HoldRefusal::Shutdown)),
+            () = revoked => return Some(Err(HoldRefusal::Revoked)),
             acquired = self.service.acquire_and_report(request, report) => acquired,
         };
         if let (Ok(Acquisition::New(grant)), Some(observer)) = (&acquired, &self.observer) {
@@ -267,9 +280,10 @@ impl HoldTask {
         match lost {
             LossReason::NotHeld | LossReason::TakenOver => None,
             LossReason::Unrenewed => Some(notice),
-            LossReason::MaxHold | LossReason::Shutdown | LossReason::Broken(_) => {
-                Some(notice.min(GRACE_MAX))
-            }
+            LossReason::MaxHold
+            | LossReason::Shutdown
+            | LossReason::Revoked
+            | LossReason::Broken(_) => Some(notice.min(GRACE_MAX)),
         }
     }
 
