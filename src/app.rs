@@ -107,6 +107,7 @@ impl App {
         let (counted, grants) = (Arc::clone(&metrics), Arc::clone(&past_grants));
         let store: Arc<dyn Store> = Arc::new(InstrumentedStore::new(store, counted, grants));
         let (locks, records) = services(&config, &store)?;
+        warn_of_shared_origins(&config);
         let (authenticator, closing) = (authenticator(&config)?, CancellationToken::new());
         let heartbeat = Duration::from_millis(config.stream.heartbeat_ms);
         let api = Api {
@@ -287,6 +288,20 @@ fn services(config: &Config, store: &Arc<dyn Store>) -> Result<Services, Error> 
     Ok((locks, records))
 }
 
+/// Says on which listeners the console and the docs are not served, since services behind guards have pages there.
+fn warn_of_shared_origins(config: &Config) {
+    for listener in config.listeners() {
+        if config.has_guarded_pages() && listener.serves.beside_guarded_pages() != listener.serves {
+            tracing::warn!(
+                listener = listener.place(),
+                "the console and /docs are not served here: pages of guarded services could use the API keys of \
+                 those who sign in; give them a [[listener]] of their own with \
+                 serves = [\"api\", \"docs\", \"console\"]"
+            );
+        }
+    }
+}
+
 fn request_layer(
     config: &Config,
     metrics: &Arc<Metrics>,
@@ -299,6 +314,7 @@ fn request_layer(
         log: config.log.access,
         slow: Duration::from_millis(config.log.slow_ms),
         origins: OriginPolicy::new(&config.server, &config.cors),
+        has_guarded_pages: config.has_guarded_pages(),
         authenticator: authenticator.clone(),
         audit: audit.clone(),
     };

@@ -197,6 +197,11 @@ impl Config {
         }
     }
 
+    /// Whether services behind guards have pages where clients have identities.
+    pub(crate) fn has_guarded_pages(&self) -> bool {
+        self.identity_file().is_some() && !self.guard.is_empty()
+    }
+
     /// The file of identities, if there are any.
     pub fn identity_file(&self) -> Option<&Path> {
         (!self.identities.is_empty()).then(|| Path::new(&self.identities))

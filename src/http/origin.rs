@@ -2,17 +2,20 @@
 //! and which pages may use the service ([`Cors`]).
 //!
 //! A browser carries requests of every page that it shows to every address that its machine reaches, so
-//! listening on loopback keeps no page out. Three rules hold:
+//! listening on loopback keeps no page out. Four rules hold:
 //!
 //! - **The host** of a request is one that the service goes by. A page whose name an attacker lets lead
 //!   to 127.0.0.1 (DNS rebinding) shares that name's origin with the service, and could read its answers.
 //! - **The origin** of a request that changes something, or takes a place that others need, is the service's own or an
 //!   allowed one. A page cannot choose what a browser says in `Sec-Fetch-Site` and `Origin`; no other client says either.
+//! - **The page of a guarded service** gets nothing that is for identities where it shares the origin: a browser sends
+//!   the key that it knows for one page of an origin for every other.
 //! - **The media type** of a body from a page is one that the route reads, so that no form and no
 //!   `text/plain` passes for JSON: a page sends those to a foreign service without asking it first.
 //!
 //! The check is a step of the one middleware and costs no layer. It reads the head alone: no body, no
-//! store, no clock. Tested over HTTP in `tests/api/hosts.rs`, `foreign_pages.rs` and `cors.rs`.
+//! store, no clock. Tested over HTTP in `tests/api/hosts.rs`, `foreign_pages.rs`,
+//! `shared_origins.rs` and `cors.rs`.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -156,6 +159,23 @@ impl OriginPolicy {
         if origin.is_some() { check_media_type(request, surface) } else { Ok(()) }
     }
 
+    /// Whether a page of the host that the request is for made a browser send it, as far as the browser says.
+    pub(super) fn is_of_own_page(&self, request: &Request<Body>) -> bool {
+        let named = SourceHeaders::of(request.headers());
+        if let Some(site) = named.fetch_site.said() {
+            return site == "same-origin";
+        }
+        let host = host_of(request, named.host).ok().flatten();
+        let own = self.forwarded(request, &X_FORWARDED_HOST).or(host.map(|host| host.authority));
+        let pages = [named.origin.said(), said(request.headers(), &header::REFERER)];
+        pages.into_iter().flatten().any(|page| {
+            let Some((scheme, rest)) = page.split_once("://") else { return false };
+            let of_page = rest.split(['/', '?', '#']).next().unwrap_or_default();
+            let bare = |host| without_default_port(host, scheme);
+            own.is_some_and(|own| bare(own).eq_ignore_ascii_case(bare(of_page)))
+        })
+    }
+
     /// Whether a request comes from a proxy whose word for others counts.
     pub(super) fn trusts(&self, request: &Request<Body>) -> bool {
         let peer = Arrival::of(request).and_then(|arrival| arrival.peer);
@@ -194,17 +214,18 @@ impl OriginPolicy {
     /// Whether an origin is the service's: the scheme and the host at which the client asked for it, as
     /// a trusted proxy says or as the request itself does.
     fn is_own(&self, origin: &str, request: &Request<Body>, host: Option<Host<'_>>) -> bool {
-        let is_trusted = self.trusts(request);
-        let forwarded = |name: &HeaderName| {
-            let list = said(request.headers(), name).filter(|_| is_trusted)?;
-            list.split(',').next().map(str::trim)
-        };
         let own_scheme = Arrival::of(request).map_or("http", Arrival::scheme);
-        let scheme = forwarded(&X_FORWARDED_PROTO).unwrap_or(own_scheme);
-        let own = forwarded(&X_FORWARDED_HOST).or(host.map(|host| host.authority));
+        let scheme = self.forwarded(request, &X_FORWARDED_PROTO).unwrap_or(own_scheme);
+        let own = self.forwarded(request, &X_FORWARDED_HOST).or(host.map(|host| host.authority));
         let Some((of_scheme, of_host)) = origin.split_once("://") else { return false };
         let own = own.map(|own| without_default_port(own, scheme));
         of_scheme == scheme && own.is_some_and(|own| own.eq_ignore_ascii_case(of_host))
+    }
+
+    /// What a trusted proxy says of the request of its client.
+    fn forwarded<'a>(&self, request: &'a Request<Body>, name: &HeaderName) -> Option<&'a str> {
+        let list = said(request.headers(), name).filter(|_| self.trusts(request))?;
+        list.split(',').next().map(str::trim)
     }
 
     /// On loopback and on Unix sockets: loopback names and what is listed. Elsewhere only names can be refused, and only

@@ -37,6 +37,13 @@ impl Parts {
         self.0 & part as u8 != 0
     }
 
+    /// What of these is served with identities where pages of guarded services are: such a page has the origin of the
+    /// console, and a browser that knows an operator's key for the one sends it for the other.
+    pub(crate) fn beside_guarded_pages(self) -> Self {
+        let own_pages = Part::Console as u8 | Part::Docs as u8;
+        if self.have(Part::Guards) { Self(self.0 & !own_pages) } else { self }
+    }
+
     /// Whether they have the route with this pattern, which is none of a guard.
     pub(super) fn have_route(self, route: &str) -> bool {
         match route {

@@ -31,7 +31,7 @@ use super::X_REQUEST_ID;
 use super::audit::{Act, RequestId, Subject, is_refusal, write};
 use super::origin::{Arrival, OriginPolicy, Surface};
 use super::parts::{Part, Parts};
-use super::problem::{Code, Problem, overloaded, quota_exceeded, unauthenticated};
+use super::problem::{Code, Problem, forbidden, overloaded, quota_exceeded, unauthenticated};
 use super::system;
 use crate::access::{
     Authenticator, CertificateNames, Identity, KEYLATCH_AUTHORIZATION, RefusalPause,
@@ -45,6 +45,9 @@ use keylatch_axum::gateway::{Admission, TrustedProxy};
 use keylatch_axum::{GuardAccess, ProblemCause, ProblemCode};
 use keylatch_core::store::Effect;
 
+/// Why a page of this origin does not get what is for identities.
+const OF_GUARDED_PAGE: &str = "A page of this host sent this, and services behind guards have pages here. The API and the \
+     console are for pages of a listener without `guards`. Nothing was done.";
 /// The longest id of a client that is used.
 const MAX_ID_LEN: usize = 128;
 
@@ -71,6 +74,8 @@ pub(crate) struct RequestRules {
     /// From this time on a request is slow.
     pub(crate) slow: Duration,
     pub(crate) origins: OriginPolicy,
+    /// Whether pages of guarded services are of an origin at which identities use the API.
+    pub(crate) has_guarded_pages: bool,
     /// Who knows which identity a client of the API is.
     pub(crate) authenticator: Option<Arc<Authenticator>>,
     /// Where it is written which requests are refused.
@@ -145,6 +150,8 @@ impl RequestLayer {
     /// Whether the route is there for clients of the listener that the request came to.
     fn find(&self, request: &Request<Body>, route: Option<&str>) -> Result<(), Problem> {
         let serves = Arrival::of(request).map_or(Parts::ALL, |arrival| arrival.serves);
+        let has_pages = self.shared.has_guarded_pages;
+        let serves = if has_pages { serves.beside_guarded_pages() } else { serves };
         let is_served = match self.surface {
             _ if serves == Parts::ALL => true,
             Surface::Guard | Surface::Callback => serves.have(Part::Guards),
@@ -153,13 +160,23 @@ impl RequestLayer {
         if is_served { Ok(()) } else { Err(system::no_resource()) }
     }
 
+    /// Whether a page of a guarded service may have made a browser send the request.
+    fn is_of_guarded_page(&self, request: &Request<Body>) -> bool {
+        let serves = Arrival::of(request).is_none_or(|arrival| arrival.serves.have(Part::Guards));
+        serves && self.shared.has_guarded_pages && self.shared.origins.is_of_own_page(request)
+    }
+
     /// Finds out which identity sends the request, and leaves it with its arrival. A route for
-    /// identities is for no others, and for none that sends more than it may.
+    /// identities is for no others, for no page that may be of a guarded service, and for none
+    /// that sends more than it may.
     fn identify(&self, request: &mut Request<Body>, route: Option<&str>) -> Result<(), Problem> {
         let Some(authenticator) = &self.shared.authenticator else { return Ok(()) };
         let guard_access = self.admission.as_ref().map(|admission| admission.access());
         let (header, name) = match (self.surface, guard_access) {
             (Surface::Api, _) if route.is_none_or(is_open) => return Ok(()),
+            (Surface::Api, _) if self.is_of_guarded_page(request) => {
+                return Err(forbidden(OF_GUARDED_PAGE).with_field("Origin"));
+            }
             (Surface::Api, _) => (header::AUTHORIZATION, "Authorization"),
             (_, Some(GuardAccess::Identity)) => (KEYLATCH_AUTHORIZATION, "Keylatch-Authorization"),
             _ => return Ok(()),

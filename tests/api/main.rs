@@ -72,6 +72,7 @@ mod sandbox_orders;
 mod secrets;
 mod sets;
 mod shared_locks;
+mod shared_origins;
 mod shutdown;
 mod slow_readers;
 #[cfg(feature = "test-redis")]
