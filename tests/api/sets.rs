@@ -79,6 +79,22 @@ async fn waiting_set_holds_nothing_and_is_before_those_that_come_later(service: 
 }
 
 #[store_test(service, sets)]
+async fn reader_passes_a_set_that_leaves_it_room_and_no_writer_does(service: &Service) {
+    assert_eq!(service.create_as("b", BOB, &minute()).await.status, 201);
+    let body = json!({"ttl_ms": 60_000, "wait_ms": 60_000, "mode": "shared"});
+    let alice = service.create_set_as(&["a", "b"], ALICE, &body);
+    let rest = async {
+        service.has_waiting("b", 1).await;
+        service.create_as("a", BOB, &minute()).await.is_problem(409, "lock-held");
+        let reader = json!({"ttl_ms": 60_000, "mode": "shared"});
+        assert_eq!(service.create_as("a", CAROL, &reader).await.status, 201);
+        assert_eq!(service.release("b", BOB).await.status, 204);
+    };
+    let (granted, ()) = tokio::join!(alice, rest);
+    assert_eq!((granted.status.as_u16(), names(&granted)), (201, vec!["a", "b"]));
+}
+
+#[store_test(service, sets)]
 async fn set_is_served_when_the_last_of_its_locks_is_free(service: &Service) {
     let all = ["a", "b", "c"];
     for (name, token) in all.iter().zip([BOB, BOB, CAROL]) {
