@@ -258,10 +258,8 @@ impl Identities {
             let meter = meter_in(&namespace, quota, before);
             (namespace, meter)
         });
+        let principals = whom(&name, &act_for);
         let namespaces = namespaces.collect();
-        let own = Principal::Identity(name.as_str().to_owned());
-        let principals = (!act_for.contains(EVERY_PRINCIPAL))
-            .then(|| act_for.iter().map(|named| Principal::parse(named)).chain([own]).collect());
         let identity = Identity { name: name.clone(), permissions, meter, namespaces, principals };
         let identity = Arc::new(identity);
         if self.by_name.insert(name.clone(), Arc::clone(&identity)).is_some() {
@@ -352,6 +350,13 @@ fn meter_in(namespace: &Namespace, quota: Quota, before: Option<&Arc<Identity>>)
         Some((_, before)) => meter.succeed(before),
         None => meter,
     }
+}
+
+/// Whose keys the identity may use; `None` for everyone's.
+fn whom(name: &IdentityName, act_for: &BTreeSet<String>) -> Option<BTreeSet<Principal>> {
+    let own = Principal::Identity(name.as_str().to_owned());
+    let named = act_for.iter().map(|named| Principal::parse(named));
+    (!act_for.contains(EVERY_PRINCIPAL)).then(|| named.chain([own]).collect())
 }
 
 /// The one identity that all of these are; otherwise whether there are several.

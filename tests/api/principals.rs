@@ -143,10 +143,8 @@ async fn identity_and_user_of_one_name_are_two_principals() {
     order().await.is_replay_of(1);
 
     let listed = send(&support, Method::GET, "/v1/idempotency").await.json;
-    assert_eq!(
-        (&listed["records"][0]["principal"], &listed["hidden"]),
-        (&json!("user:alice"), &json!(1))
-    );
+    let listed = (&listed["records"][0]["principal"], &listed["hidden"]);
+    assert_eq!(listed, (&json!("user:alice"), &json!(1)));
     let of_user = send(&support, Method::GET, &format!("{record}&principal=user:alice")).await;
     assert_eq!((of_user.status.as_u16(), &of_user.json["state"]), (200, &json!("done")));
 }

@@ -5,7 +5,7 @@
 
 use keylatch::config::Config;
 use keylatch_testkit::{Answer, Keyring, LogCapture, Service, Shop, Upstream};
-use reqwest::Method;
+use reqwest::{Method, RequestBuilder};
 
 const APP: &str = "https://app.example";
 const ALL: &str = "allow = [{ locks = \"\", may = [\"acquire\", \"read\"] }]";
@@ -18,13 +18,19 @@ fn behind_one_origin(keyring: &Keyring, upstream: &Upstream) -> Config {
     config
 }
 
+/// The origin of the service, and a page there.
+fn pages(service: &Service) -> (String, String) {
+    let own = format!("http://{}", service.address);
+    let page = format!("{own}/orders/17");
+    (own, page)
+}
+
 #[tokio::test]
 async fn page_behind_a_guard_gets_no_api() {
     let (mut keyring, upstream) = (Keyring::default(), Upstream::start().await);
     let key = keyring.add("op", ALL);
     let service = Service::start_with(behind_one_origin(&keyring, &upstream)).await;
-    let own = format!("http://{}", service.address);
-    let page = format!("{own}/orders/17");
+    let (own, page) = pages(&service);
     let own_pages: [&[(&str, &str)]; 5] = [
         &[("Sec-Fetch-Site", "same-origin")],
         &[("Sec-Fetch-Site", "same-origin"), ("Origin", APP)],
@@ -46,9 +52,7 @@ async fn page_behind_a_guard_gets_no_api() {
             true => request.basic_auth("op", Some(&key)),
             false => request.bearer_auth(&key),
         };
-        let add = |request: reqwest::RequestBuilder, (name, value): &(&str, &str)| {
-            request.header(*name, *value)
-        };
+        let add = |request: RequestBuilder, (name, value): &(_, _)| request.header(*name, *value);
         Answer::of(headers.iter().fold(request, add)).await
     };
     for is_basic in [true, false] {
@@ -58,13 +62,18 @@ async fn page_behind_a_guard_gets_no_api() {
             }
         }
         for headers in others {
-            let look = send(Method::GET, headers, is_basic).await;
-            look.is_problem(404, "lock-not-held");
+            send(Method::GET, headers, is_basic).await.is_problem(404, "lock-not-held");
         }
     }
     let create = send(Method::POST, others[2], false).await;
     assert_eq!(create.status, 201, "{create:?}");
-    // The page's own requests are as they were.
+}
+
+#[tokio::test]
+async fn page_behind_a_guard_reaches_its_own_service() {
+    let (keyring, upstream) = (Keyring::default(), Upstream::start().await);
+    let service = Service::start_with(behind_one_origin(&keyring, &upstream)).await;
+    let (own, page) = pages(&service);
     let order = service.order("k-1").header("Sec-Fetch-Site", "same-origin").header("Origin", &own);
     Answer::of(order).await.is_run(1);
     let module = service.request(Method::GET, "/assets/keylatch.js").header("Referer", &page);
