@@ -71,7 +71,8 @@ async fn page_behind_a_guard_gets_no_api() {
 
 #[tokio::test]
 async fn page_behind_a_guard_reaches_its_own_service() {
-    let (keyring, upstream) = (Keyring::default(), Upstream::start().await);
+    let (mut keyring, upstream) = (Keyring::default(), Upstream::start().await);
+    keyring.add("op", ALL);
     let service = Service::start_with(behind_one_origin(&keyring, &upstream)).await;
     let (own, page) = pages(&service);
     let order = service.order("k-1").header("Sec-Fetch-Site", "same-origin").header("Origin", &own);
