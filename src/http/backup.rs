@@ -22,7 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::api::Api;
 use super::audit::{Act, Auditor};
 use super::caller::Caller;
-use super::problem::{BackupProblems, Code, Problem};
+use super::problem::{Code, Problem};
 use crate::access::Permissions;
 use keylatch_core::store::Backup;
 
@@ -34,14 +34,11 @@ use keylatch_core::store::Backup;
 #[utoipa::path(
     get,
     path = "/v1/backup",
-    operation_id = "getBackup",
-    tag = "system",
     responses(
         (status = 200, description = "The copy", body = Vec<u8>, content_type = "application/octet-stream"),
-        BackupProblems,
     )
 )]
-pub(super) async fn back_up(
+pub(super) async fn get_backup(
     State(api): State<Arc<Api>>,
     caller: Caller,
     auditor: Auditor,

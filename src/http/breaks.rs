@@ -14,9 +14,7 @@ use super::audit::{Act, Auditor};
 use super::body::{Json, break_command, lock_history};
 use super::caller::Caller;
 use super::extract::{Name, OptionalJson};
-use super::problem::{
-    BreakProblems, Code, HistoryProblems, Problem, fence_mismatch, lock_not_held,
-};
+use super::problem::{Code, Problem, fence_mismatch, lock_not_held};
 use crate::access::LockAct;
 use keylatch_core::lock::{BreakCommand, BreakReply, LockName};
 use keylatch_wire::{BreakLockRequest, LockBreak, LockHistory, millis};
@@ -29,14 +27,10 @@ use keylatch_wire::{BreakLockRequest, LockBreak, LockHistory, millis};
 #[utoipa::path(
     post,
     path = "/v1/locks/{name}/break",
-    operation_id = "breakLock",
-    tag = "locks",
-    params(("name" = String, Path, min_length = 1, max_length = 255, example = "deploy", description = "The lock")),
-    request_body(content = BreakLockRequest, description = "Whose lease to break, and why",
-        example = json!({"reason": "runner 7 is gone", "fencing_token": 1_779_900_000_000_000_u64, "by": "alice"})),
-    responses((status = 200, description = "The lease is broken", body = LockBreak), BreakProblems)
+    request_body(content = BreakLockRequest, description = "Whose lease to break, and why"),
+    responses((status = 200, description = "The lease is broken", body = LockBreak))
 )]
-pub(super) async fn break_lease(
+pub(super) async fn break_lock(
     State(api): State<Arc<Api>>,
     caller: Caller,
     auditor: Auditor,
@@ -80,12 +74,9 @@ fn act(lock: &LockName, command: &BreakCommand) -> Act {
 #[utoipa::path(
     get,
     path = "/v1/locks/{name}/history",
-    operation_id = "getLockHistory",
-    tag = "locks",
-    params(("name" = String, Path, min_length = 1, max_length = 255, example = "deploy", description = "The lock")),
-    responses((status = 200, description = "How earlier grants ended", body = LockHistory), HistoryProblems)
+    responses((status = 200, description = "How earlier grants ended", body = LockHistory))
 )]
-pub(super) async fn history(
+pub(super) async fn get_lock_history(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Name(name): Name,

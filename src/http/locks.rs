@@ -20,8 +20,7 @@ use super::extract::{
     WatchedName, segment, unknown_cursor,
 };
 use super::problem::{
-    Code, CreateProblems, GetProblems, ListProblems, Problem, ReleaseProblems, RenewProblems,
-    TOKEN_EXAMPLE, held, lock_broken, lock_not_held, not_alone, of_lock_error, token_mismatch,
+    Code, Problem, held, lock_broken, lock_not_held, not_alone, of_lock_error, token_mismatch,
     too_many_holders,
 };
 use crate::access::LockAct;
@@ -43,16 +42,8 @@ use keylatch_wire::{CreateLockRequest, HeldLock, Lease, LockEntries, LockPage, R
 #[utoipa::path(
     post,
     path = "/v1/locks/{name}",
-    operation_id = "createLock",
-    tag = "locks",
-    params(
-        ("name" = String, Path, min_length = 1, max_length = 255, example = "deploy",
-            description = "The lock: 1 to 255 bytes of UTF-8 without control characters; `/` travels as `%2F`"),
-        ("Lock-Token" = Option<String>, Header, example = json!(TOKEN_EXAMPLE),
-            description = "A token of your own, to make the request safe to repeat: 20 to 128 of A-Z a-z 0-9 _ -"),
-    ),
-    request_body(content = Option<CreateLockRequest>, description = "Every member has a default",
-        example = json!({"ttl_ms": 30000, "owner": "ci runner 7"})),
+    params(("name" = String, Path, example = "deploy",
+        description = "The lock: 1 to 255 bytes of UTF-8 without control characters; `/` travels as `%2F`")),
     responses(
         (status = 201, description = "The lock is yours", body = Lease<'static>, headers(
             ("Location" = String, description = "The lock's own URL"),
@@ -60,10 +51,9 @@ use keylatch_wire::{CreateLockRequest, HeldLock, Lease, LockEntries, LockPage, R
         )),
         (status = 200, description = "The lock was yours already: the same grant, with what is left of it",
             body = Lease<'static>, headers(("Lock-Token" = String, description = "The token of the lease"))),
-        CreateProblems,
     )
 )]
-pub(super) async fn create(
+pub(super) async fn create_lock(
     State(api): State<Arc<Api>>,
     caller: Caller,
     auditor: Auditor,
@@ -111,21 +101,10 @@ pub(super) async fn create(
 #[utoipa::path(
     put,
     path = "/v1/locks/{name}",
-    operation_id = "renewLock",
-    tag = "locks",
-    params(
-        ("name" = String, Path, min_length = 1, max_length = 255, example = "deploy", description = "The lock"),
-        ("Lock-Token" = String, Header, example = json!(TOKEN_EXAMPLE), description = "The token of the lease"),
-    ),
-    request_body(content = Option<RenewLockRequest>, description = "Every member has a default",
-        example = json!({"ttl_ms": 60000})),
-    responses(
-        (status = 200, description = "The lease continues", body = Lease<'static>,
-            headers(("Lock-Token" = String, description = "The token of the lease"))),
-        RenewProblems,
-    )
+    responses((status = 200, description = "The lease continues", body = Lease<'static>,
+        headers(("Lock-Token" = String, description = "The token of the lease"))))
 )]
-pub(super) async fn renew(
+pub(super) async fn renew_lock(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Name(name): Name,
@@ -154,21 +133,13 @@ pub(super) async fn renew(
 #[utoipa::path(
     delete,
     path = "/v1/locks/{name}",
-    operation_id = "releaseLock",
-    tag = "locks",
-    params(
-        ("name" = String, Path, min_length = 1, max_length = 255, example = "deploy", description = "The lock"),
-        ("Lock-Token" = String, Header, example = json!(TOKEN_EXAMPLE), description = "The token of the lease"),
-        ("entry" = Option<String>, Query, min_length = 1, max_length = 64,
-            description = "The entry to leave; all of them unless said otherwise"),
-    ),
+    params(("entry" = Option<String>, Query, description = "The entry to leave; all of them unless said otherwise")),
     responses(
         (status = 204, description = "The lease is over"),
         (status = 200, description = "The token holds the lock by other entries: these have names", body = LockEntries),
-        ReleaseProblems,
     )
 )]
-pub(super) async fn release(
+pub(super) async fn release_lock(
     State(api): State<Arc<Api>>,
     caller: Caller,
     auditor: Auditor,
@@ -199,12 +170,9 @@ pub(super) async fn release(
 #[utoipa::path(
     get,
     path = "/v1/locks/{name}",
-    operation_id = "getLock",
-    tag = "locks",
-    params(("name" = String, Path, min_length = 1, max_length = 255, example = "deploy", description = "The lock")),
-    responses((status = 200, description = "A client holds it", body = HeldLock), GetProblems)
+    responses((status = 200, description = "A client holds it", body = HeldLock))
 )]
-pub(super) async fn get(
+pub(super) async fn get_lock(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Name(name): Name,
@@ -226,17 +194,15 @@ pub(super) async fn get(
 #[utoipa::path(
     get,
     path = "/v1/locks",
-    operation_id = "listLocks",
-    tag = "locks",
     params(
         ("prefix" = Option<String>, Query, example = "deploy", description = "Only locks whose names begin so"),
         ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, example = 100,
             description = "At most this many; 100 unless said otherwise"),
         ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before"),
     ),
-    responses((status = 200, description = "Some of the held locks", body = LockPage), ListProblems)
+    responses((status = 200, description = "Some of the held locks", body = LockPage))
 )]
-pub(super) async fn list(
+pub(super) async fn list_locks(
     State(api): State<Arc<Api>>,
     caller: Caller,
     ListQuery(query): ListQuery,

@@ -46,9 +46,9 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::map_response_body::MapResponseBodyLayer;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use self::idempotency::{GATEWAY_HOOKS, api as records, erase, list as record_list};
+use self::openapi::routes;
 use keylatch_axum::InvalidSetting;
 use keylatch_axum::gateway::Admission;
 use keylatch_client::https::{Trust, https_client};
@@ -188,26 +188,41 @@ impl Extras<'_> {
 /// The routes on which a client may wait for a lock, and what else has their paths.
 fn long_poll_routes() -> OpenApiRouter<Arc<Api>> {
     OpenApiRouter::new()
-        .routes(routes!(locks::create, locks::renew, locks::release, locks::get))
-        .routes(routes!(sets::create, sets::renew, sets::release, locks::list))
+        .routes(routes!(
+            locks::create_lock,
+            locks::renew_lock,
+            locks::release_lock,
+            locks::get_lock
+        ))
+        .routes(routes!(
+            sets::create_lock_set,
+            sets::renew_lock_set,
+            sets::release_lock_set,
+            locks::list_locks
+        ))
 }
 
 /// The others.
 fn short_routes() -> OpenApiRouter<Arc<Api>> {
     OpenApiRouter::new()
-        .routes(routes!(breaks::break_lease))
-        .routes(routes!(breaks::history))
-        .routes(routes!(streams::hold))
-        .routes(routes!(streams::events))
-        .routes(routes!(record_list::list))
-        .routes(routes!(records::begin, records::complete, records::abandon, records::find))
-        .routes(routes!(records::renew))
-        .routes(routes!(records::resolve))
-        .routes(routes!(erase::erase_answer))
-        .routes(routes!(system::info))
-        .routes(routes!(backup::back_up))
-        .routes(routes!(system::livez))
-        .routes(routes!(system::readyz))
-        .routes(routes!(system::metrics))
-        .routes(routes!(problem_pages::problem_page))
+        .routes(routes!(breaks::break_lock))
+        .routes(routes!(breaks::get_lock_history))
+        .routes(routes!(streams::hold_lock))
+        .routes(routes!(streams::watch_lock))
+        .routes(routes!(record_list::list_idempotency))
+        .routes(routes!(
+            records::begin_idempotency,
+            records::complete_idempotency,
+            records::abandon_idempotency,
+            records::get_idempotency
+        ))
+        .routes(routes!(records::renew_idempotency))
+        .routes(routes!(records::resolve_idempotency))
+        .routes(routes!(erase::erase_idempotency_answer))
+        .routes(routes!(system::get_info))
+        .routes(routes!(backup::get_backup))
+        .routes(routes!(system::get_liveness))
+        .routes(routes!(system::get_readiness))
+        .routes(routes!(system::get_metrics))
+        .routes(routes!(problem_pages::get_problem_page))
 }

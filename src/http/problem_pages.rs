@@ -13,7 +13,7 @@ use axum::http::header;
 use axum::response::{Html, IntoResponse};
 
 use super::assets::POLICY;
-use super::problem::{Code, PageProblems, Problem};
+use super::problem::{Code, Problem};
 use keylatch_axum::status_code;
 use keylatch_wire::Retry;
 
@@ -23,15 +23,14 @@ use keylatch_wire::Retry;
 #[utoipa::path(
     get,
     path = "/problems/{code}",
-    operation_id = "getProblemPage",
-    tag = "system",
     params(("code" = String, Path, example = "lock-held", description = "The `code` of a problem")),
     responses(
         (status = 200, description = "A page for people", body = String, content_type = "text/html"),
-        PageProblems,
     )
 )]
-pub(super) async fn problem_page(Path(slug): Path<String>) -> Result<impl IntoResponse, Problem> {
+pub(super) async fn get_problem_page(
+    Path(slug): Path<String>,
+) -> Result<impl IntoResponse, Problem> {
     static PAGES: LazyLock<HashMap<&str, Bytes>> = LazyLock::new(|| {
         // Two codes with one slug have the page of the first.
         let codes: Vec<_> = Code::all().collect();

@@ -17,10 +17,7 @@ use super::body::{Json, Terms, lease_set, lock_set, set_acquire_request, ttl};
 use super::caller::Caller;
 use super::extract::{NamedSet, NoQuery, OptionalJson, OptionalToken, RequiredToken};
 use super::locks::with_token;
-use super::problem::{
-    CreateSetProblems, Problem, ReleaseSetProblems, RenewSetProblems, TOKEN_EXAMPLE, of_lock_error,
-    set_held, set_lost, set_not_alone, too_many_holders,
-};
+use super::problem::{Problem, of_lock_error, set_held, set_lost, set_not_alone, too_many_holders};
 use crate::access::LockAct;
 use keylatch_core::lock::{Acquisition, Grant, Lease, LockSet, SetRelease, SetRenewal};
 use keylatch_wire::{CreateLocksRequest, LeaseSet, RenewLocksRequest};
@@ -36,23 +33,15 @@ use keylatch_wire::{CreateLocksRequest, LeaseSet, RenewLocksRequest};
 #[utoipa::path(
     post,
     path = "/v1/locks",
-    operation_id = "createLockSet",
-    tag = "locks",
-    params(
-        ("Lock-Token" = Option<String>, Header, example = json!(TOKEN_EXAMPLE),
-            description = "A token of your own, to make the request safe to repeat: 20 to 128 of A-Z a-z 0-9 _ -"),
-    ),
-    request_body(content = CreateLocksRequest, description = "Which locks, and how",
-        example = json!({"names": ["account/7", "account/42"], "ttl_ms": 30000})),
+    request_body(content = CreateLocksRequest, description = "Which locks, and how"),
     responses(
         (status = 201, description = "The locks are yours", body = LeaseSet<'static>,
             headers(("Lock-Token" = String, description = "The token of the leases"))),
         (status = 200, description = "The locks were yours already: the same grants, with what is left of them",
             body = LeaseSet<'static>, headers(("Lock-Token" = String, description = "The token of the leases"))),
-        CreateSetProblems,
     )
 )]
-pub(super) async fn create(
+pub(super) async fn create_lock_set(
     State(api): State<Arc<Api>>,
     caller: Caller,
     auditor: Auditor,
@@ -96,20 +85,11 @@ pub(super) async fn create(
 #[utoipa::path(
     put,
     path = "/v1/locks",
-    operation_id = "renewLockSet",
-    tag = "locks",
-    params(
-        ("Lock-Token" = String, Header, example = json!(TOKEN_EXAMPLE), description = "The token of the leases"),
-    ),
-    request_body(content = RenewLocksRequest, description = "Which locks, and for how long",
-        example = json!({"names": ["account/7", "account/42"], "ttl_ms": 60000})),
-    responses(
-        (status = 200, description = "The leases continue", body = LeaseSet<'static>,
-            headers(("Lock-Token" = String, description = "The token of the leases"))),
-        RenewSetProblems,
-    )
+    request_body(content = RenewLocksRequest, description = "Which locks, and for how long"),
+    responses((status = 200, description = "The leases continue", body = LeaseSet<'static>,
+        headers(("Lock-Token" = String, description = "The token of the leases"))))
 )]
-pub(super) async fn renew(
+pub(super) async fn renew_lock_set(
     State(api): State<Arc<Api>>,
     caller: Caller,
     _: NoQuery,
@@ -133,16 +113,11 @@ pub(super) async fn renew(
 #[utoipa::path(
     delete,
     path = "/v1/locks",
-    operation_id = "releaseLockSet",
-    tag = "locks",
-    params(
-        ("name" = Vec<String>, Query, min_items = 2, max_items = 16, example = json!(["account/7", "account/42"]),
-            description = "The locks, one `name` each"),
-        ("Lock-Token" = String, Header, example = json!(TOKEN_EXAMPLE), description = "The token of the leases"),
-    ),
-    responses((status = 204, description = "The leases are over"), ReleaseSetProblems)
+    params(("name" = Vec<String>, Query, min_items = 2, max_items = 16, example = json!(["account/7", "account/42"]),
+        description = "The locks, one `name` each")),
+    responses((status = 204, description = "The leases are over"))
 )]
-pub(super) async fn release(
+pub(super) async fn release_lock_set(
     State(api): State<Arc<Api>>,
     caller: Caller,
     auditor: Auditor,

@@ -27,8 +27,7 @@ use super::caller::Caller;
 use super::extract::{Name, OptionalJson, OptionalToken, WatchLimit, WatchedName};
 use super::locks::with_token;
 use super::problem::{
-    Code, CreateProblems, Problem, TOKEN_EXAMPLE, WatchProblems, forbidden, held, not_alone,
-    of_lock_error, overloaded, too_many_holders,
+    Code, Problem, forbidden, held, not_alone, of_lock_error, overloaded, too_many_holders,
 };
 use super::revocation::Revocation;
 use crate::access::LockAct;
@@ -59,24 +58,18 @@ const REVOKED: &str = "You may not hold this lock any more.";
 #[utoipa::path(
     post,
     path = "/v1/locks/{name}/hold",
-    operation_id = "holdLock",
-    tag = "locks",
-    params(
-        ("name" = String, Path, min_length = 1, max_length = 255, example = "deploy", description = "The lock"),
-        ("Lock-Token" = Option<String>, Header, example = json!(TOKEN_EXAMPLE),
-            description = "A token of your own: 20 to 128 of A-Z a-z 0-9 _ -. A lock that it holds already is held on"),
-    ),
-    request_body(content = Option<HoldLockRequest>, description = "Every member has a default",
+    params(("Lock-Token" = Option<String>, Header, example = json!("swagger-example-token-0001"),
+        description = "A token of your own: 20 to 128 of A-Z a-z 0-9 _ -. A lock that it holds already is held on")),
+    request_body(content = HoldLockRequest, description = "Every member has a default",
         example = json!({"ttl_ms": 30000, "owner": "ci runner 7", "max_hold_ms": 1000})),
     responses(
         (status = 200, description = "What happens to the lock, as server-sent events", body = String,
             content_type = "text/event-stream",
             headers(("Lock-Token" = String, description = "The token of the lease, if it is acquired")),
             example = json!("event: acquired\ndata: {\"name\":\"deploy\",\"token\":\"aPbOQ2c1kG0x3nN7mYw5RzT4vL8sJdEf\",\"fencing_token\":1779900000000000,\"owner\":\"ci runner 7\",\"ttl_ms\":30000,\"waited_ms\":1,\"valid_for_ms\":29696,\"expires_at\":\"2026-05-27T16:40:30.000Z\"}\n\nevent: lost\ndata: {\"reason\":\"max-hold\",\"detail\":\"The lock was held for as long as it may be.\"}\n\n")),
-        CreateProblems,
     )
 )]
-pub(super) async fn hold(
+pub(super) async fn hold_lock(
     State(api): State<Arc<Api>>,
     caller: Caller,
     revocation: Revocation,
@@ -204,21 +197,15 @@ fn problem(refused: HoldRefusal) -> Problem {
 #[utoipa::path(
     get,
     path = "/v1/locks/{name}/events",
-    operation_id = "watchLock",
-    tag = "locks",
-    params(
-        ("name" = String, Path, min_length = 1, max_length = 255, example = "deploy", description = "The lock"),
-        ("limit" = Option<u64>, Query, minimum = 1, example = 1,
-            description = "End the stream after so many events; 1 is the snapshot alone"),
-    ),
+    params(("limit" = Option<u64>, Query, minimum = 1, example = 1,
+        description = "End the stream after so many events; 1 is the snapshot alone")),
     responses(
         (status = 200, description = "What happens to the lock, as server-sent events", body = String,
             content_type = "text/event-stream",
             example = json!("id: 1779900000000000-1\nevent: snapshot\ndata: {\"held\":true,\"name\":\"deploy\",\"owner\":\"ci runner 7\",\"fencing_token\":1779900000000000,\"acquired_at\":\"2026-05-27T16:40:00.000Z\",\"expires_in_ms\":29950,\"waiting\":0}\n\nid: 1779900000000000-2\nevent: released\ndata: {\"name\":\"deploy\",\"owner\":\"ci runner 7\",\"fencing_token\":1779900000000000}\n\n")),
-        WatchProblems,
     )
 )]
-pub(super) async fn events(
+pub(super) async fn watch_lock(
     State(api): State<Arc<Api>>,
     caller: Caller,
     revocation: Revocation,

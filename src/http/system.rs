@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::api::Api;
 use super::body::Json;
 use super::caller::Caller;
-use super::problem::{Code, HealthProblems, MetricsProblems, OwnProblems, Problem, overloaded};
+use super::problem::{Code, Problem, overloaded};
 use super::record_counts::{COUNT_LIMIT, MAX_COUNT};
 use crate::access::{Identity, Permissions};
 use crate::metrics::RecordCounts;
@@ -38,11 +38,9 @@ pub(super) const PROMISE: [&str; 4] = [
 #[utoipa::path(
     get,
     path = "/v1/info",
-    operation_id = "getInfo",
-    tag = "system",
-    responses((status = 200, description = "What this service is", body = ServiceInfo), OwnProblems)
+    responses((status = 200, description = "What this service is", body = ServiceInfo))
 )]
-pub(super) async fn info(State(api): State<Arc<Api>>, _: Caller) -> Json<ServiceInfo> {
+pub(super) async fn get_info(State(api): State<Arc<Api>>, _: Caller) -> Json<ServiceInfo> {
     let health = api.locks.health().await.ok();
     Json(ServiceInfo {
         name: "keylatch".into(),
@@ -73,14 +71,11 @@ pub(super) fn store_info(api: &Api, health: Option<StoreHealth>) -> StoreInfo {
 #[utoipa::path(
     get,
     path = "/livez",
-    operation_id = "getLiveness",
-    tag = "system",
     responses(
         (status = 200, description = "It is", body = String, content_type = "text/plain", example = json!("ok")),
-        HealthProblems,
     )
 )]
-pub(super) async fn livez(State(api): State<Arc<Api>>) -> Result<&'static str, Problem> {
+pub(super) async fn get_liveness(State(api): State<Arc<Api>>) -> Result<&'static str, Problem> {
     if api.locks.is_alive() {
         return Ok("ok");
     }
@@ -95,14 +90,11 @@ pub(super) async fn livez(State(api): State<Arc<Api>>) -> Result<&'static str, P
 #[utoipa::path(
     get,
     path = "/readyz",
-    operation_id = "getReadiness",
-    tag = "system",
     responses(
         (status = 200, description = "It can", body = String, content_type = "text/plain", example = json!("ok")),
-        HealthProblems,
     )
 )]
-pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<&'static str, Problem> {
+pub(super) async fn get_readiness(State(api): State<Arc<Api>>) -> Result<&'static str, Problem> {
     if api.closing.is_cancelled() {
         return Err(overloaded("The service is shutting down."));
     }
@@ -121,14 +113,11 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<&'static str, 
 #[utoipa::path(
     get,
     path = "/metrics",
-    operation_id = "getMetrics",
-    tag = "system",
     responses(
         (status = 200, description = "The counters", body = String, content_type = "application/openmetrics-text"),
-        MetricsProblems,
     )
 )]
-pub(super) async fn metrics(
+pub(super) async fn get_metrics(
     State(api): State<Arc<Api>>,
     caller: Caller,
 ) -> Result<Response, Problem> {

@@ -178,7 +178,7 @@ fn guard_that_asks_for_an_identity_documents_its_header() {
 
 #[test]
 fn every_reference_resolves() {
-    let document = document();
+    let document = published();
     let mut references = Vec::new();
     collect_references(&document, &mut references);
     assert!(!references.is_empty());
@@ -232,7 +232,7 @@ async fn take_the_tour(service: &Service, key: Option<&str>) {
 async fn document_is_served() {
     let service = Service::start("memory:").await;
     let served = service.get("/openapi.json").await;
-    assert_eq!((served.status.as_u16(), &served.json), (200, &document()));
+    assert_eq!((served.status.as_u16(), &served.json), (200, &published()));
     assert_eq!(served.header("content-type"), "application/json");
 }
 
@@ -269,8 +269,32 @@ fn openapi(config: &Config) -> Document {
     keylatch::http::openapi(Extras { guards: &config.guard, sandbox: true })
 }
 
-pub(crate) fn document() -> Value {
+pub(crate) fn published() -> Value {
     serde_json::to_value(openapi(&config("memory:"))).expect("a document")
+}
+
+/// The document with each reference to a response, an example or a header replaced by what it leads to.
+pub(crate) fn document() -> Value {
+    let published = published();
+    let mut document = published.clone();
+    inline(&published, &mut document["components"]);
+    let components = document["components"].take();
+    inline(&json!({"components": &components}), &mut document["paths"]);
+    document["components"] = components;
+    document
+}
+
+fn inline(document: &Value, value: &mut Value) {
+    let is_schema = |path: &str| path.starts_with("#/components/schemas/");
+    if let Some(path) = value["$ref"].as_str().filter(|path| !is_schema(path)) {
+        let found = document.pointer(&path[1..]).unwrap_or_else(|| panic!("{path} is missing"));
+        *value = found.clone();
+    }
+    match value {
+        Value::Object(object) => object.values_mut().for_each(|one| inline(document, one)),
+        Value::Array(all) => all.iter_mut().for_each(|one| inline(document, one)),
+        _ => {}
+    }
 }
 
 /// Method, path and operation.

@@ -55,30 +55,30 @@ macro_rules! problem_table {
 }
 
 problem_table! {
-    InvalidName = 400 "invalid-name" NewKey
-        "The lock name is not valid"
-        "A name is 1 to 255 bytes of UTF-8 without control characters. Percent-encode it: `/` travels as `%2F`.";
-    InvalidToken = 400 "invalid-token" NewKey
-        "The Lock-Token is not valid"
-        "A token is 20 to 128 of A-Z, a-z, 0-9, `_` and `-`, in one Lock-Token header. A UUID fits.";
-    InvalidBody = 400 "invalid-body" NewKey
-        "The request body is not valid"
-        "The body is optional. If there is one it is a JSON object, and `field` names the member that is wrong.";
-    InvalidQuery = 400 "invalid-query" NewKey
-        "The query is not valid"
-        "`field` names the parameter that is wrong.";
     InvalidHost = 400 "invalid-host" NewKey
         "The Host is not valid"
         "A request of HTTP/1.1 has one Host header, with a host and perhaps a port. Nothing was done.";
+    InvalidName = 400 "invalid-name" NewKey
+        "The lock name is not valid"
+        "A name is 1 to 255 bytes of UTF-8 without control characters. Percent-encode it: `/` travels as `%2F`.";
     InvalidKey = 400 "invalid-key" NewKey
         "The Idempotency-Key is not valid"
         "One Idempotency-Key header with 1 to 255 visible ASCII characters, bare or in double quotes. In quotes it may have spaces and `;`. A form field `idempotency_key` may stand in for it and must not contradict it. Nothing was run.";
     KeyRequired = 400 "key-required" NewKey
         "An Idempotency-Key is required"
         "Make a new key for each intent, such as a UUID, and send it with every try of it. Nothing was run.";
+    InvalidToken = 400 "invalid-token" NewKey
+        "The Lock-Token is not valid"
+        "A token is 20 to 128 of A-Z, a-z, 0-9, `_` and `-`, in one Lock-Token header. A UUID fits.";
+    InvalidBody = 400 "invalid-body" NewKey
+        "The request body is not valid"
+        "The body is optional. If there is one it is a JSON object, and `field` names the member that is wrong.";
     InvalidPrincipal = 400 "invalid-principal" NewKey
         "The request names two principals"
         "The header that names whose request it is, `principal_header` of the guard, comes once. A proxy in front sets it, and replaces what a client sends. Nothing was run.";
+    InvalidQuery = 400 "invalid-query" NewKey
+        "The query is not valid"
+        "`field` names the parameter that is wrong.";
     Unauthenticated = 401 "unauthenticated" Never
         "An API key is required"
         "Send the key as `Authorization: Bearer KEY`, or as the password of a user; on a guarded route that asks for it, in `Keylatch-Authorization`. Nothing was done.";
@@ -88,15 +88,15 @@ problem_table! {
     Forbidden = 403 "forbidden" Never
         "The identity may not do this"
         "`allow` of the identity says what it may do, by prefix of the name, and `act_for` for whom. Nothing was done.";
-    CrossOrigin = 403 "cross-origin" NewKey
-        "A web page of another origin sent this"
-        "Only the service's own pages, and those of origins in `cors.allow_origins`, may change something. `cross_origin = \"pass\"` lets a guarded route take requests of any page. Nothing was done.";
     BreakDisabled = 403 "break-disabled" Never
         "No lease is broken here"
         "`lock.break` says where a client may break the lease of another: by default on loopback alone. Nothing was done.";
     BackupDisabled = 403 "backup-disabled" Never
         "No copy of the store is given here"
         "`backup` says where a client may copy the store: by default on loopback alone, or with identities. Nothing was done.";
+    CrossOrigin = 403 "cross-origin" NewKey
+        "A web page of another origin sent this"
+        "Only the service's own pages, and those of origins in `cors.allow_origins`, may change something. `cross_origin = \"pass\"` lets a guarded route take requests of any page. Nothing was done.";
     NotFound = 404 "not-found" NewKey
         "There is nothing here"
         "See /docs for what there is. A `/` within a lock name travels as `%2F`.";
@@ -157,15 +157,15 @@ problem_table! {
     TokenRequired = 428 "token-required" NewKey
         "A Lock-Token is required"
         "Send the token that the lock was created with in the Lock-Token header.";
+    QuotaExceeded = 429 "quota-exceeded" SameKey
+        "The identity has as much as it may"
+        "`quota` says of what: `locks`, `waiters`, `streams`, `records`, `bytes` or `requests_per_second`. Nothing was done. Try again after `Retry-After` seconds; an operator sets quotas in the file of identities.";
     TooManyWaiters = 429 "too-many-waiters" SameKey
         "Too many wait"
         "As many are in the queue for this lock, or for all locks of this instance, as may. Try again after `Retry-After` seconds.";
     TooManyHolders = 429 "too-many-holders" SameKey
         "Too many hold the lock"
         "At most 1000 hold a lock together, a holder enters it under at most 64 names, and these names and the labels of all holders have 64 KiB together. Nothing was done.";
-    QuotaExceeded = 429 "quota-exceeded" SameKey
-        "The identity has as much as it may"
-        "`quota` says of what: `locks`, `waiters`, `streams`, `records`, `bytes` or `requests_per_second`. Nothing was done. Try again after `Retry-After` seconds; an operator sets quotas in the file of identities.";
     Internal = 500 "internal" SameKey
         "Something went wrong in the service"
         "This is a defect of keylatch. The request may have been carried out; the same request with the same token may be repeated. The log has the cause under the X-Request-Id.";
@@ -181,12 +181,12 @@ problem_table! {
     StoreUnavailable = 503 "store-unavailable" SameKey
         "The store gave no answer"
         "With `outcome` `not-executed` nothing was done. With `unknown` it may have been: the same request with the same token may be repeated safely.";
-    StoreFull = 503 "store-full" SameKey
-        "The store has no room left"
-        "What is held can still be released. With `outcome` `unknown` the request may have been carried out all the same: the same request with the same token may be repeated safely. An operator has to make room.";
     StoreTooSlow = 503 "store-too-slow" SameKey
         "The lease was over before it could be answered"
         "The store took longer than the lease lasts. The service withdrew a new grant. Use a longer TTL, or look after the store.";
+    StoreFull = 503 "store-full" SameKey
+        "The store has no room left"
+        "What is held can still be released. With `outcome` `unknown` the request may have been carried out all the same: the same request with the same token may be repeated safely. An operator has to make room.";
     Overloaded = 503 "overloaded" SameKey
         "The service is full"
         "Nothing was done. Try again after `Retry-After` seconds.";

@@ -29,10 +29,7 @@ use crate::http::body::{Json, at_millis, invalid};
 use crate::http::caller::Caller;
 use crate::http::extract::{OptionalJson, OptionalToken, RequiredToken, parameters};
 use crate::http::locks::with_token;
-use crate::http::problem::{
-    AbandonProblems, BeginProblems, Code, CompleteProblems, ExtendProblems, FindProblems, Problem,
-    ResolveProblems, TOKEN_EXAMPLE,
-};
+use crate::http::problem::{Code, Problem};
 use keylatch_axum::{
     CHOSEN, CHOSEN_BY, CHOSEN_REASON, has_body, normalize_path, repeat_response, stored_headers,
     with_resolve,
@@ -60,26 +57,21 @@ const YEAR_MILLIS: u64 = 365 * DAY_MILLIS;
 #[utoipa::path(
     post,
     path = "/v1/idempotency/{key}",
-    operation_id = "beginIdempotency",
-    tag = "idempotency",
     params(
-        ("key" = String, Path, min_length = 1, max_length = 255, example = "order-17", description = "The client's name for its intent"),
+        ("key" = String, Path, example = "order-17", description = "The client's name for its intent"),
         ("method" = Option<String>, Query, description = "With `path` and `principal` the scope of the key; empty for keys of this API's own"),
         ("path" = Option<String>, Query, description = "See `method`"),
         ("principal" = Option<String>, Query, description = "See `method`"),
-        ("Lock-Token" = Option<String>, Header, example = json!(TOKEN_EXAMPLE),
-            description = "A token of your own, to make the request safe to repeat: 20 to 128 of A-Z a-z 0-9 _ -"),
     ),
-    request_body(content = Option<BeginRecordRequest>, description = "Every member has a default",
+    request_body(content = BeginRecordRequest, description = "Every member has a default",
         example = json!({"fingerprint": "order of 2 coffees"})),
     responses(
         (status = 201, description = "Do it now. The token that began reads this again, for as long as its run lasts", body = IdempotencyRecord,
             headers(("Lock-Token" = String, description = "The token that completes it"))),
         (status = 200, description = "It was done: its answer", body = IdempotencyRecord),
-        BeginProblems,
     )
 )]
-pub(crate) async fn begin(
+pub(crate) async fn begin_idempotency(
     State(api): State<Arc<Api>>,
     caller: Caller,
     path: RecordKeyPath,
@@ -120,17 +112,11 @@ pub(crate) async fn begin(
 #[utoipa::path(
     put,
     path = "/v1/idempotency/{key}",
-    operation_id = "completeIdempotency",
-    tag = "idempotency",
-    params(
-        ("key" = String, Path, min_length = 1, max_length = 255, example = "order-17", description = "The key"),
-        ("Lock-Token" = String, Header, example = json!(TOKEN_EXAMPLE), description = "The token that began"),
-    ),
-    request_body(content = Option<CompleteRecordRequest>, description = "What it came to",
+    request_body(content = CompleteRecordRequest, description = "What it came to",
         example = json!({"status": 201, "headers": {"Location": ["/orders/17"]}, "json": {"id": 17}})),
-    responses((status = 200, description = "It is kept", body = IdempotencyRecord), CompleteProblems)
+    responses((status = 200, description = "It is kept", body = IdempotencyRecord))
 )]
-pub(crate) async fn complete(
+pub(crate) async fn complete_idempotency(
     State(api): State<Arc<Api>>,
     caller: Caller,
     path: RecordKeyPath,
@@ -155,15 +141,9 @@ pub(crate) async fn complete(
 #[utoipa::path(
     post,
     path = "/v1/idempotency/{key}/renew",
-    operation_id = "renewIdempotency",
-    tag = "idempotency",
-    params(
-        ("key" = String, Path, min_length = 1, max_length = 255, example = "order-17", description = "The key"),
-        ("Lock-Token" = String, Header, example = json!(TOKEN_EXAMPLE), description = "The token that began"),
-    ),
-    responses((status = 204, description = "The lease continues"), ExtendProblems)
+    responses((status = 204, description = "The lease continues"))
 )]
-pub(crate) async fn renew(
+pub(crate) async fn renew_idempotency(
     State(api): State<Arc<Api>>,
     caller: Caller,
     path: RecordKeyPath,
@@ -185,15 +165,9 @@ pub(crate) async fn renew(
 #[utoipa::path(
     delete,
     path = "/v1/idempotency/{key}",
-    operation_id = "abandonIdempotency",
-    tag = "idempotency",
-    params(
-        ("key" = String, Path, min_length = 1, max_length = 255, example = "order-17", description = "The key"),
-        ("Lock-Token" = String, Header, example = json!(TOKEN_EXAMPLE), description = "The token that began"),
-    ),
-    responses((status = 204, description = "The key is free"), AbandonProblems)
+    responses((status = 204, description = "The key is free"))
 )]
-pub(crate) async fn abandon(
+pub(crate) async fn abandon_idempotency(
     State(api): State<Arc<Api>>,
     caller: Caller,
     path: RecordKeyPath,
@@ -217,17 +191,10 @@ pub(crate) async fn abandon(
 #[utoipa::path(
     get,
     path = "/v1/idempotency/{key}",
-    operation_id = "getIdempotency",
-    tag = "idempotency",
-    params(
-        ("key" = String, Path, min_length = 1, max_length = 255, example = "order-17", description = "The key"),
-        ("method" = Option<String>, Query, description = "The method of a guarded route, as `POST`"),
-        ("path" = Option<String>, Query, description = "The path of a guarded route, as `/v1/orders`"),
-        ("principal" = Option<String>, Query, description = "Who sent the request: an identity by its name, or a user of a guarded route as `user:NAME`"),
-    ),
-    responses((status = 200, description = "The record", body = IdempotencyRecord), FindProblems)
+    params(RecordScopeQuery),
+    responses((status = 200, description = "The record", body = IdempotencyRecord))
 )]
-pub(crate) async fn find(
+pub(crate) async fn get_idempotency(
     State(api): State<Arc<Api>>,
     caller: Caller,
     path: RecordKeyPath,
@@ -244,22 +211,14 @@ pub(crate) async fn find(
 #[utoipa::path(
     post,
     path = "/v1/idempotency/{key}/resolve",
-    operation_id = "resolveIdempotency",
-    tag = "idempotency",
-    params(
-        ("key" = String, Path, min_length = 1, max_length = 255, example = "order-17", description = "The key"),
-        ("method" = Option<String>, Query, description = "The method of a guarded route, as `POST`"),
-        ("path" = Option<String>, Query, description = "The path of a guarded route, as `/v1/orders`"),
-        ("principal" = Option<String>, Query, description = "Who sent the request: an identity by its name, or a user of a guarded route as `user:NAME`"),
-    ),
+    params(RecordScopeQuery),
     request_body(content = ResolveRecordRequest, example = json!({"outcome": "not-executed"})),
     responses(
         (status = 200, description = "Every repeat is given the answer", body = IdempotencyRecord),
         (status = 204, description = "The key is free"),
-        ResolveProblems,
     )
 )]
-pub(crate) async fn resolve(
+pub(crate) async fn resolve_idempotency(
     State(api): State<Arc<Api>>,
     caller: Caller,
     auditor: Auditor,
@@ -289,6 +248,19 @@ pub(crate) async fn resolve(
     };
     let (response, _) = auditor.follow(act, done, |act, (_, run)| act.name_run(*run)).await?;
     Ok(response)
+}
+
+/// What the document says of the scope in a query.
+#[derive(utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "RecordKeyPath reads them, and normalizes what it reads")]
+pub(super) struct RecordScopeQuery {
+    /// The method of a guarded route, as `POST`
+    method: Option<String>,
+    /// The path of a guarded route, as `/v1/orders`
+    path: Option<String>,
+    /// Who sent the request: an identity by its name, or a user of a guarded route as `user:NAME`
+    principal: Option<String>,
 }
 
 /// The key that the path names, and its scope as the query does.

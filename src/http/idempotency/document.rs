@@ -4,7 +4,6 @@
 //! The routes are known only once the configuration is read, so they are built here and not by a macro.
 //! What else a service behind answers is its own to document. Tested in `tests/api/openapi.rs`.
 
-use utoipa::IntoResponses as _;
 use utoipa::openapi::path::{Operation, OperationBuilder, ParameterBuilder, ParameterIn};
 use utoipa::openapi::schema::Type;
 use utoipa::openapi::security::SecurityRequirement;
@@ -13,10 +12,8 @@ use utoipa::openapi::{
     ResponsesBuilder,
 };
 
-use crate::http::openapi::GUARD_KEY;
-use crate::http::problem::{
-    GatewayProblems, GuardedProblems, IdentityGuardProblems, PrincipalGuardProblems,
-};
+use crate::http::openapi::{GUARD_KEY, problems};
+use crate::http::problem::Code;
 use keylatch_axum::{Guard, GuardAccess};
 
 /// With this key the examples work, and pressing one again shows a repeat.
@@ -38,22 +35,23 @@ fn forwarded(guard: &Guard) -> Paths {
         let Some(kind) = http_method(method) else { continue };
         let answer = ResponseBuilder::new()
             .description("What the service behind answers. A repeat reads the same");
-        let responses = ResponsesBuilder::new()
-            .response("default", answer)
-            .responses_from_iter(GuardedProblems::responses())
-            .responses_from_iter(GatewayProblems::responses());
+        let gateway = [Code::UpgradeRefused, Code::UpstreamUnreachable, Code::UpstreamSilent];
+        let mut codes = problems::guarded(&gateway);
         let asks = guard.access == GuardAccess::Identity;
-        let mut refusals = asks.then(IdentityGuardProblems::responses).unwrap_or_default();
+        if asks {
+            codes.extend([Code::Unauthenticated, Code::QuotaExceeded]);
+        }
         if !guard.principal_header.is_empty() {
-            refusals.extend(PrincipalGuardProblems::responses());
+            codes.extend([Code::InvalidPrincipal, Code::PrincipalRequired]);
         }
         let no_scopes: [&str; 0] = [];
         let mut one = OperationBuilder::new()
             .securities(asks.then(|| [SecurityRequirement::new(GUARD_KEY, no_scopes)]))
             .summary(Some("Send on, once"))
             .description(Some("Sent on to the service behind, once for each Idempotency-Key."))
-            .responses(responses.responses_from_iter(refusals))
+            .responses(ResponsesBuilder::new().response("default", answer).build())
             .build();
+        problems::add(&mut one, &codes);
         add_headers(&mut one);
         name_operation(&mut one, id_of(&method.to_ascii_lowercase(), &guard.path));
         paths.add_path_operation(guard.path.clone(), vec![kind], one);

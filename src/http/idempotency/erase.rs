@@ -8,13 +8,13 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use keylatch_core::idempotency::{EraseReply, RecordStatus};
 
-use super::api::{RecordKeyPath, no_record};
+use super::api::{RecordKeyPath, RecordScopeQuery, no_record};
 use super::list::resolve_url_of;
 use crate::access::KeyAct;
 use crate::http::api::Api;
 use crate::http::audit::{Act, Auditor};
 use crate::http::caller::Caller;
-use crate::http::problem::{Code, EraseProblems, Problem};
+use crate::http::problem::{Code, Problem};
 
 /// Erase an answer
 ///
@@ -23,17 +23,10 @@ use crate::http::problem::{Code, EraseProblems, Problem};
 #[utoipa::path(
     delete,
     path = "/v1/idempotency/{key}/answer",
-    operation_id = "eraseIdempotencyAnswer",
-    tag = "idempotency",
-    params(
-        ("key" = String, Path, min_length = 1, max_length = 255, example = "order-17", description = "The key"),
-        ("method" = Option<String>, Query, description = "The method of a guarded route, as `POST`"),
-        ("path" = Option<String>, Query, description = "The path of a guarded route, as `/v1/orders`"),
-        ("principal" = Option<String>, Query, description = "Who sent the request: an identity by its name, or a user of a guarded route as `user:NAME`"),
-    ),
-    responses((status = 204, description = "Nothing but the status is kept"), EraseProblems)
+    params(RecordScopeQuery),
+    responses((status = 204, description = "Nothing but the status is kept"))
 )]
-pub(crate) async fn erase_answer(
+pub(crate) async fn erase_idempotency_answer(
     State(api): State<Arc<Api>>,
     caller: Caller,
     auditor: Auditor,

@@ -6,14 +6,14 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
-use axum::http::Uri;
+use axum::extract::{FromRequestParts, State};
+use axum::http::request::Parts;
 
 use crate::http::api::Api;
 use crate::http::body::{Json, at_millis};
 use crate::http::caller::Caller;
 use crate::http::extract::{invalid_query, page, parameters, plain, segment, unknown_cursor};
-use crate::http::problem::{Problem, RecordListProblems};
+use crate::http::problem::Problem;
 use keylatch_axum::normalize_path;
 use keylatch_core::idempotency::{
     PhaseName, RecordFilter, RecordKey, RecordPhase, RecordScope, RecordSummary,
@@ -29,8 +29,6 @@ use keylatch_wire::{ListedRecord, RecordPage};
 #[utoipa::path(
     get,
     path = "/v1/idempotency",
-    operation_id = "listIdempotency",
-    tag = "idempotency",
     params(
         ("state" = Option<String>, Query, example = "unknown", description = "Only records in this state"),
         ("path" = Option<String>, Query, description = "Only records of this path"),
@@ -41,14 +39,14 @@ use keylatch_wire::{ListedRecord, RecordPage};
             description = "At most this many; 100 unless said otherwise"),
         ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before"),
     ),
-    responses((status = 200, description = "Some of the records", body = RecordPage), RecordListProblems)
+    responses((status = 200, description = "Some of the records", body = RecordPage))
 )]
-pub(crate) async fn list(
+pub(crate) async fn list_idempotency(
     State(api): State<Arc<Api>>,
     caller: Caller,
-    uri: Uri,
+    RecordQuery(mut query): RecordQuery,
 ) -> Result<Json<RecordPage>, Problem> {
-    let (mut query, reader) = (query(uri.query().unwrap_or_default())?, caller.record_reader()?);
+    let reader = caller.record_reader()?;
     // A page of a search that others' records fill, or their number, would tell what their keys and paths are.
     if is_search(&query.filter) {
         query.filter.reader = reader.clone();
@@ -61,6 +59,17 @@ pub(crate) async fn list(
     let hidden = hidden.filter(|hidden| *hidden > 0);
     let next_cursor = page.next.map(|cursor| cursor.as_str().to_owned());
     Ok(Json(RecordPage { records, hidden, next_cursor }))
+}
+
+/// Which records a list is to have.
+pub(crate) struct RecordQuery(ListRecords);
+
+impl<S: Send + Sync> FromRequestParts<S> for RecordQuery {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        query(parts.uri.query().unwrap_or_default()).map(Self)
+    }
 }
 
 /// Whether the records of a list are chosen by their keys or paths.

@@ -6,11 +6,10 @@
 
 use serde_json::Value;
 use utoipa::Number;
-use utoipa::openapi::path::Operation;
 use utoipa::openapi::schema::{
     Array, ArrayBuilder, ArrayItems, Object, ObjectBuilder, SchemaType, Type,
 };
-use utoipa::openapi::{RefOr, Required, Schema};
+use utoipa::openapi::{RefOr, Schema};
 
 use keylatch_core::idempotency::{PhaseName, UnknownReason};
 use keylatch_core::lock::LockName;
@@ -36,19 +35,6 @@ const MAX_SLOT: usize = 999;
 pub(super) fn describe(name: &str, schema: &mut RefOr<Schema>) {
     if let RefOr::T(Schema::Object(object)) = schema {
         describe_object(name, object);
-    }
-}
-
-/// Lets a body that may be absent be what it is when it is there.
-pub(super) fn unwrap_body(operation: &mut Operation) {
-    let Some(RefOr::T(body)) = &mut operation.request_body else { return };
-    for content in body.content.values_mut() {
-        if let RefOr::T(content) = content
-            && let Some(schema) = &mut content.schema
-            && remove_null(schema)
-        {
-            body.required = Some(Required::False);
-        }
     }
 }
 

@@ -9,6 +9,8 @@ mod events;
 mod held_lock;
 mod members;
 mod parameters;
+pub(super) mod problems;
+mod signature;
 
 use std::collections::BTreeSet;
 
@@ -17,12 +19,13 @@ use utoipa::openapi::security::{
     ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityRequirement, SecurityScheme,
 };
 use utoipa::openapi::{
-    ContactBuilder, HeaderBuilder, Info, InfoBuilder, LicenseBuilder, ObjectBuilder, OpenApi,
-    PathItem, RefOr, Response, ServerBuilder, schema::Type, tag::TagBuilder,
+    ContactBuilder, Info, InfoBuilder, LicenseBuilder, OpenApi, PathItem, RefOr, ServerBuilder,
+    tag::TagBuilder,
 };
 use utoipa::{PartialSchema, ToSchema};
 
 pub use self::document::Document;
+pub(super) use self::signature::{describe, routes};
 use super::system::PROMISE;
 use crate::access::KEYLATCH_AUTHORIZATION;
 use keylatch_wire::{HeldLock, ProblemDocument, SharedLock};
@@ -35,6 +38,15 @@ const TAGS: [(&str, &str); 4] = [
     ("system", "The service itself"),
 ];
 
+/// The tag of an operation that names none.
+fn tag(path: &str) -> &'static str {
+    match path {
+        path if path.starts_with("/v1/locks") => "locks",
+        path if path.starts_with("/v1/idempotency") => "idempotency",
+        _ => "system",
+    }
+}
+
 /// The document of all routes, with what holds for all of them.
 pub(super) fn complete(mut document: OpenApi) -> Document {
     document.info = info();
@@ -42,15 +54,19 @@ pub(super) fn complete(mut document: OpenApi) -> Document {
     document.servers = Some(vec![server.build()]);
     let mut used = BTreeSet::new();
     let mut asks_at_a_guard = false;
-    for operation in document.paths.paths.values_mut().flat_map(operations) {
-        asks_at_a_guard |= operation.security.is_some();
-        used.extend(operation.tags.iter().flatten().cloned());
-        complete_operation(operation);
+    let components = document.components.get_or_insert_default();
+    for (path, item) in &mut document.paths.paths {
+        for operation in operations(item) {
+            asks_at_a_guard |= operation.security.is_some();
+            let tag = operation.tags.get_or_insert_with(|| vec![tag(path).to_owned()]);
+            used.extend(tag.iter().cloned());
+            complete_operation(operation);
+            problems::share(operation, components);
+        }
     }
     let used = TAGS.iter().filter(|(name, _)| used.contains(*name));
     let tags = used.map(|(name, what)| TagBuilder::new().name(*name).description(Some(*what)));
     document.tags = Some(tags.map(TagBuilder::build).collect());
-    let components = document.components.get_or_insert_default();
     components.schemas.insert("Problem".to_owned(), ProblemDocument::schema());
     components.security_schemes.extend([
         (BEARER.to_owned(), RefOr::T(scheme(HttpAuthScheme::Bearer, "An API key"))),
@@ -93,12 +109,6 @@ fn complete_operation(operation: &mut Operation) {
     }
     events::describe(operation);
     parameters::describe(operation);
-    members::unwrap_body(operation);
-    for response in operation.responses.responses.values_mut() {
-        if let RefOr::T(response) = response {
-            add_request_id(response);
-        }
-    }
 }
 
 /// The names of the ways in which a client says who it is.
@@ -129,13 +139,6 @@ fn guard_scheme() -> SecurityScheme {
         header.as_str(),
         description,
     )))
-}
-
-fn add_request_id(response: &mut Response) {
-    let id = HeaderBuilder::new()
-        .schema(Some(ObjectBuilder::new().schema_type(Type::String)))
-        .description(Some("The X-Request-Id of the request, or one that the service gave it"));
-    response.headers.insert("X-Request-Id".to_owned(), RefOr::T(id.build()));
 }
 
 fn operations(path: &mut PathItem) -> impl Iterator<Item = &mut Operation> {

@@ -30,9 +30,8 @@ use super::body::Json;
 use super::extract::parse;
 use super::idempotency::list::resolve_url;
 use super::idempotency::{add_headers, name_operation};
-use super::problem::{
-    Code, GuardedProblems, HealthProblems, PageProblems, Problem, SandboxProblems,
-};
+use super::openapi::problems::{self, HEALTH};
+use super::problem::{Code, Problem};
 use super::system;
 use keylatch_axum::{
     BodyLimits, Guard, IdempotencyLayer, InvalidSetting, RetentionPolicy, read_body,
@@ -180,15 +179,19 @@ fn operations(path: &str) -> Paths {
     let list =
         if is_of_payments { __path_list_payments::operation() } else { __path_list::operation() };
     let noun = if is_of_payments { "Payment" } else { "Order" };
+    let look = __path_look::operation();
+    let of_shop = problems::guarded(&[Code::ValidationFailed]);
+    let of_look = [HEALTH, &[Code::NotFound]].concat();
     let operations = [
-        (path.to_owned(), HttpMethod::Post, one, format!("create{noun}")),
-        (path.to_owned(), HttpMethod::Get, list, format!("list{noun}s")),
-        (format!("{path}/{{id}}"), HttpMethod::Get, __path_look::operation(), format!("get{noun}")),
+        (path, "", HttpMethod::Post, one, format!("create{noun}"), of_shop),
+        (path, "", HttpMethod::Get, list, format!("list{noun}s"), HEALTH.to_vec()),
+        (path, "/{id}", HttpMethod::Get, look, format!("get{noun}"), of_look),
     ];
     let mut paths = Paths::new();
-    for (path_of_one, method, mut operation, id) in operations {
+    for (path, below, method, mut operation, id, problems) in operations {
+        problems::add(&mut operation, &problems);
         name_operation(&mut operation, id);
-        paths.add_path_operation(path_of_one, vec![method], operation);
+        paths.add_path_operation(format!("{path}{below}"), vec![method], operation);
     }
     paths
 }
@@ -207,8 +210,6 @@ fn operations(path: &str) -> Paths {
             ("Location" = String, description = "Its own URL"),
             ("Idempotency-Key-Expires" = String, description = "Until when the key is remembered, at least (an HTTP date)"),
         )),
-        GuardedProblems,
-        SandboxProblems,
     )
 )]
 async fn create(
@@ -265,7 +266,7 @@ fn not_placed(error: OrderError) -> Response {
 #[utoipa::path(
     get,
     path = "",
-    responses((status = 200, description = "Newest first", body = Orders), HealthProblems)
+    responses((status = 200, description = "Newest first", body = Orders))
 )]
 async fn list(State(orders): State<Arc<OrderBook>>) -> Result<Json<Orders>, Problem> {
     Ok(Json(Orders { orders: orders.latest().await.map_err(not_read)? }))
@@ -277,7 +278,7 @@ async fn list(State(orders): State<Arc<OrderBook>>) -> Result<Json<Orders>, Prob
 #[utoipa::path(
     get,
     path = "",
-    responses((status = 200, description = "Newest first", body = Payments), HealthProblems)
+    responses((status = 200, description = "Newest first", body = Payments))
 )]
 async fn list_payments(State(orders): State<Arc<OrderBook>>) -> Result<Json<Payments>, Problem> {
     Ok(Json(Payments { payments: orders.latest().await.map_err(not_read)? }))
@@ -288,7 +289,7 @@ async fn list_payments(State(orders): State<Arc<OrderBook>>) -> Result<Json<Paym
     get,
     path = "",
     params(("id" = String, Path, description = "Its id", example = "1")),
-    responses((status = 200, description = "It is there", body = Order), PageProblems, HealthProblems)
+    responses((status = 200, description = "It is there", body = Order))
 )]
 async fn look(
     State(orders): State<Arc<OrderBook>>,

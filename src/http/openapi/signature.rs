@@ -1,0 +1,236 @@
+//! What the signature of a handler says of its operation: the parameters and the body that it takes, and the problems
+//! with which these are refused.
+//!
+//! [`routes!`] asks each type of a handler's signature. What the handler's `utoipa::path` says itself stays as it is
+//! there. So an extractor that a handler takes cannot be missing from the document. `tests/api/openapi.rs` holds the
+//! service to it.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use utoipa::ToSchema;
+use utoipa::openapi::path::{Operation, Parameter, ParameterBuilder, ParameterIn};
+use utoipa::openapi::request_body::RequestBody;
+use utoipa::openapi::schema::Type;
+use utoipa::openapi::{ContentBuilder, ObjectBuilder, Ref, RefOr, Required, Schema};
+use utoipa_axum::router::UtoipaMethodRouter;
+
+use super::problems::{self, BODY, CHANGE};
+use crate::http::api::Api;
+use crate::http::audit::Auditor;
+use crate::http::caller::Caller;
+use crate::http::extract::{
+    LeftEntry, ListQuery, Name, NamedSet, NoQuery, OptionalJson, OptionalToken, RequiredToken,
+    WatchLimit, WatchedName,
+};
+use crate::http::idempotency::{api::RecordKeyPath, list::RecordQuery};
+use crate::http::problem::Code::{self, *};
+use crate::http::revocation::Revocation;
+
+/// The token with which the examples work one after the other: create, renew, release.
+const TOKEN_EXAMPLE: &str = "swagger-example-token-0001";
+
+/// `routes!` of utoipa-axum, where the signatures of the handlers have their say.
+macro_rules! routes {
+    ($($($part:ident)::+),+) => {{
+        let mut routes = utoipa_axum::routes!($($($part)::+),+);
+        $($crate::http::openapi::describe(&mut routes, stringify!($($part)::+), $($part)::+);)+
+        routes
+    }};
+}
+pub(in crate::http) use routes;
+
+/// An operation of a handler, as far as the types of its signature have said.
+pub(crate) struct Draft<'a> {
+    path: &'a str,
+    operation: &'a mut Operation,
+    problems: Vec<Code>,
+    schemas: &'a mut Vec<(String, RefOr<Schema>)>,
+}
+
+impl Draft<'_> {
+    fn has(&mut self, problems: &[Code]) {
+        self.problems.extend(problems);
+    }
+
+    fn takes(&mut self, name: &str, place: ParameterIn, what: &str, example: &str) {
+        let parameters = self.operation.parameters.get_or_insert_default();
+        let is_it = |one: &Parameter| one.name == name && one.parameter_in == place;
+        if parameters.iter().any(|one| matches!(one, RefOr::T(one) if is_it(one))) {
+            return;
+        }
+        let parameter = ParameterBuilder::new().name(name).parameter_in(place);
+        let parameter = parameter.schema(Some(ObjectBuilder::new().schema_type(Type::String)));
+        let parameter = parameter.description(Some(what)).example(Some(example.into()));
+        parameters.push(RefOr::T(parameter.required(Required::True).build()));
+    }
+
+    /// Takes a JSON object, which may be absent where each of its members may.
+    fn takes_body<T: ToSchema>(&mut self) {
+        self.schemas.push((T::name().into_owned(), T::schema()));
+        T::schemas(self.schemas);
+        let RefOr::T(Schema::Object(schema)) = T::schema() else { return };
+        let is_optional = schema.required.is_empty();
+        let body = self.operation.request_body.get_or_insert_with(|| {
+            let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(T::name())));
+            let what = is_optional.then_some("Every member has a default");
+            let body = RequestBody::builder().description(what);
+            RefOr::T(body.content("application/json", content.build()).build())
+        });
+        let RefOr::T(body) = body else { return };
+        body.required = Some(if is_optional { Required::False } else { Required::True });
+        for content in body.content.values_mut() {
+            if let RefOr::T(content) = content {
+                content.example = content.example.take().or_else(|| schema.example.clone());
+            }
+        }
+    }
+}
+
+/// What is taken from a request.
+pub(crate) trait Part {
+    fn describe(_: &mut Draft<'_>) {}
+}
+
+/// A handler that takes these parts.
+pub(crate) trait Signature<Parts> {
+    fn describe(draft: &mut Draft<'_>);
+}
+
+macro_rules! signatures {
+    ($($($part:ident)+;)+) => {$(
+        impl<H: Fn($($part),+) -> R, R, $($part: Part),+> Signature<($($part,)+)> for H {
+            fn describe(draft: &mut Draft<'_>) {
+                $($part::describe(draft);)+
+            }
+        }
+    )+};
+}
+signatures! { A; A B; A B C; A B C D; A B C D E; A B C D E F; A B C D E F G; }
+
+/// Has the signature of a handler complete its operation among the routes of its path.
+pub(crate) fn describe<Parts, H: Signature<Parts>>(
+    (schemas, paths, _): &mut UtoipaMethodRouter<Arc<Api>>,
+    handler: &str,
+    _: H,
+) {
+    let name = handler.rsplit("::").next().unwrap_or_default().trim();
+    for (path, item) in &mut paths.paths {
+        let changes = [&mut item.put, &mut item.post, &mut item.delete].map(|one| (one, CHANGE));
+        let all = changes.into_iter().chain([(&mut item.get, &[][..])]);
+        let all = all.filter_map(|(one, problems)| Some((one.as_mut()?, problems)));
+        for (operation, problems) in all {
+            if operation.operation_id.as_deref() == Some(name) {
+                operation.operation_id = Some(camel(name));
+                let problems = [problems, problems::own(name)].concat();
+                let mut draft = Draft { path, operation, problems, schemas };
+                H::describe(&mut draft);
+                problems::add(draft.operation, &draft.problems);
+            }
+        }
+    }
+}
+
+/// `create_lock` as `createLock`.
+fn camel(name: &str) -> String {
+    let (first, rest) = name.split_once('_').unwrap_or((name, ""));
+    let rest = rest.split('_').filter(|word| !word.is_empty());
+    rest.fold(first.to_owned(), |id, word| id + &word[..1].to_ascii_uppercase() + &word[1..])
+}
+
+/// What leads to something in the store: the query is checked, and the identity may have to be.
+const TARGET: &[Code] = &[InvalidQuery, Forbidden, StoreUnavailable];
+
+impl Part for State<Arc<Api>> {}
+impl Part for Auditor {}
+impl Part for Revocation {}
+impl Part for Path<String> {}
+impl Part for LeftEntry {}
+impl Part for WatchLimit {}
+
+impl Part for Caller {
+    fn describe(draft: &mut Draft<'_>) {
+        draft.has(&[Unauthenticated, QuotaExceeded]);
+    }
+}
+
+impl Part for Name {
+    fn describe(draft: &mut Draft<'_>) {
+        WatchedName::describe(draft);
+    }
+}
+
+impl Part for WatchedName {
+    fn describe(draft: &mut Draft<'_>) {
+        draft.has(TARGET);
+        draft.has(&[InvalidName]);
+        draft.takes("name", ParameterIn::Path, "The lock", "deploy");
+    }
+}
+
+impl Part for RecordKeyPath {
+    fn describe(draft: &mut Draft<'_>) {
+        draft.has(TARGET);
+        draft.has(&[InvalidKey, NotSupported]);
+        draft.takes("key", ParameterIn::Path, "The key", "order-17");
+    }
+}
+
+impl Part for RecordQuery {
+    fn describe(draft: &mut Draft<'_>) {
+        draft.has(&[InvalidQuery, NotSupported, StoreUnavailable]);
+    }
+}
+
+impl Part for NamedSet {
+    fn describe(draft: &mut Draft<'_>) {
+        draft.has(TARGET);
+    }
+}
+
+impl Part for NoQuery {
+    fn describe(draft: &mut Draft<'_>) {
+        draft.has(TARGET);
+    }
+}
+
+impl Part for ListQuery {
+    fn describe(draft: &mut Draft<'_>) {
+        draft.has(TARGET);
+    }
+}
+
+impl Part for OptionalToken {
+    fn describe(draft: &mut Draft<'_>) {
+        draft.has(&[InvalidToken]);
+        let what =
+            "A token of your own, to make the request safe to repeat: 20 to 128 of A-Z a-z 0-9 _ -";
+        draft.takes("Lock-Token", ParameterIn::Header, what, TOKEN_EXAMPLE);
+        for parameter in draft.operation.parameters.iter_mut().flatten() {
+            if let RefOr::T(parameter) = parameter
+                && parameter.name == "Lock-Token"
+            {
+                parameter.required = Required::False;
+            }
+        }
+    }
+}
+
+impl Part for RequiredToken {
+    fn describe(draft: &mut Draft<'_>) {
+        draft.has(&[InvalidToken, TokenRequired]);
+        let what = match draft.path {
+            path if path.contains("{key}") => "The token that began",
+            path if path.contains("{name}") => "The token of the lease",
+            _ => "The token of the leases",
+        };
+        draft.takes("Lock-Token", ParameterIn::Header, what, TOKEN_EXAMPLE);
+    }
+}
+
+impl<T: ToSchema> Part for OptionalJson<T> {
+    fn describe(draft: &mut Draft<'_>) {
+        draft.has(BODY);
+        draft.takes_body::<T>();
+    }
+}
