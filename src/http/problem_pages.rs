@@ -20,14 +20,11 @@ use keylatch_wire::Retry;
 /// What a problem means
 ///
 /// The page that a problem's `type` leads to: what happened, and what to do.
-#[utoipa::path(
-    get,
-    path = "/problems/{code}",
+#[utoipa::path(get, path = "/problems/{code}",
     params(("code" = String, Path, example = "lock-held", description = "The `code` of a problem")),
     responses(
         (status = 200, description = "A page for people", body = String, content_type = "text/html"),
-    )
-)]
+    ))]
 pub(super) async fn get_problem_page(
     Path(slug): Path<String>,
 ) -> Result<impl IntoResponse, Problem> {
@@ -127,84 +124,11 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// The command that shows more, or does what helps.
+/// The command that shows more, or does what helps: that of the block that names the code, or the last.
 fn command_for(code: Code) -> &'static str {
-    let mut rows = COMMANDS.iter();
-    rows.find(|(codes, _)| codes.contains(&code)).map_or(OF_SERVICE, |(_, command)| command)
+    let blocks = include_str!("../../assets/problem-commands.txt").trim_end().split("\n\n");
+    let mut blocks = blocks.filter_map(|block| block.split_once('\n'));
+    let is_of =
+        |names: &str| names == "any other" || names.split(' ').any(|name| name == code.slug());
+    blocks.find(|(names, _)| is_of(names)).map_or("", |(_, command)| command)
 }
-
-/// The command for all problems but those of [`COMMANDS`]: they are about the service, its store or a service
-/// behind it.
-const OF_SERVICE: &str = "# Can it do its work?\ncurl localhost:7070/readyz\n\
-     # What the store is, and whether it answers\ncurl localhost:7070/v1/info";
-
-/// Commands, each with the problems that it is for.
-const COMMANDS: &[(&[Code], &str)] = &[
-    (&[Code::InvalidName], "curl -X POST localhost:7070/v1/locks/team%2Fdeploy"),
-    (
-        &[Code::InvalidToken, Code::TokenRequired],
-        "curl -X PUT -H \"Lock-Token: $TOKEN\" localhost:7070/v1/locks/deploy",
-    ),
-    (
-        &[Code::InvalidBody, Code::UnsupportedMediaType, Code::PayloadTooLarge],
-        "curl -H 'Content-Type: application/json' -d '{\"ttl_ms\": 30000}' localhost:7070/v1/locks/deploy",
-    ),
-    (&[Code::InvalidQuery], "curl 'localhost:7070/v1/locks?prefix=deploy&limit=100'"),
-    (
-        &[Code::InvalidHost, Code::MisdirectedRequest],
-        "curl -H 'Host: localhost' localhost:7070/livez",
-    ),
-    (
-        &[Code::InvalidKey, Code::KeyRequired, Code::IdempotencyKeyReused, Code::ValidationFailed],
-        "curl -H \"Idempotency-Key: $(uuidgen)\" -H 'Content-Type: application/json' \\\n  \
-             -d '{\"amount\": 1250, \"currency\": \"EUR\"}' localhost:7070/v1/orders",
-    ),
-    (
-        &[Code::RequestInProgress],
-        "curl -H 'Prefer: wait=10' -H 'Idempotency-Key: THE SAME KEY' \\\n  \
-             -d '{\"amount\": 1250, \"currency\": \"EUR\"}' localhost:7070/v1/orders",
-    ),
-    (
-        &[Code::Unauthenticated, Code::Forbidden, Code::QuotaExceeded],
-        "curl -H \"Authorization: Bearer $KEYLATCH_API_KEY\" localhost:7070/v1/info",
-    ),
-    (
-        &[Code::LockHeld, Code::TooManyWaiters, Code::TooManyHolders],
-        "# Who holds it, and how many wait\ncurl localhost:7070/v1/locks/deploy\n\
-             # Wait in its queue\ncurl -d '{\"wait_ms\": 10000}' localhost:7070/v1/locks/deploy",
-    ),
-    (
-        &[
-            Code::LockNotHeld,
-            Code::TokenMismatch,
-            Code::FenceMismatch,
-            Code::LockBroken,
-            Code::BreakDisabled,
-        ],
-        "# Who holds it\ncurl localhost:7070/v1/locks/deploy\n\
-             # How earlier grants ended\ncurl localhost:7070/v1/locks/deploy/history",
-    ),
-    (
-        &[Code::BackupDisabled, Code::CopyUnderWay],
-        "# Where it is allowed\ncurl -o locks.sqlite localhost:7070/v1/backup",
-    ),
-    (
-        &[Code::NoRecord, Code::NothingToResolve, Code::AnswerNotKept],
-        "curl 'localhost:7070/v1/idempotency/KEY?method=POST&path=/orders&principal='",
-    ),
-    (
-        &[Code::OutcomeUnknown, Code::UpstreamSilent],
-        "# How the record stands\n\
-             curl 'localhost:7070/v1/idempotency/KEY?method=POST&path=/orders&principal='\n\
-             # It was not done: the next request runs\n\
-             curl -d '{\"outcome\": \"not-executed\", \"reason\": \"WHY\", \"by\": \"WHO\"}' \\\n  \
-             'localhost:7070/v1/idempotency/KEY/resolve?method=POST&path=/orders&principal='\n\
-             # It was done: every repeat reads this answer\n\
-             curl -d '{\"outcome\": \"completed\", \"answer\": {\"status\": 201}, \"reason\": \"WHY\", \"by\": \"WHO\"}' \\\n  \
-             'localhost:7070/v1/idempotency/KEY/resolve?method=POST&path=/orders&principal='",
-    ),
-    (
-        &[Code::NotFound, Code::MethodNotAllowed, Code::CrossOrigin],
-        "curl localhost:7070/openapi.json",
-    ),
-];
