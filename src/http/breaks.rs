@@ -24,12 +24,9 @@ use keylatch_wire::{BreakLockRequest, LockBreak, LockHistory, millis};
 /// Ends the lease of another client, which cannot renew it any more and reads the reason when it tries. The
 /// lease ends when it would have ended unless renewed; `grace_ms` lets it end sooner, although its holder may
 /// still work under it then: the fencing token of the next grant is what stops it.
-#[utoipa::path(
-    post,
-    path = "/v1/locks/{name}/break",
+#[utoipa::path(post, path = "/v1/locks/{name}/break",
     request_body(content = BreakLockRequest, description = "Whose lease to break, and why"),
-    responses((status = 200, description = "The lease is broken", body = LockBreak))
-)]
+    responses((status = 200, description = "The lease is broken", body = LockBreak)))]
 pub(super) async fn break_lock(
     State(api): State<Arc<Api>>,
     caller: Caller,
@@ -71,11 +68,8 @@ fn act(lock: &LockName, command: &BreakCommand) -> Act {
 ///
 /// The breaks of a day, and expiries for as long as the lock has anything else to keep; 16 at most. What was
 /// released is not here.
-#[utoipa::path(
-    get,
-    path = "/v1/locks/{name}/history",
-    responses((status = 200, description = "How earlier grants ended", body = LockHistory))
-)]
+#[utoipa::path(get, path = "/v1/locks/{name}/history",
+    responses((status = 200, description = "How earlier grants ended", body = LockHistory)))]
 pub(super) async fn get_lock_history(
     State(api): State<Arc<Api>>,
     caller: Caller,

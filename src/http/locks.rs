@@ -39,9 +39,7 @@ use keylatch_wire::{CreateLockRequest, HeldLock, Lease, LockEntries, LockPage, R
 /// as that. There is one queue for all: a reader behind a waiting writer waits. The token of an exclusive lock may
 /// ask for `shared` at any time; the other way it is to be the only holder, with none in the queue, or reads 409 at
 /// once. With an `entry` the token enters the lock again under that name.
-#[utoipa::path(
-    post,
-    path = "/v1/locks/{name}",
+#[utoipa::path(post, path = "/v1/locks/{name}",
     params(("name" = String, Path, example = "deploy",
         description = "The lock: 1 to 255 bytes of UTF-8 without control characters; `/` travels as `%2F`")),
     responses(
@@ -51,8 +49,7 @@ use keylatch_wire::{CreateLockRequest, HeldLock, Lease, LockEntries, LockPage, R
         )),
         (status = 200, description = "The lock was yours already: the same grant, with what is left of it",
             body = Lease<'static>, headers(("Lock-Token" = String, description = "The token of the lease"))),
-    )
-)]
+    ))]
 pub(super) async fn create_lock(
     State(api): State<Arc<Api>>,
     caller: Caller,
@@ -98,12 +95,9 @@ pub(super) async fn create_lock(
 ///
 /// The lease lasts `ttl_ms` from now, be that longer or shorter than what was left. The fencing
 /// token stays. When the outcome is unknown, count the shorter of both until you know.
-#[utoipa::path(
-    put,
-    path = "/v1/locks/{name}",
+#[utoipa::path(put, path = "/v1/locks/{name}",
     responses((status = 200, description = "The lease continues", body = Lease<'static>,
-        headers(("Lock-Token" = String, description = "The token of the lease"))))
-)]
+        headers(("Lock-Token" = String, description = "The token of the lease")))))]
 pub(super) async fn renew_lock(
     State(api): State<Arc<Api>>,
     caller: Caller,
@@ -130,15 +124,12 @@ pub(super) async fn renew_lock(
 /// Only the token of the lease releases it. After a lost answer it is safe to repeat: 404 then
 /// says that no client holds the lock. With `entry` the token leaves that entry alone, and releases
 /// the lock with the last.
-#[utoipa::path(
-    delete,
-    path = "/v1/locks/{name}",
+#[utoipa::path(delete, path = "/v1/locks/{name}",
     params(("entry" = Option<String>, Query, description = "The entry to leave; all of them unless said otherwise")),
     responses(
         (status = 204, description = "The lease is over"),
         (status = 200, description = "The token holds the lock by other entries: these have names", body = LockEntries),
-    )
-)]
+    ))]
 pub(super) async fn release_lock(
     State(api): State<Arc<Api>>,
     caller: Caller,
@@ -167,11 +158,8 @@ pub(super) async fn release_lock(
 /// Look at a lock
 ///
 /// Who holds it and for how long; all holders, where several share it. No token is ever shown.
-#[utoipa::path(
-    get,
-    path = "/v1/locks/{name}",
-    responses((status = 200, description = "A client holds it", body = HeldLock))
-)]
+#[utoipa::path(get, path = "/v1/locks/{name}",
+    responses((status = 200, description = "A client holds it", body = HeldLock)))]
 pub(super) async fn get_lock(
     State(api): State<Arc<Api>>,
     caller: Caller,
@@ -191,17 +179,14 @@ pub(super) async fn get_lock(
 /// ZooKeeper one that is its own; such a lock is then listed at least once. A lock that comes or goes
 /// meanwhile may be missing. An identity lists by a `prefix` below which it may read
 /// everything.
-#[utoipa::path(
-    get,
-    path = "/v1/locks",
+#[utoipa::path(get, path = "/v1/locks",
     params(
         ("prefix" = Option<String>, Query, example = "deploy", description = "Only locks whose names begin so"),
         ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, example = 100,
             description = "At most this many; 100 unless said otherwise"),
         ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before"),
     ),
-    responses((status = 200, description = "Some of the held locks", body = LockPage))
-)]
+    responses((status = 200, description = "Some of the held locks", body = LockPage)))]
 pub(super) async fn list_locks(
     State(api): State<Arc<Api>>,
     caller: Caller,

@@ -30,17 +30,14 @@ use keylatch_wire::{CreateLocksRequest, LeaseSet, RenewLocksRequest};
 ///
 /// Safe to repeat with a Lock-Token of your own, as the creation of one lock is. A token that holds one of the
 /// locks already does not wait for the others.
-#[utoipa::path(
-    post,
-    path = "/v1/locks",
+#[utoipa::path(post, path = "/v1/locks",
     request_body(content = CreateLocksRequest, description = "Which locks, and how"),
     responses(
         (status = 201, description = "The locks are yours", body = LeaseSet<'static>,
             headers(("Lock-Token" = String, description = "The token of the leases"))),
         (status = 200, description = "The locks were yours already: the same grants, with what is left of them",
             body = LeaseSet<'static>, headers(("Lock-Token" = String, description = "The token of the leases"))),
-    )
-)]
+    ))]
 pub(super) async fn create_lock_set(
     State(api): State<Arc<Api>>,
     caller: Caller,
@@ -82,13 +79,10 @@ pub(super) async fn create_lock_set(
 /// Renew several locks
 ///
 /// All leases last `ttl_ms` from now; or none does, and the problem lists the locks that are lost.
-#[utoipa::path(
-    put,
-    path = "/v1/locks",
+#[utoipa::path(put, path = "/v1/locks",
     request_body(content = RenewLocksRequest, description = "Which locks, and for how long"),
     responses((status = 200, description = "The leases continue", body = LeaseSet<'static>,
-        headers(("Lock-Token" = String, description = "The token of the leases"))))
-)]
+        headers(("Lock-Token" = String, description = "The token of the leases")))))]
 pub(super) async fn renew_lock_set(
     State(api): State<Arc<Api>>,
     caller: Caller,
@@ -110,13 +104,10 @@ pub(super) async fn renew_lock_set(
 /// Release several locks
 ///
 /// The token releases all that it holds of them, in one step. The problem lists those that were lost before.
-#[utoipa::path(
-    delete,
-    path = "/v1/locks",
+#[utoipa::path(delete, path = "/v1/locks",
     params(("name" = Vec<String>, Query, min_items = 2, max_items = 16, example = json!(["account/7", "account/42"]),
         description = "The locks, one `name` each")),
-    responses((status = 204, description = "The leases are over"))
-)]
+    responses((status = 204, description = "The leases are over")))]
 pub(super) async fn release_lock_set(
     State(api): State<Arc<Api>>,
     caller: Caller,

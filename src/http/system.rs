@@ -35,11 +35,8 @@ pub(super) const PROMISE: [&str; 4] = [
 /// What this service is
 ///
 /// Its version, its store, and what it promises on that store.
-#[utoipa::path(
-    get,
-    path = "/v1/info",
-    responses((status = 200, description = "What this service is", body = ServiceInfo))
-)]
+#[utoipa::path(get, path = "/v1/info",
+    responses((status = 200, description = "What this service is", body = ServiceInfo)))]
 pub(super) async fn get_info(State(api): State<Arc<Api>>, _: Caller) -> Json<ServiceInfo> {
     let health = api.locks.health().await.ok();
     Json(ServiceInfo {
@@ -68,13 +65,10 @@ pub(super) fn store_info(api: &Api, health: Option<StoreHealth>) -> StoreInfo {
 ///
 /// Asks no store. Restarting the service helps only when this fails: when the process does not answer, or a
 /// part of the store that is in it has ended.
-#[utoipa::path(
-    get,
-    path = "/livez",
+#[utoipa::path(get, path = "/livez",
     responses(
         (status = 200, description = "It is", body = String, content_type = "text/plain", example = json!("ok")),
-    )
-)]
+    ))]
 pub(super) async fn get_liveness(State(api): State<Arc<Api>>) -> Result<&'static str, Problem> {
     if api.locks.is_alive() {
         return Ok("ok");
@@ -87,13 +81,10 @@ pub(super) async fn get_liveness(State(api): State<Arc<Api>>) -> Result<&'static
 /// Can it do its work?
 ///
 /// Asks the store. A load balancer leaves the instance alone while this fails.
-#[utoipa::path(
-    get,
-    path = "/readyz",
+#[utoipa::path(get, path = "/readyz",
     responses(
         (status = 200, description = "It can", body = String, content_type = "text/plain", example = json!("ok")),
-    )
-)]
+    ))]
 pub(super) async fn get_readiness(State(api): State<Arc<Api>>) -> Result<&'static str, Problem> {
     if api.closing.is_cancelled() {
         return Err(overloaded("The service is shutting down."));
@@ -110,13 +101,10 @@ pub(super) async fn get_readiness(State(api): State<Arc<Api>>) -> Result<&'stati
 ///
 /// For Prometheus, in the OpenMetrics text format. Of the quotas it has those of the identity that asks, and of all
 /// where that may read every lock and every key. Numbers of unfinished records may be those of 2 s ago.
-#[utoipa::path(
-    get,
-    path = "/metrics",
+#[utoipa::path(get, path = "/metrics",
     responses(
         (status = 200, description = "The counters", body = String, content_type = "application/openmetrics-text"),
-    )
-)]
+    ))]
 pub(super) async fn get_metrics(
     State(api): State<Arc<Api>>,
     caller: Caller,

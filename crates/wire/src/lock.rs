@@ -41,11 +41,7 @@ impl fmt::Debug for SecretToken<'_> {
 /// What to create a lock with. Every member is optional, and so is the whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
-#[cfg_attr(
-    feature = "openapi",
-    derive(utoipa::ToSchema),
-    schema(as = CreateLock, example = json!({"ttl_ms": 30000, "owner": "ci runner 7"}))
-)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = CreateLock))]
 pub struct CreateLockRequest {
     /// How long the lease lasts unless renewed, in milliseconds. A store may take less: see
     /// `max_ttl_ms` in `GET /v1/info`.
@@ -90,14 +86,7 @@ pub enum LockMode {
 /// What to hold a lock with. Every member is optional, and so is the whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
-#[cfg_attr(
-    feature = "openapi",
-    derive(utoipa::ToSchema),
-    schema(
-        as = HoldLock,
-        example = json!({"ttl_ms": 30000, "owner": "ci runner 7", "max_hold_ms": 600000})
-    )
-)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = HoldLock))]
 pub struct HoldLockRequest {
     /// How long the lease lasts if the service itself fails, in milliseconds: it renews at a third.
     #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
@@ -134,7 +123,7 @@ pub struct HoldLockRequest {
 /// What to renew a lock with. Every member is optional, and so is the whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = RenewLock, example = json!({"ttl_ms": 60000})))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = RenewLock))]
 pub struct RenewLockRequest {
     /// How long the lease lasts from now, in milliseconds. A store may take less: see `max_ttl_ms`
     /// in `GET /v1/info`.
@@ -145,12 +134,7 @@ pub struct RenewLockRequest {
 
 /// A lock as its holder sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({
-    "name": "deploy", "token": "aPbOQ2c1kG0x3nN7mYw5RzT4vL8sJdEf",
-    "fencing_token": 1_779_900_000_000_000_u64,
-    "owner": "ci runner 7", "ttl_ms": 30000, "waited_ms": 1, "valid_for_ms": 29696,
-    "expires_at": "2026-05-27T16:40:30.000Z"
-})))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Lease<'a> {
     /// The lock's name, as the path of its requests has it.
     pub name: Cow<'a, str>,
@@ -215,12 +199,7 @@ pub enum HeldLock {
 
 /// A lock that several hold together, or might.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({
-    "name": "reports", "owner": null, "mode": "shared", "limit": 5, "holders": [{
-        "owner": "worker 3", "fencing_token": 1_779_900_000_000_000_u64, "slot": 0,
-        "acquired_at": "2026-05-27T16:40:00.000Z", "expires_in_ms": 29950
-    }], "holding": 1, "waiting": 0
-})))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SharedLock {
     /// The lock's name, as the path of its requests has it.
     pub name: String,
@@ -279,9 +258,7 @@ pub struct BreakNote {
 /// Whose lease to break, and why.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = BreakLock, example = json!({
-    "reason": "runner 7 is gone", "fencing_token": 1_779_900_000_000_000_u64, "by": "alice"
-})))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = BreakLock))]
 pub struct BreakLockRequest {
     /// Why, for the holder and for the history: 1 to 256 bytes. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -317,7 +294,7 @@ pub struct LockBreak {
 
 /// The named entries by which a token still holds a lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"entries": ["step-1"]})))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LockEntries {
     /// Their names. There is none where the unnamed entry alone is left.
     pub entries: Vec<String>,
@@ -371,10 +348,7 @@ pub enum EndKind {
 
 /// A holder of a lock as everybody sees it, with the lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({
-    "name": "deploy", "owner": "ci runner 7", "fencing_token": 1_779_900_000_000_000_u64,
-    "acquired_at": "2026-05-27T16:40:00.000Z", "expires_in_ms": 29950, "waiting": 0
-})))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PublicLock {
     /// The lock's name, as the path of its requests has it.
     pub name: String,
@@ -420,12 +394,10 @@ pub struct LockPage {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Holder {
     /// The holder's label.
-    #[cfg_attr(feature = "openapi", schema(required, example = "ci runner 7"))]
+    #[cfg_attr(feature = "openapi", schema(required))]
     pub owner: Option<String>,
     /// The holder's fencing token.
-    #[cfg_attr(feature = "openapi", schema(example = 1_779_900_000_000_000_u64))]
     pub fencing_token: u64,
     /// How long the holder's lease lasts unless renewed.
-    #[cfg_attr(feature = "openapi", schema(example = 12345))]
     pub expires_in_ms: u64,
 }

@@ -13,11 +13,7 @@ use crate::{LockMode, SecretToken, whole_number};
 /// What to create several locks with.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
-#[cfg_attr(
-    feature = "openapi",
-    derive(utoipa::ToSchema),
-    schema(as = CreateLocks, example = json!({"names": ["account/7", "account/42"], "ttl_ms": 30000}))
-)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = CreateLocks))]
 pub struct CreateLocksRequest {
     /// The locks: 2 to 16 names, each once. Their order has no meaning but that of the answer.
     #[serde(default)]
@@ -48,11 +44,7 @@ pub struct CreateLocksRequest {
 /// What to renew several locks with.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
-#[cfg_attr(
-    feature = "openapi",
-    derive(utoipa::ToSchema),
-    schema(as = RenewLocks, example = json!({"names": ["account/7", "account/42"], "ttl_ms": 60000}))
-)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = RenewLocks))]
 pub struct RenewLocksRequest {
     /// The locks: 2 to 16 names, each once.
     #[serde(default)]
@@ -66,13 +58,7 @@ pub struct RenewLocksRequest {
 
 /// Several locks as their holder sees them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({
-    "token": "aPbOQ2c1kG0x3nN7mYw5RzT4vL8sJdEf", "ttl_ms": 30000, "waited_ms": 1, "valid_for_ms": 29696,
-    "expires_at": "2026-05-27T16:40:30.000Z", "locks": [
-        {"name": "account/7", "fencing_token": 1_779_900_000_000_000_u64},
-        {"name": "account/42", "fencing_token": 1_779_900_000_000_001_u64}
-    ]
-})))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LeaseSet<'a> {
     /// The proof that renewing and releasing ask for, of all the locks. Keep it secret.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]

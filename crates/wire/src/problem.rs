@@ -272,19 +272,14 @@ pub enum Effect {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Problem))]
 pub struct ProblemDocument {
     /// A page of this service that says what happened and what to do.
-    #[cfg_attr(feature = "openapi", schema(example = "/problems/lock-held"))]
     pub r#type: Cow<'static, str>,
     /// What happened, the same for every problem of this code.
-    #[cfg_attr(feature = "openapi", schema(example = "The lock is held"))]
     pub title: Cow<'static, str>,
     /// The HTTP status.
-    #[cfg_attr(feature = "openapi", schema(example = 409))]
     pub status: u16,
     /// What happened to this request, for people.
-    #[cfg_attr(feature = "openapi", schema(example = "Another client holds the lock."))]
     pub detail: Cow<'static, str>,
     /// What happened, for programs.
-    #[cfg_attr(feature = "openapi", schema(example = "lock-held"))]
     pub code: Cow<'static, str>,
     /// The member, parameter or header of the request that is wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -309,7 +304,6 @@ pub struct ProblemDocument {
     pub broken: Option<BreakNote>,
     /// The quota of the identity that the request is above.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(example = "locks"))]
     pub quota: Option<Cow<'static, str>>,
     /// How many were in the queue before.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -320,12 +314,6 @@ pub struct ProblemDocument {
     /// Of an unknown outcome: where it is settled, as a path of this service with the whole scope of the key. A
     /// `POST` of `outcome`, perhaps with `answer`, `reason` and `by`, does it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(
-        feature = "openapi",
-        schema(
-            example = "/v1/idempotency/pay-17/resolve?method=POST&path=%2Fv1%2Fpayments&principal="
-        )
-    )]
     pub resolve: Option<String>,
     /// When it is worth trying again, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -187,12 +187,7 @@ pub struct RecordPage {
 
 /// A record, and what it is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({
-    "key": "pay-17", "method": "POST", "path": "/v1/payments", "principal": "", "is_whole": true, "state": "unknown",
-    "attempts": 1, "fencing_token": 1_779_900_000_000_000_u64, "begun_at": "2026-05-27T16:40:00.000Z",
-    "ended_at": "2026-05-27T16:40:01.000Z", "reason": "no-answer",
-    "resolve": "/v1/idempotency/pay-17/resolve?method=POST&path=%2Fv1%2Fpayments&principal="
-})))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ListedRecord {
     /// The client's name for its intent.
     pub key: String,

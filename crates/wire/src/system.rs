@@ -13,10 +13,8 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Info))]
 pub struct ServiceInfo {
     /// Always `keylatch`.
-    #[cfg_attr(feature = "openapi", schema(example = "keylatch"))]
     pub name: Cow<'static, str>,
     /// The running version.
-    #[cfg_attr(feature = "openapi", schema(example = "0.1.0"))]
     pub version: Cow<'static, str>,
     /// The store behind it.
     pub store: StoreInfo,
@@ -29,35 +27,19 @@ pub struct ServiceInfo {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StoreInfo {
     /// The kind of store, as in its URL's scheme.
-    #[cfg_attr(feature = "openapi", schema(example = "redis"))]
     pub kind: Cow<'static, str>,
     /// Whether it answers now.
     pub reachable: bool,
     /// `strict`, `process`, `best-effort` or `fenced`; null while the store has not said.
-    #[cfg_attr(feature = "openapi", schema(required, example = "strict"))]
+    #[cfg_attr(feature = "openapi", schema(required))]
     pub tier: Option<Cow<'static, str>>,
     /// The tier in a sentence.
-    #[cfg_attr(
-        feature = "openapi",
-        schema(
-            required,
-            example = "A grant is on disk before it is answered: a crash forgets none."
-        )
-    )]
+    #[cfg_attr(feature = "openapi", schema(required))]
     pub tier_means: Option<Cow<'static, str>>,
     /// The longest TTL that it takes, in milliseconds.
-    #[cfg_attr(feature = "openapi", schema(example = 86400000))]
     pub max_ttl_ms: u64,
     /// What the store said of itself.
-    #[cfg_attr(
-        feature = "openapi",
-        schema(example = json!({"version": "7.0.15", "appendfsync": "always"}))
-    )]
     pub facts: BTreeMap<Cow<'static, str>, String>,
     /// What an operator should change about the store, a sentence each; as a rule nothing.
-    #[cfg_attr(
-        feature = "openapi",
-        schema(example = json!(["etcd 3.4.23 has known ways to lose writes: upgrade to 3.4.36 or newer"]))
-    )]
     pub advice: Vec<String>,
 }

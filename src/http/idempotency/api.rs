@@ -54,23 +54,18 @@ const YEAR_MILLIS: u64 = 365 * DAY_MILLIS;
 /// Asks whether to do a thing now. 201: do it, then complete it with the token, before the lease
 /// ends. 200: it was done, and this is what it came to. The same Lock-Token again is the same
 /// beginning and reads 201 again, so a lost answer costs nothing.
-#[utoipa::path(
-    post,
-    path = "/v1/idempotency/{key}",
+#[utoipa::path(post, path = "/v1/idempotency/{key}",
     params(
         ("key" = String, Path, example = "order-17", description = "The client's name for its intent"),
         ("method" = Option<String>, Query, description = "With `path` and `principal` the scope of the key; empty for keys of this API's own"),
         ("path" = Option<String>, Query, description = "See `method`"),
         ("principal" = Option<String>, Query, description = "See `method`"),
     ),
-    request_body(content = BeginRecordRequest, description = "Every member has a default",
-        example = json!({"fingerprint": "order of 2 coffees"})),
     responses(
         (status = 201, description = "Do it now. The token that began reads this again, for as long as its run lasts", body = IdempotencyRecord,
             headers(("Lock-Token" = String, description = "The token that completes it"))),
         (status = 200, description = "It was done: its answer", body = IdempotencyRecord),
-    )
-)]
+    ))]
 pub(crate) async fn begin_idempotency(
     State(api): State<Arc<Api>>,
     caller: Caller,
@@ -109,13 +104,9 @@ pub(crate) async fn begin_idempotency(
 /// Complete
 ///
 /// Keeps the result for every client that begins the work again. Safe to repeat.
-#[utoipa::path(
-    put,
-    path = "/v1/idempotency/{key}",
-    request_body(content = CompleteRecordRequest, description = "What it came to",
-        example = json!({"status": 201, "headers": {"Location": ["/orders/17"]}, "json": {"id": 17}})),
-    responses((status = 200, description = "It is kept", body = IdempotencyRecord))
-)]
+#[utoipa::path(put, path = "/v1/idempotency/{key}",
+    request_body(content = CompleteRecordRequest, description = "What it came to"),
+    responses((status = 200, description = "It is kept", body = IdempotencyRecord)))]
 pub(crate) async fn complete_idempotency(
     State(api): State<Arc<Api>>,
     caller: Caller,
@@ -138,11 +129,8 @@ pub(crate) async fn complete_idempotency(
 /// Renew
 ///
 /// Lets the lease last its full time from now. Do so at a third of it.
-#[utoipa::path(
-    post,
-    path = "/v1/idempotency/{key}/renew",
-    responses((status = 204, description = "The lease continues"))
-)]
+#[utoipa::path(post, path = "/v1/idempotency/{key}/renew",
+    responses((status = 204, description = "The lease continues")))]
 pub(crate) async fn renew_idempotency(
     State(api): State<Arc<Api>>,
     caller: Caller,
@@ -162,11 +150,8 @@ pub(crate) async fn renew_idempotency(
 /// Abandon
 ///
 /// Nothing was done: the key is free again.
-#[utoipa::path(
-    delete,
-    path = "/v1/idempotency/{key}",
-    responses((status = 204, description = "The key is free"))
-)]
+#[utoipa::path(delete, path = "/v1/idempotency/{key}",
+    responses((status = 204, description = "The key is free")))]
 pub(crate) async fn abandon_idempotency(
     State(api): State<Arc<Api>>,
     caller: Caller,
@@ -188,12 +173,9 @@ pub(crate) async fn abandon_idempotency(
 ///
 /// How far it is, since when, how many runs there were, and the fencing token of the last. The
 /// answer itself is given only to a client that begins again.
-#[utoipa::path(
-    get,
-    path = "/v1/idempotency/{key}",
+#[utoipa::path(get, path = "/v1/idempotency/{key}",
     params(RecordScopeQuery),
-    responses((status = 200, description = "The record", body = IdempotencyRecord))
-)]
+    responses((status = 200, description = "The record", body = IdempotencyRecord)))]
 pub(crate) async fn get_idempotency(
     State(api): State<Arc<Api>>,
     caller: Caller,
@@ -208,16 +190,12 @@ pub(crate) async fn get_idempotency(
 ///
 /// For an operator who has found out what happened. `completed` keeps an answer that every repeat is
 /// given; `not-executed` frees the key. With a `fencing_token`, only if no later run began.
-#[utoipa::path(
-    post,
-    path = "/v1/idempotency/{key}/resolve",
+#[utoipa::path(post, path = "/v1/idempotency/{key}/resolve",
     params(RecordScopeQuery),
-    request_body(content = ResolveRecordRequest, example = json!({"outcome": "not-executed"})),
     responses(
         (status = 200, description = "Every repeat is given the answer", body = IdempotencyRecord),
         (status = 204, description = "The key is free"),
-    )
-)]
+    ))]
 pub(crate) async fn resolve_idempotency(
     State(api): State<Arc<Api>>,
     caller: Caller,

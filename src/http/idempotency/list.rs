@@ -26,9 +26,7 @@ use keylatch_wire::{ListedRecord, RecordPage};
 /// Page by page, in no order: those that are `in-flight`, `done` or `unknown`, or all. An unknown outcome comes
 /// with the URL at which an operator settles it. The number of unknown and unfinished records decides what a
 /// list of them costs, and not the number of all.
-#[utoipa::path(
-    get,
-    path = "/v1/idempotency",
+#[utoipa::path(get, path = "/v1/idempotency",
     params(
         ("state" = Option<String>, Query, example = "unknown", description = "Only records in this state"),
         ("path" = Option<String>, Query, description = "Only records of this path"),
@@ -39,8 +37,7 @@ use keylatch_wire::{ListedRecord, RecordPage};
             description = "At most this many; 100 unless said otherwise"),
         ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before"),
     ),
-    responses((status = 200, description = "Some of the records", body = RecordPage))
-)]
+    responses((status = 200, description = "Some of the records", body = RecordPage)))]
 pub(crate) async fn list_idempotency(
     State(api): State<Arc<Api>>,
     caller: Caller,

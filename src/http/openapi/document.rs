@@ -7,9 +7,7 @@ use std::io;
 
 use serde::{Serialize, Serializer};
 use utoipa::openapi::path::Operation;
-use utoipa::openapi::{
-    Components, Info, OpenApi, OpenApiVersion, PathItem, Server, path::Paths, tag::Tag,
-};
+use utoipa::openapi::{Components, Info, OpenApi, OpenApiVersion, PathItem, Server, tag::Tag};
 
 /// The paths in the order of the story. The others follow as their routers declare them.
 const STORY: [&str; 10] = [
@@ -32,8 +30,7 @@ pub struct Document {
     openapi: OpenApiVersion,
     info: Info,
     servers: Option<Vec<Server>>,
-    #[serde(serialize_with = "as_map")]
-    paths: Vec<(String, Operations)>,
+    paths: InOrder<InOrder<Operation>>,
     components: Option<Components>,
     tags: Option<Vec<Tag>>,
 }
@@ -48,39 +45,26 @@ impl Document {
 impl From<OpenApi> for Document {
     fn from(document: OpenApi) -> Self {
         let OpenApi { openapi, info, servers, paths, components, tags, .. } = document;
-        Self { openapi, info, servers, paths: in_order(paths), components, tags }
+        let mut paths: Vec<_> = paths.paths.into_iter().collect();
+        let place = |path: &str| STORY.iter().position(|one| *one == path);
+        paths.sort_by_key(|(path, _)| place(path).unwrap_or(STORY.len()));
+        let paths = paths.into_iter().map(|(path, item)| (path, in_order(item)));
+        Self { openapi, info, servers, paths: InOrder(paths.collect()), components, tags }
     }
 }
 
 /// The operations of a path: create, renew and release it, and then look.
-#[derive(Serialize)]
-struct Operations {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    post: Option<Operation>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    put: Option<Operation>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    patch: Option<Operation>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    delete: Option<Operation>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    get: Option<Operation>,
+fn in_order(path: PathItem) -> InOrder<Operation> {
+    let PathItem { get, put, post, patch, delete, .. } = path;
+    let all = [("post", post), ("put", put), ("patch", patch), ("delete", delete), ("get", get)];
+    InOrder(all.into_iter().filter_map(|(method, one)| Some((method.to_owned(), one?))).collect())
 }
 
-impl From<PathItem> for Operations {
-    fn from(path: PathItem) -> Self {
-        let PathItem { get, put, post, patch, delete, .. } = path;
-        Self { post, put, patch, delete, get }
+/// A map that is written in the order of its entries.
+struct InOrder<T>(Vec<(String, T)>);
+
+impl<T: Serialize> Serialize for InOrder<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(key, value)| (key, value)))
     }
-}
-
-fn in_order(paths: Paths) -> Vec<(String, Operations)> {
-    let paths = paths.paths.into_iter().map(|(path, operations)| (path, operations.into()));
-    let mut paths: Vec<_> = paths.collect();
-    paths.sort_by_key(|(path, _)| STORY.iter().position(|one| one == path).unwrap_or(STORY.len()));
-    paths
-}
-
-fn as_map<S: Serializer>(paths: &[(String, Operations)], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(paths.iter().map(|(path, operations)| (path, operations)))
 }

@@ -35,7 +35,6 @@ pub(super) fn snapshot() -> Object {
     ));
     event.properties.insert("held".to_owned(), held.into());
     event.required = ["held", "owner"].map(str::to_owned).to_vec();
-    event.example = None;
     event.description = Some(
         "`snapshot` of a watch: the present state of the lock, with the lock if it is held."
             .to_owned(),

@@ -11,6 +11,7 @@ use utoipa::openapi::schema::{
 };
 use utoipa::openapi::{RefOr, Schema};
 
+use super::example;
 use keylatch_core::idempotency::{PhaseName, UnknownReason};
 use keylatch_core::lock::LockName;
 use keylatch_core::store::Tier;
@@ -35,6 +36,7 @@ const MAX_SLOT: usize = 999;
 pub(super) fn describe(name: &str, schema: &mut RefOr<Schema>) {
     if let RefOr::T(Schema::Object(object)) = schema {
         describe_object(name, object);
+        object.example = object.example.take().or_else(|| example("schemas", name));
     }
 }
 
@@ -45,15 +47,18 @@ fn describe_object(schema: &str, object: &mut Object) {
         if is_optional {
             remove_null(member);
         }
-        describe(schema, member);
+        let example = example("members", &format!("{schema}.{name}"));
         match member {
             RefOr::T(Schema::Object(member)) => {
+                describe_object(schema, member);
+                member.example = member.example.take().or(example);
                 describe_member(schema, name, member);
                 tell_default(member, is_optional);
             }
             RefOr::T(Schema::Array(list)) => {
                 // An absent list is an empty one.
                 list.default = None;
+                list.example = example;
                 if name == "names" {
                     describe_names(list);
                 }

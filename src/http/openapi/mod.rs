@@ -13,7 +13,9 @@ pub(super) mod problems;
 mod signature;
 
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
+use serde_json::Value;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{
     ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityRequirement, SecurityScheme,
@@ -37,6 +39,13 @@ const TAGS: [(&str, &str); 4] = [
     ("guarded", "Routes that run once"),
     ("system", "The service itself"),
 ];
+
+/// What `examples.json` has for this: a schema, a member of one, a request, or a problem beside what all have.
+fn example(of: &str, name: &str) -> Option<Value> {
+    static EXAMPLES: LazyLock<Value> =
+        LazyLock::new(|| serde_json::from_str(include_str!("examples.json")).unwrap_or_default());
+    EXAMPLES[of].get(name).cloned()
+}
 
 /// The tag of an operation that names none.
 fn tag(path: &str) -> &'static str {

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::mem;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::{
     Components, ContentBuilder, Header, HeaderBuilder, ObjectBuilder, Ref, RefOr, Response,
@@ -144,31 +144,13 @@ fn response(codes: &[Code]) -> Response {
     response.build()
 }
 
-fn example(code: Code) -> serde_json::Value {
+fn example(code: Code) -> Value {
     let mut example = json!({
         "type": code.page(), "title": code.title(), "status": code.status(), "detail": code.advice(),
         "code": code.slug(),
     });
-    let more = match code {
-        LockHeld => json!({
-            "holder": {
-                "owner": "ci runner 7", "fencing_token": 1_779_900_000_000_000_u64, "expires_in_ms": 12345
-            },
-            "ahead": 0,
-            "retry_after_ms": 12345,
-        }),
-        LockBroken => json!({
-            "broken": {"reason": "runner 7 is gone", "by": "alice", "at": "2026-05-27T16:40:00Z"},
-        }),
-        QuotaExceeded => {
-            json!({"quota": "locks", "outcome": "not-executed", "retry_after_ms": 1000})
-        }
-        StoreUnavailable | StoreFull | StoreTooSlow | Timeout => {
-            json!({"outcome": "unknown", "retry_after_ms": 1000})
-        }
-        _ => return example,
-    };
-    if let (Some(example), serde_json::Value::Object(more)) = (example.as_object_mut(), more) {
+    let more = super::example("problems", code.slug());
+    if let (Some(example), Some(Value::Object(more))) = (example.as_object_mut(), more) {
         example.extend(more);
     }
     example

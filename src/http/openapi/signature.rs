@@ -15,6 +15,7 @@ use utoipa::openapi::schema::Type;
 use utoipa::openapi::{ContentBuilder, ObjectBuilder, Ref, RefOr, Required, Schema};
 use utoipa_axum::router::UtoipaMethodRouter;
 
+use super::example;
 use super::problems::{self, BODY, CHANGE};
 use crate::http::api::Api;
 use crate::http::audit::Auditor;
@@ -29,6 +30,8 @@ use crate::http::revocation::Revocation;
 
 /// The token with which the examples work one after the other: create, renew, release.
 const TOKEN_EXAMPLE: &str = "swagger-example-token-0001";
+const OWN_TOKEN: &str =
+    "A token of your own, to make the request safe to repeat: 20 to 128 of A-Z a-z 0-9 _ -";
 
 /// `routes!` of utoipa-axum, where the signatures of the handlers have their say.
 macro_rules! routes {
@@ -49,11 +52,13 @@ pub(crate) struct Draft<'a> {
 }
 
 impl Draft<'_> {
-    fn has(&mut self, problems: &[Code]) {
-        self.problems.extend(problems);
-    }
-
-    fn takes(&mut self, name: &str, place: ParameterIn, what: &str, example: &str) {
+    fn takes(
+        &mut self,
+        (name, place): (&str, ParameterIn),
+        required: Required,
+        what: &str,
+        example: &str,
+    ) {
         let parameters = self.operation.parameters.get_or_insert_default();
         let is_it = |one: &Parameter| one.name == name && one.parameter_in == place;
         if parameters.iter().any(|one| matches!(one, RefOr::T(one) if is_it(one))) {
@@ -62,7 +67,7 @@ impl Draft<'_> {
         let parameter = ParameterBuilder::new().name(name).parameter_in(place);
         let parameter = parameter.schema(Some(ObjectBuilder::new().schema_type(Type::String)));
         let parameter = parameter.description(Some(what)).example(Some(example.into()));
-        parameters.push(RefOr::T(parameter.required(Required::True).build()));
+        parameters.push(RefOr::T(parameter.required(required).build()));
     }
 
     /// Takes a JSON object, which may be absent where each of its members may.
@@ -81,7 +86,9 @@ impl Draft<'_> {
         body.required = Some(if is_optional { Required::False } else { Required::True });
         for content in body.content.values_mut() {
             if let RefOr::T(content) = content {
-                content.example = content.example.take().or_else(|| schema.example.clone());
+                let own =
+                    example("requests", self.operation.operation_id.as_deref().unwrap_or_default());
+                content.example = own.or_else(|| example("schemas", &T::name()));
             }
         }
     }
@@ -141,96 +148,50 @@ fn camel(name: &str) -> String {
 /// What leads to something in the store: the query is checked, and the identity may have to be.
 const TARGET: &[Code] = &[InvalidQuery, Forbidden, StoreUnavailable];
 
-impl Part for State<Arc<Api>> {}
-impl Part for Auditor {}
-impl Part for Revocation {}
-impl Part for Path<String> {}
-impl Part for LeftEntry {}
-impl Part for WatchLimit {}
-
-impl Part for Caller {
-    fn describe(draft: &mut Draft<'_>) {
-        draft.has(&[Unauthenticated, QuotaExceeded]);
-    }
-}
-
-impl Part for Name {
-    fn describe(draft: &mut Draft<'_>) {
-        WatchedName::describe(draft);
-    }
-}
-
-impl Part for WatchedName {
-    fn describe(draft: &mut Draft<'_>) {
-        draft.has(TARGET);
-        draft.has(&[InvalidName]);
-        draft.takes("name", ParameterIn::Path, "The lock", "deploy");
-    }
-}
-
-impl Part for RecordKeyPath {
-    fn describe(draft: &mut Draft<'_>) {
-        draft.has(TARGET);
-        draft.has(&[InvalidKey, NotSupported]);
-        draft.takes("key", ParameterIn::Path, "The key", "order-17");
-    }
-}
-
-impl Part for RecordQuery {
-    fn describe(draft: &mut Draft<'_>) {
-        draft.has(&[InvalidQuery, NotSupported, StoreUnavailable]);
-    }
-}
-
-impl Part for NamedSet {
-    fn describe(draft: &mut Draft<'_>) {
-        draft.has(TARGET);
-    }
-}
-
-impl Part for NoQuery {
-    fn describe(draft: &mut Draft<'_>) {
-        draft.has(TARGET);
-    }
-}
-
-impl Part for ListQuery {
-    fn describe(draft: &mut Draft<'_>) {
-        draft.has(TARGET);
-    }
-}
-
-impl Part for OptionalToken {
-    fn describe(draft: &mut Draft<'_>) {
-        draft.has(&[InvalidToken]);
-        let what =
-            "A token of your own, to make the request safe to repeat: 20 to 128 of A-Z a-z 0-9 _ -";
-        draft.takes("Lock-Token", ParameterIn::Header, what, TOKEN_EXAMPLE);
-        for parameter in draft.operation.parameters.iter_mut().flatten() {
-            if let RefOr::T(parameter) = parameter
-                && parameter.name == "Lock-Token"
-            {
-                parameter.required = Required::False;
+macro_rules! parts {
+    ($($part:ty: $problems:expr $(, $name:literal in $place:ident $required:ident $what:expr, $example:expr)?;)+) => {$(
+        impl Part for $part {
+            fn describe(draft: &mut Draft<'_>) {
+                draft.problems.extend_from_slice(&$problems);
+                $(draft.takes(($name, ParameterIn::$place), Required::$required, $what, $example);)?
             }
         }
-    }
+    )+};
+}
+
+parts! {
+    State<Arc<Api>>: [];
+    Auditor: [];
+    Revocation: [];
+    Path<String>: [];
+    LeftEntry: [];
+    WatchLimit: [];
+    Caller: [Unauthenticated, QuotaExceeded];
+    NoQuery: TARGET;
+    ListQuery: TARGET;
+    NamedSet: TARGET;
+    RecordQuery: [InvalidQuery, NotSupported, StoreUnavailable];
+    Name: [TARGET, &[InvalidName]].concat(), "name" in Path True "The lock", "deploy";
+    WatchedName: [TARGET, &[InvalidName]].concat(), "name" in Path True "The lock", "deploy";
+    RecordKeyPath: [TARGET, &[InvalidKey, NotSupported]].concat(), "key" in Path True "The key", "order-17";
+    OptionalToken: [InvalidToken], "Lock-Token" in Header False OWN_TOKEN, TOKEN_EXAMPLE;
 }
 
 impl Part for RequiredToken {
     fn describe(draft: &mut Draft<'_>) {
-        draft.has(&[InvalidToken, TokenRequired]);
+        draft.problems.extend([InvalidToken, TokenRequired]);
         let what = match draft.path {
             path if path.contains("{key}") => "The token that began",
             path if path.contains("{name}") => "The token of the lease",
             _ => "The token of the leases",
         };
-        draft.takes("Lock-Token", ParameterIn::Header, what, TOKEN_EXAMPLE);
+        draft.takes(("Lock-Token", ParameterIn::Header), Required::True, what, TOKEN_EXAMPLE);
     }
 }
 
 impl<T: ToSchema> Part for OptionalJson<T> {
     fn describe(draft: &mut Draft<'_>) {
-        draft.has(BODY);
+        draft.problems.extend_from_slice(BODY);
         draft.takes_body::<T>();
     }
 }

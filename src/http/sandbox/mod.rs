@@ -117,9 +117,6 @@ fn guard() -> Guard {
 /// What to create. All but the amount and the currency may be left out.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default, expecting = "a JSON object")]
-#[schema(example = json!({
-    "amount": 1999, "currency": "EUR", "items": [{"name": "coffee", "quantity": 2}]
-}))]
 struct NewOrder {
     /// In the smallest unit: 1 to 99999999.
     #[serde(deserialize_with = "keylatch_wire::whole_number")]
@@ -200,9 +197,7 @@ fn operations(path: &str) -> Paths {
 ///
 /// Runs once under its Idempotency-Key, however often it is sent. Every repeat reads the first
 /// answer. `delay_ms` and `fail` are there to play with.
-#[utoipa::path(
-    post,
-    path = "",
+#[utoipa::path(post, path = "",
     request_body(content = NewOrder, description = "As JSON, or as a form",
         example = json!({"amount": 1999, "currency": "EUR", "items": [{"name": "coffee", "quantity": 2}]})),
     responses(
@@ -210,8 +205,7 @@ fn operations(path: &str) -> Paths {
             ("Location" = String, description = "Its own URL"),
             ("Idempotency-Key-Expires" = String, description = "Until when the key is remembered, at least (an HTTP date)"),
         )),
-    )
-)]
+    ))]
 async fn create(
     State(orders): State<Arc<OrderBook>>,
     Extension(fencing_token): Extension<FencingToken>,
@@ -263,11 +257,8 @@ fn not_placed(error: OrderError) -> Response {
 /// List
 ///
 /// The last hundred.
-#[utoipa::path(
-    get,
-    path = "",
-    responses((status = 200, description = "Newest first", body = Orders))
-)]
+#[utoipa::path(get, path = "",
+    responses((status = 200, description = "Newest first", body = Orders)))]
 async fn list(State(orders): State<Arc<OrderBook>>) -> Result<Json<Orders>, Problem> {
     Ok(Json(Orders { orders: orders.latest().await.map_err(not_read)? }))
 }
@@ -275,22 +266,16 @@ async fn list(State(orders): State<Arc<OrderBook>>) -> Result<Json<Orders>, Prob
 /// List
 ///
 /// The last hundred.
-#[utoipa::path(
-    get,
-    path = "",
-    responses((status = 200, description = "Newest first", body = Payments))
-)]
+#[utoipa::path(get, path = "",
+    responses((status = 200, description = "Newest first", body = Payments)))]
 async fn list_payments(State(orders): State<Arc<OrderBook>>) -> Result<Json<Payments>, Problem> {
     Ok(Json(Payments { payments: orders.latest().await.map_err(not_read)? }))
 }
 
 /// Look
-#[utoipa::path(
-    get,
-    path = "",
+#[utoipa::path(get, path = "",
     params(("id" = String, Path, description = "Its id", example = "1")),
-    responses((status = 200, description = "It is there", body = Order))
-)]
+    responses((status = 200, description = "It is there", body = Order)))]
 async fn look(
     State(orders): State<Arc<OrderBook>>,
     Path(id): Path<String>,
