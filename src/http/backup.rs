@@ -32,9 +32,7 @@ use keylatch_core::store::Backup;
 /// change that was answered before this request. The service takes changes meanwhile. One copy is made at a
 /// time. An engine that is shared makes its own copies.
 #[utoipa::path(get, path = "/v1/backup",
-    responses(
-        (status = 200, description = "The copy", body = Vec<u8>, content_type = "application/octet-stream"),
-    ))]
+    responses((status = 200, description = "The copy", body = Vec<u8>, content_type = "application/octet-stream")))]
 pub(super) async fn get_backup(
     State(api): State<Arc<Api>>,
     caller: Caller,

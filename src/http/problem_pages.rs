@@ -22,9 +22,7 @@ use keylatch_wire::Retry;
 /// The page that a problem's `type` leads to: what happened, and what to do.
 #[utoipa::path(get, path = "/problems/{code}",
     params(("code" = String, Path, example = "lock-held", description = "The `code` of a problem")),
-    responses(
-        (status = 200, description = "A page for people", body = String, content_type = "text/html"),
-    ))]
+    responses((status = 200, description = "A page for people", body = String, content_type = "text/html")))]
 pub(super) async fn get_problem_page(
     Path(slug): Path<String>,
 ) -> Result<impl IntoResponse, Problem> {

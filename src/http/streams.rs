@@ -58,12 +58,9 @@ const REVOKED: &str = "You may not hold this lock any more.";
 #[utoipa::path(post, path = "/v1/locks/{name}/hold",
     params(("Lock-Token" = Option<String>, Header, example = json!("swagger-example-token-0001"),
         description = "A token of your own: 20 to 128 of A-Z a-z 0-9 _ -. A lock that it holds already is held on")),
-    responses(
-        (status = 200, description = "What happens to the lock, as server-sent events", body = String,
-            content_type = "text/event-stream",
-            headers(("Lock-Token" = String, description = "The token of the lease, if it is acquired")),
-            example = json!("event: acquired\ndata: {\"name\":\"deploy\",\"token\":\"aPbOQ2c1kG0x3nN7mYw5RzT4vL8sJdEf\",\"fencing_token\":1779900000000000,\"owner\":\"ci runner 7\",\"ttl_ms\":30000,\"waited_ms\":1,\"valid_for_ms\":29696,\"expires_at\":\"2026-05-27T16:40:30.000Z\"}\n\nevent: lost\ndata: {\"reason\":\"max-hold\",\"detail\":\"The lock was held for as long as it may be.\"}\n\n")),
-    ))]
+    responses((status = 200, description = "What happens to the lock, as server-sent events", body = String,
+        content_type = "text/event-stream",
+        headers(("Lock-Token" = String, description = "The token of the lease, if it is acquired")))))]
 pub(super) async fn hold_lock(
     State(api): State<Arc<Api>>,
     caller: Caller,
@@ -192,11 +189,8 @@ fn problem(refused: HoldRefusal) -> Problem {
 #[utoipa::path(get, path = "/v1/locks/{name}/events",
     params(("limit" = Option<u64>, Query, minimum = 1, example = 1,
         description = "End the stream after so many events; 1 is the snapshot alone")),
-    responses(
-        (status = 200, description = "What happens to the lock, as server-sent events", body = String,
-            content_type = "text/event-stream",
-            example = json!("id: 1779900000000000-1\nevent: snapshot\ndata: {\"held\":true,\"name\":\"deploy\",\"owner\":\"ci runner 7\",\"fencing_token\":1779900000000000,\"acquired_at\":\"2026-05-27T16:40:00.000Z\",\"expires_in_ms\":29950,\"waiting\":0}\n\nid: 1779900000000000-2\nevent: released\ndata: {\"name\":\"deploy\",\"owner\":\"ci runner 7\",\"fencing_token\":1779900000000000}\n\n")),
-    ))]
+    responses((status = 200, description = "What happens to the lock, as server-sent events", body = String,
+        content_type = "text/event-stream")))]
 pub(super) async fn watch_lock(
     State(api): State<Arc<Api>>,
     caller: Caller,

@@ -66,9 +66,7 @@ pub(super) fn store_info(api: &Api, health: Option<StoreHealth>) -> StoreInfo {
 /// Asks no store. Restarting the service helps only when this fails: when the process does not answer, or a
 /// part of the store that is in it has ended.
 #[utoipa::path(get, path = "/livez",
-    responses(
-        (status = 200, description = "It is", body = String, content_type = "text/plain", example = json!("ok")),
-    ))]
+    responses((status = 200, description = "It is", body = String, content_type = "text/plain", example = json!("ok"))))]
 pub(super) async fn get_liveness(State(api): State<Arc<Api>>) -> Result<&'static str, Problem> {
     if api.locks.is_alive() {
         return Ok("ok");
@@ -82,9 +80,7 @@ pub(super) async fn get_liveness(State(api): State<Arc<Api>>) -> Result<&'static
 ///
 /// Asks the store. A load balancer leaves the instance alone while this fails.
 #[utoipa::path(get, path = "/readyz",
-    responses(
-        (status = 200, description = "It can", body = String, content_type = "text/plain", example = json!("ok")),
-    ))]
+    responses((status = 200, description = "It can", body = String, content_type = "text/plain", example = json!("ok"))))]
 pub(super) async fn get_readiness(State(api): State<Arc<Api>>) -> Result<&'static str, Problem> {
     if api.closing.is_cancelled() {
         return Err(overloaded("The service is shutting down."));
@@ -102,9 +98,7 @@ pub(super) async fn get_readiness(State(api): State<Arc<Api>>) -> Result<&'stati
 /// For Prometheus, in the OpenMetrics text format. Of the quotas it has those of the identity that asks, and of all
 /// where that may read every lock and every key. Numbers of unfinished records may be those of 2 s ago.
 #[utoipa::path(get, path = "/metrics",
-    responses(
-        (status = 200, description = "The counters", body = String, content_type = "application/openmetrics-text"),
-    ))]
+    responses((status = 200, description = "The counters", body = String, content_type = "application/openmetrics-text")))]
 pub(super) async fn get_metrics(
     State(api): State<Arc<Api>>,
     caller: Caller,

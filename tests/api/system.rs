@@ -337,6 +337,17 @@ async fn every_problem_has_a_page() {
 }
 
 #[test]
+fn commands_of_problem_pages_name_codes() {
+    let blocks = include_str!("../../assets/problem-commands.txt").split("\n\n");
+    let mut names: Vec<_> =
+        blocks.flat_map(|block| block.lines().next().unwrap_or_default().split(' ')).collect();
+    assert_eq!(names.split_off(names.len() - 2), ["any", "other"]);
+    for name in names {
+        assert!(Code::all().any(|code| code.slug() == name), "{name}");
+    }
+}
+
+#[test]
 fn problem_code_matches_its_variant() {
     for code in Code::all().filter(|code| *code != Code::UpstreamSilent) {
         let slug = code.slug().replace('-', "");

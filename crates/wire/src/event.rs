@@ -52,6 +52,7 @@ pub struct LossEvent {
 ///
 /// A free lock has no holder's label: `{"held":false,"owner":null}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SnapshotEvent {
     /// Whether a client holds the lock.
     pub held: bool,

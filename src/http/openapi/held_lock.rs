@@ -42,7 +42,7 @@ pub(super) fn snapshot() -> Object {
     event
 }
 
-fn object(schema: RefOr<Schema>) -> Object {
+pub(super) fn object(schema: RefOr<Schema>) -> Object {
     match schema {
         RefOr::T(Schema::Object(object)) => object,
         _ => Object::default(),

@@ -40,7 +40,7 @@ const TAGS: [(&str, &str); 4] = [
     ("system", "The service itself"),
 ];
 
-/// What `examples.json` has for this: a schema, a member of one, a request, or a problem beside what all have.
+/// What `examples.json` has for a schema, a member of one, a request, a stream, or a problem beside what all have.
 fn example(of: &str, name: &str) -> Option<Value> {
     static EXAMPLES: LazyLock<Value> =
         LazyLock::new(|| serde_json::from_str(include_str!("examples.json")).unwrap_or_default());
