@@ -17,28 +17,14 @@ use std::sync::LazyLock;
 
 use serde_json::Value;
 use utoipa::openapi::path::Operation;
-use utoipa::openapi::security::{
-    ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityRequirement, SecurityScheme,
-};
-use utoipa::openapi::{
-    ContactBuilder, Info, InfoBuilder, LicenseBuilder, OpenApi, PathItem, RefOr, ServerBuilder,
-    tag::TagBuilder,
-};
+use utoipa::openapi::security::SecurityRequirement;
+use utoipa::openapi::{OpenApi, PathItem};
 use utoipa::{PartialSchema, ToSchema};
 
 pub use self::document::Document;
 pub(super) use self::signature::{describe, routes};
 use super::system::PROMISE;
-use crate::access::KEYLATCH_AUTHORIZATION;
 use keylatch_wire::{HeldLock, ProblemDocument, SharedLock};
-
-/// The tags in the order of the story. The document has those under which there is an operation.
-const TAGS: [(&str, &str); 4] = [
-    ("locks", "Leases by name"),
-    ("idempotency", "Doing a thing once"),
-    ("guarded", "Routes that run once"),
-    ("system", "The service itself"),
-];
 
 /// What `examples.json` has for a schema, a member of one, a request, a stream, or a problem beside what all have.
 fn example(of: &str, name: &str) -> Option<Value> {
@@ -56,11 +42,16 @@ fn tag(path: &str) -> &'static str {
     }
 }
 
-/// The document of all routes, with what holds for all of them.
-pub(super) fn complete(mut document: OpenApi) -> Document {
-    document.info = info();
-    let server = ServerBuilder::new().url("/").description(Some("The service with this document"));
-    document.servers = Some(vec![server.build()]);
+/// The document of all routes, with what holds for all of them: what is in `base.json`, but for tags and schemes that
+/// no operation uses.
+pub(super) fn complete(routes: OpenApi) -> Document {
+    let mut document: OpenApi = serde_json::from_str(include_str!("base.json")).unwrap_or_default();
+    env!("CARGO_PKG_VERSION").clone_into(&mut document.info.version);
+    let promises = (1..).zip(PROMISE).map(|(number, one)| format!("{number}. {one}\n"));
+    let description = document.info.description.unwrap_or_default();
+    document.info.description =
+        Some(description.replace("{promise}", &promises.collect::<String>()));
+    document.merge(routes);
     let mut used = BTreeSet::new();
     let mut asks_at_a_guard = false;
     let components = document.components.get_or_insert_default();
@@ -73,17 +64,9 @@ pub(super) fn complete(mut document: OpenApi) -> Document {
             problems::share(operation, components);
         }
     }
-    let used = TAGS.iter().filter(|(name, _)| used.contains(*name));
-    let tags = used.map(|(name, what)| TagBuilder::new().name(*name).description(Some(*what)));
-    document.tags = Some(tags.map(TagBuilder::build).collect());
+    document.tags.get_or_insert_default().retain(|tag| used.contains(&tag.name));
+    components.security_schemes.retain(|name, _| name != GUARD_KEY || asks_at_a_guard);
     components.schemas.insert("Problem".to_owned(), ProblemDocument::schema());
-    components.security_schemes.extend([
-        (BEARER.to_owned(), RefOr::T(scheme(HttpAuthScheme::Bearer, "An API key"))),
-        (BASIC.to_owned(), RefOr::T(scheme(HttpAuthScheme::Basic, "An API key as a password"))),
-    ]);
-    if asks_at_a_guard {
-        components.security_schemes.insert(GUARD_KEY.to_owned(), RefOr::T(guard_scheme()));
-    }
     let mut referenced = Vec::new();
     ProblemDocument::schemas(&mut referenced);
     components.schemas.extend(referenced);
@@ -94,19 +77,6 @@ pub(super) fn complete(mut document: OpenApi) -> Document {
         members::describe(name, schema);
     }
     document.into()
-}
-
-fn info() -> Info {
-    let license = LicenseBuilder::new().name("MIT OR Apache-2.0");
-    let license = license.identifier(Some("MIT OR Apache-2.0")).build();
-    let contact = ContactBuilder::new().name(Some("The maintainers of keylatch")).build();
-    InfoBuilder::new()
-        .title("keylatch")
-        .version(env!("CARGO_PKG_VERSION"))
-        .description(Some(description()))
-        .contact(Some(contact))
-        .license(Some(license))
-        .build()
 }
 
 /// Completes an operation with what holds for all of them.
@@ -136,39 +106,8 @@ fn key_or_none() -> Vec<SecurityRequirement> {
     ]
 }
 
-fn scheme(scheme: HttpAuthScheme, description: &str) -> SecurityScheme {
-    let scheme = Http::builder().scheme(scheme).description(Some(description));
-    SecurityScheme::Http(scheme.build())
-}
-
-fn guard_scheme() -> SecurityScheme {
-    let header = KEYLATCH_AUTHORIZATION;
-    let description = "`Bearer` and an API key, on guarded routes that ask for one";
-    SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::with_description(
-        header.as_str(),
-        description,
-    )))
-}
-
 fn operations(path: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
     [&mut path.get, &mut path.put, &mut path.post, &mut path.patch, &mut path.delete]
         .into_iter()
         .flatten()
-}
-
-fn description() -> String {
-    let mut text = String::from(
-        "Locks over HTTP: leases by name, with a secret token that proves who holds one and a \
-         fencing token for the resource to compare.\n\n\
-         No lease alone gives mutual exclusion: clients pause, clocks jump, failovers forget. So \
-         this is what is promised:\n\n",
-    );
-    for (number, promise) in (1..).zip(PROMISE) {
-        text.push_str(&format!("{number}. {promise}\n"));
-    }
-    text.push_str(
-        "\nHow much a grant is worth when the store itself crashes depends on the store: see \
-         `tier` in `GET /v1/info`. Every error is `application/problem+json` (RFC 9457).",
-    );
-    text
 }
