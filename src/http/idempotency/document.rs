@@ -4,20 +4,15 @@
 //! The routes are known only once the configuration is read, so they are built here and not by a macro.
 //! What else a service behind answers is its own to document. Tested in `tests/api/openapi.rs`.
 
-use utoipa::openapi::path::{Operation, OperationBuilder, ParameterBuilder, ParameterIn};
-use utoipa::openapi::schema::Type;
+use utoipa::openapi::path::{Operation, OperationBuilder};
 use utoipa::openapi::security::SecurityRequirement;
 use utoipa::openapi::{
-    HttpMethod, ObjectBuilder, OpenApi, OpenApiBuilder, Paths, RefOr, Required, ResponseBuilder,
-    ResponsesBuilder,
+    HttpMethod, OpenApi, OpenApiBuilder, Paths, ResponseBuilder, ResponsesBuilder,
 };
 
-use crate::http::openapi::{GUARD_KEY, problems};
+use crate::http::openapi::{GUARD_KEY, parameters, problems};
 use crate::http::problem::Code;
 use keylatch_axum::{Guard, GuardAccess};
-
-/// With this key the examples work, and pressing one again shows a repeat.
-const KEY_EXAMPLE: &str = "swagger-example-key-0001";
 
 /// The document of the guarded routes alone.
 pub(in crate::http) fn document(guards: &[Guard]) -> OpenApi {
@@ -86,23 +81,6 @@ pub(in crate::http) fn name_operation(operation: &mut Operation, id: String) {
 
 /// Adds the headers that every guarded request may have.
 pub(in crate::http) fn add_headers(operation: &mut Operation) {
-    let key = ParameterBuilder::new()
-        .name("Idempotency-Key")
-        .parameter_in(ParameterIn::Header)
-        .required(Required::True)
-        .description(Some(
-            "Your name for this intent, new for each and the same for every try of it: 1 to 255 \
-             visible ASCII characters, bare or in double quotes, where it may have spaces",
-        ))
-        .schema(Some(ObjectBuilder::new().schema_type(Type::String)))
-        .example(Some(KEY_EXAMPLE.into()));
-    let prefer = ParameterBuilder::new()
-        .name("Prefer")
-        .parameter_in(ParameterIn::Header)
-        .description(Some(
-            "`wait=SECONDS`: while the same request is being carried out, wait for its answer",
-        ))
-        .schema(Some(ObjectBuilder::new().schema_type(Type::String)));
-    let parameters = operation.parameters.get_or_insert_default();
-    parameters.extend([key.build(), prefer.build()].map(RefOr::T));
+    let headers = ["IdempotencyKey", "Prefer"].map(parameters::reference);
+    operation.parameters.get_or_insert_default().extend(headers);
 }

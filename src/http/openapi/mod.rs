@@ -8,7 +8,7 @@ mod document;
 mod events;
 mod held_lock;
 mod members;
-mod parameters;
+pub(super) mod parameters;
 pub(super) mod problems;
 mod signature;
 
@@ -42,8 +42,7 @@ fn tag(path: &str) -> &'static str {
     }
 }
 
-/// The document of all routes, with what holds for all of them: what is in `base.json`, but for tags and schemes that
-/// no operation uses.
+/// The document of all routes, with what holds for all of them: what is in `base.json`, but for what no operation uses.
 pub(super) fn complete(routes: OpenApi) -> Document {
     let mut document: OpenApi = serde_json::from_str(include_str!("base.json")).unwrap_or_default();
     env!("CARGO_PKG_VERSION").clone_into(&mut document.info.version);
@@ -52,7 +51,7 @@ pub(super) fn complete(routes: OpenApi) -> Document {
     document.info.description =
         Some(description.replace("{promise}", &promises.collect::<String>()));
     document.merge(routes);
-    let mut used = BTreeSet::new();
+    let (mut used, mut taken) = (BTreeSet::new(), BTreeSet::new());
     let mut asks_at_a_guard = false;
     let components = document.components.get_or_insert_default();
     for (path, item) in &mut document.paths.paths {
@@ -60,11 +59,15 @@ pub(super) fn complete(routes: OpenApi) -> Document {
             asks_at_a_guard |= operation.security.is_some();
             let tag = operation.tags.get_or_insert_with(|| vec![tag(path).to_owned()]);
             used.extend(tag.iter().cloned());
+            let parameters = operation.parameters.iter().flatten();
+            taken.extend(parameters.filter_map(parameters::component).map(str::to_owned));
             complete_operation(operation);
             problems::share(operation, components);
         }
     }
     document.tags.get_or_insert_default().retain(|tag| used.contains(&tag.name));
+    components.parameters.retain(|name, _| taken.contains(name));
+    parameters::describe(components.parameters.values_mut());
     components.security_schemes.retain(|name, _| name != GUARD_KEY || asks_at_a_guard);
     components.schemas.insert("Problem".to_owned(), ProblemDocument::schema());
     let mut referenced = Vec::new();
@@ -87,7 +90,7 @@ fn complete_operation(operation: &mut Operation) {
         operation.security = Some(if asks { key_or_none() } else { Vec::new() });
     }
     events::describe(operation);
-    parameters::describe(operation);
+    parameters::describe(operation.parameters.iter_mut().flatten());
 }
 
 /// The names of the ways in which a client says who it is.

@@ -4,9 +4,9 @@
 //! `IdempotencyKey` check. A schema counts characters where `LockName` counts bytes.
 
 use serde_json::Value;
-use utoipa::openapi::path::{Operation, Parameter, ParameterIn};
+use utoipa::openapi::path::{Parameter, ParameterIn};
 use utoipa::openapi::schema::{ArrayItems, Object};
-use utoipa::openapi::{RefOr, Schema};
+use utoipa::openapi::{Ref, RefOr, Schema};
 
 use super::members::{LABEL, MAX_NAME, NAME, STATES, codes, remove_null};
 use keylatch_core::idempotency::{IdempotencyKey, PhaseName};
@@ -18,9 +18,22 @@ const KEY: &str = r"^ *[!-~][ -~]*$";
 const KEY_OF_HEADER: &str = r#"^("( |\\["\\]|[!#-\[\]-~])*(\\["\\]|[!#-\[\]-~])( |\\["\\]|[!#-\[\]-~])*"|[!#-+\-.\/0-:<-~]{1,255})$"#;
 const TOKEN: &str = "^[A-Za-z0-9_-]+$";
 
-/// Completes the parameters of an operation with what their names say.
-pub(super) fn describe(operation: &mut Operation) {
-    for parameter in operation.parameters.iter_mut().flatten() {
+const COMPONENT: &str = "#/components/parameters/";
+
+/// The parameter of `base.json` with this name.
+pub(in crate::http) fn reference(component: &str) -> RefOr<Parameter> {
+    RefOr::Ref(Ref::new(format!("{COMPONENT}{component}")))
+}
+
+/// The component that a parameter is, if it is one.
+pub(super) fn component(parameter: &RefOr<Parameter>) -> Option<&str> {
+    let RefOr::Ref(reference) = parameter else { return None };
+    reference.ref_location.strip_prefix(COMPONENT)
+}
+
+/// Completes parameters with what their names say.
+pub(super) fn describe<'a>(parameters: impl IntoIterator<Item = &'a mut RefOr<Parameter>>) {
+    for parameter in parameters {
         let RefOr::T(parameter) = parameter else { continue };
         let rule = rule(parameter);
         let Some(schema) = &mut parameter.schema else { continue };

@@ -9,14 +9,13 @@ use std::sync::Arc;
 
 use axum::extract::{Path, State};
 use utoipa::ToSchema;
-use utoipa::openapi::path::{Operation, Parameter, ParameterBuilder, ParameterIn};
+use utoipa::openapi::path::Operation;
 use utoipa::openapi::request_body::RequestBody;
-use utoipa::openapi::schema::Type;
-use utoipa::openapi::{ContentBuilder, ObjectBuilder, Ref, RefOr, Required, Schema};
+use utoipa::openapi::{ContentBuilder, Ref, RefOr, Required, Schema};
 use utoipa_axum::router::UtoipaMethodRouter;
 
-use super::example;
 use super::problems::{self, BODY, CHANGE};
+use super::{example, parameters};
 use crate::http::api::Api;
 use crate::http::audit::Auditor;
 use crate::http::caller::Caller;
@@ -27,11 +26,6 @@ use crate::http::extract::{
 use crate::http::idempotency::{api::RecordKeyPath, list::RecordQuery};
 use crate::http::problem::Code::{self, *};
 use crate::http::revocation::Revocation;
-
-/// The token with which the examples work one after the other: create, renew, release.
-const TOKEN_EXAMPLE: &str = "swagger-example-token-0001";
-const OWN_TOKEN: &str =
-    "A token of your own, to make the request safe to repeat: 20 to 128 of A-Z a-z 0-9 _ -";
 
 /// `routes!` of utoipa-axum, where the signatures of the handlers have their say.
 macro_rules! routes {
@@ -52,22 +46,12 @@ pub(crate) struct Draft<'a> {
 }
 
 impl Draft<'_> {
-    fn takes(
-        &mut self,
-        (name, place): (&str, ParameterIn),
-        required: Required,
-        what: &str,
-        example: &str,
-    ) {
+    /// Takes the parameter `name`, which is this component unless the handler says more.
+    fn takes(&mut self, name: &str, component: &str) {
         let parameters = self.operation.parameters.get_or_insert_default();
-        let is_it = |one: &Parameter| one.name == name && one.parameter_in == place;
-        if parameters.iter().any(|one| matches!(one, RefOr::T(one) if is_it(one))) {
-            return;
+        if !parameters.iter().any(|one| matches!(one, RefOr::T(one) if one.name == name)) {
+            parameters.push(parameters::reference(component));
         }
-        let parameter = ParameterBuilder::new().name(name).parameter_in(place);
-        let parameter = parameter.schema(Some(ObjectBuilder::new().schema_type(Type::String)));
-        let parameter = parameter.description(Some(what)).example(Some(example.into()));
-        parameters.push(RefOr::T(parameter.required(required).build()));
     }
 
     /// Takes a JSON object, which may be absent where each of its members may.
@@ -149,11 +133,11 @@ fn camel(name: &str) -> String {
 const TARGET: &[Code] = &[InvalidQuery, Forbidden, StoreUnavailable];
 
 macro_rules! parts {
-    ($($part:ty: $problems:expr $(, $name:literal in $place:ident $required:ident $what:expr, $example:expr)?;)+) => {$(
+    ($($part:ty: $problems:expr $(, $name:literal = $component:literal)?;)+) => {$(
         impl Part for $part {
             fn describe(draft: &mut Draft<'_>) {
                 draft.problems.extend_from_slice(&$problems);
-                $(draft.takes(($name, ParameterIn::$place), Required::$required, $what, $example);)?
+                $(draft.takes($name, $component);)?
             }
         }
     )+};
@@ -171,21 +155,21 @@ parts! {
     ListQuery: TARGET;
     NamedSet: TARGET;
     RecordQuery: [InvalidQuery, NotSupported, StoreUnavailable];
-    Name: [TARGET, &[InvalidName]].concat(), "name" in Path True "The lock", "deploy";
-    WatchedName: [TARGET, &[InvalidName]].concat(), "name" in Path True "The lock", "deploy";
-    RecordKeyPath: [TARGET, &[InvalidKey, NotSupported]].concat(), "key" in Path True "The key", "order-17";
-    OptionalToken: [InvalidToken], "Lock-Token" in Header False OWN_TOKEN, TOKEN_EXAMPLE;
+    Name: [TARGET, &[InvalidName]].concat(), "name" = "Lock";
+    WatchedName: [TARGET, &[InvalidName]].concat(), "name" = "Lock";
+    RecordKeyPath: [TARGET, &[InvalidKey, NotSupported]].concat(), "key" = "Key";
+    OptionalToken: [InvalidToken], "Lock-Token" = "OwnToken";
 }
 
 impl Part for RequiredToken {
     fn describe(draft: &mut Draft<'_>) {
         draft.problems.extend([InvalidToken, TokenRequired]);
-        let what = match draft.path {
-            path if path.contains("{key}") => "The token that began",
-            path if path.contains("{name}") => "The token of the lease",
-            _ => "The token of the leases",
+        let component = match draft.path {
+            path if path.contains("{key}") => "RunToken",
+            path if path.contains("{name}") => "LeaseToken",
+            _ => "LeaseSetToken",
         };
-        draft.takes(("Lock-Token", ParameterIn::Header), Required::True, what, TOKEN_EXAMPLE);
+        draft.takes("Lock-Token", component);
     }
 }
 
