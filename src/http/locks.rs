@@ -125,7 +125,6 @@ pub(super) async fn renew_lock(
 /// says that no client holds the lock. With `entry` the token leaves that entry alone, and releases
 /// the lock with the last.
 #[utoipa::path(delete, path = "/v1/locks/{name}",
-    params(("entry" = Option<String>, Query, description = "The entry to leave; all of them unless said otherwise")),
     responses(
         (status = 204, description = "The lease is over"),
         (status = 200, description = "The token holds the lock by other entries: these have names", body = LockEntries),
@@ -180,12 +179,6 @@ pub(super) async fn get_lock(
 /// meanwhile may be missing. An identity lists by a `prefix` below which it may read
 /// everything.
 #[utoipa::path(get, path = "/v1/locks",
-    params(
-        ("prefix" = Option<String>, Query, example = "deploy", description = "Only locks whose names begin so"),
-        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, example = 100,
-            description = "At most this many; 100 unless said otherwise"),
-        ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before"),
-    ),
     responses((status = 200, description = "Some of the held locks", body = LockPage)))]
 pub(super) async fn list_locks(
     State(api): State<Arc<Api>>,

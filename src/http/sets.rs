@@ -105,8 +105,6 @@ pub(super) async fn renew_lock_set(
 ///
 /// The token releases all that it holds of them, in one step. The problem lists those that were lost before.
 #[utoipa::path(delete, path = "/v1/locks",
-    params(("name" = Vec<String>, Query, min_items = 2, max_items = 16, example = json!(["account/7", "account/42"]),
-        description = "The locks, one `name` each")),
     responses((status = 204, description = "The leases are over")))]
 pub(super) async fn release_lock_set(
     State(api): State<Arc<Api>>,

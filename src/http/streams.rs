@@ -187,8 +187,6 @@ fn problem(refused: HoldRefusal) -> Problem {
 /// whatever its `Last-Event-ID`. On `closing` the service shuts down. The stream of a client that may not
 /// read the lock any more ends within a minute. Comments are sent while nothing happens.
 #[utoipa::path(get, path = "/v1/locks/{name}/events",
-    params(("limit" = Option<u64>, Query, minimum = 1, example = 1,
-        description = "End the stream after so many events; 1 is the snapshot alone")),
     responses((status = 200, description = "What happens to the lock, as server-sent events", body = String,
         content_type = "text/event-stream")))]
 pub(super) async fn watch_lock(

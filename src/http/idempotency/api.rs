@@ -174,7 +174,6 @@ pub(crate) async fn abandon_idempotency(
 /// How far it is, since when, how many runs there were, and the fencing token of the last. The
 /// answer itself is given only to a client that begins again.
 #[utoipa::path(get, path = "/v1/idempotency/{key}",
-    params(RecordScopeQuery),
     responses((status = 200, description = "The record", body = IdempotencyRecord)))]
 pub(crate) async fn get_idempotency(
     State(api): State<Arc<Api>>,
@@ -191,7 +190,6 @@ pub(crate) async fn get_idempotency(
 /// For an operator who has found out what happened. `completed` keeps an answer that every repeat is
 /// given; `not-executed` frees the key. With a `fencing_token`, only if no later run began.
 #[utoipa::path(post, path = "/v1/idempotency/{key}/resolve",
-    params(RecordScopeQuery),
     responses(
         (status = 200, description = "Every repeat is given the answer", body = IdempotencyRecord),
         (status = 204, description = "The key is free"),
@@ -226,19 +224,6 @@ pub(crate) async fn resolve_idempotency(
     };
     let (response, _) = auditor.follow(act, done, |act, (_, run)| act.name_run(*run)).await?;
     Ok(response)
-}
-
-/// What the document says of the scope in a query.
-#[derive(utoipa::IntoParams)]
-#[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "RecordKeyPath reads them, and normalizes what it reads")]
-pub(super) struct RecordScopeQuery {
-    /// The method of a guarded route, as `POST`
-    method: Option<String>,
-    /// The path of a guarded route, as `/v1/orders`
-    path: Option<String>,
-    /// Who sent the request: an identity by its name, or a user of a guarded route as `user:NAME`
-    principal: Option<String>,
 }
 
 /// The key that the path names, and its scope as the query does.

@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use keylatch_core::idempotency::{EraseReply, RecordStatus};
 
-use super::api::{RecordKeyPath, RecordScopeQuery, no_record};
+use super::api::{RecordKeyPath, no_record};
 use super::list::resolve_url_of;
 use crate::access::KeyAct;
 use crate::http::api::Api;
@@ -21,7 +21,6 @@ use crate::http::problem::{Code, Problem};
 /// Removes the body and the headers of a finished record, which may be personal data. Its status stays, and the
 /// key stays used until its retention ends: a repeat is not run, and reads that the answer was not kept.
 #[utoipa::path(delete, path = "/v1/idempotency/{key}/answer",
-    params(RecordScopeQuery),
     responses((status = 204, description = "Nothing but the status is kept")))]
 pub(crate) async fn erase_idempotency_answer(
     State(api): State<Arc<Api>>,

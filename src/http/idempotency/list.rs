@@ -27,16 +27,6 @@ use keylatch_wire::{ListedRecord, RecordPage};
 /// with the URL at which an operator settles it. The number of unknown and unfinished records decides what a
 /// list of them costs, and not the number of all.
 #[utoipa::path(get, path = "/v1/idempotency",
-    params(
-        ("state" = Option<String>, Query, example = "unknown", description = "Only records in this state"),
-        ("path" = Option<String>, Query, description = "Only records of this path"),
-        ("prefix" = Option<String>, Query, description = "Only records whose paths begin so"),
-        ("key_prefix" = Option<String>, Query,
-            description = "Only records whose keys begin so"),
-        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, example = 100,
-            description = "At most this many; 100 unless said otherwise"),
-        ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before"),
-    ),
     responses((status = 200, description = "Some of the records", body = RecordPage)))]
 pub(crate) async fn list_idempotency(
     State(api): State<Arc<Api>>,

@@ -31,6 +31,16 @@ pub(super) fn component(parameter: &RefOr<Parameter>) -> Option<&str> {
     reference.ref_location.strip_prefix(COMPONENT)
 }
 
+/// The scope of a key, where an operator names it.
+pub(super) fn of_scope(handler: &str) -> &'static [(&'static str, &'static str)] {
+    match handler {
+        "get_idempotency" | "resolve_idempotency" | "erase_idempotency_answer" => {
+            &[("method", "Method"), ("path", "Path"), ("principal", "Principal")]
+        }
+        _ => &[],
+    }
+}
+
 /// Completes parameters with what their names say.
 pub(super) fn describe<'a>(parameters: impl IntoIterator<Item = &'a mut RefOr<Parameter>>) {
     for parameter in parameters {

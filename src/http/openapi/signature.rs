@@ -116,6 +116,9 @@ pub(crate) fn describe<Parts, H: Signature<Parts>>(
                 let problems = [problems, problems::own(name)].concat();
                 let mut draft = Draft { path, operation, problems, schemas };
                 H::describe(&mut draft);
+                for (parameter, component) in parameters::of_scope(name) {
+                    draft.takes(parameter, component);
+                }
                 problems::add(draft.operation, &draft.problems);
             }
         }
@@ -133,11 +136,11 @@ fn camel(name: &str) -> String {
 const TARGET: &[Code] = &[InvalidQuery, Forbidden, StoreUnavailable];
 
 macro_rules! parts {
-    ($($part:ty: $problems:expr $(, $name:literal = $component:literal)?;)+) => {$(
+    ($($part:ty: $problems:expr $(, $name:literal = $component:literal)*;)+) => {$(
         impl Part for $part {
             fn describe(draft: &mut Draft<'_>) {
                 draft.problems.extend_from_slice(&$problems);
-                $(draft.takes($name, $component);)?
+                $(draft.takes($name, $component);)*
             }
         }
     )+};
@@ -148,13 +151,14 @@ parts! {
     Auditor: [];
     Revocation: [];
     Path<String>: [];
-    LeftEntry: [];
-    WatchLimit: [];
+    LeftEntry: [], "entry" = "Entry";
+    WatchLimit: [], "limit" = "Events";
     Caller: [Unauthenticated, QuotaExceeded];
     NoQuery: TARGET;
-    ListQuery: TARGET;
-    NamedSet: TARGET;
-    RecordQuery: [InvalidQuery, NotSupported, StoreUnavailable];
+    ListQuery: TARGET, "prefix" = "LockPrefix", "limit" = "Limit", "cursor" = "Cursor";
+    NamedSet: TARGET, "name" = "Names";
+    RecordQuery: [InvalidQuery, NotSupported, StoreUnavailable], "state" = "State", "path" = "RecordPath",
+        "prefix" = "PathPrefix", "key_prefix" = "KeyPrefix", "limit" = "Limit", "cursor" = "Cursor";
     Name: [TARGET, &[InvalidName]].concat(), "name" = "Lock";
     WatchedName: [TARGET, &[InvalidName]].concat(), "name" = "Lock";
     RecordKeyPath: [TARGET, &[InvalidKey, NotSupported]].concat(), "key" = "Key";
