@@ -1,8 +1,9 @@
 //! The OpenAPI document as it is served: what the handlers say, and what holds for all of them.
 //!
-//! It is put together from the documents of the routers, so that it cannot leave a route out. What a name
-//! alone decides, for every schema and every parameter that has it, is in `members.rs` and `parameters.rs`.
-//! `tests/api/openapi.rs` holds the service to it.
+//! It is put together from the documents of the routers, so that it cannot leave a route out. What follows from the
+//! signature of a handler is in `signature.rs`, which problems an operation has in `problems.rs`, what a name alone
+//! decides in `members.rs` and `parameters.rs`. `base.json` has what no operation changes, and `examples.json` the
+//! examples. `tests/api/openapi.rs` holds the service to it.
 
 mod document;
 mod events;

@@ -1,8 +1,8 @@
 //! What the signature of a handler says of its operation: the parameters and the body that it takes, and the problems
 //! with which these are refused.
 //!
-//! [`routes!`] asks each type of a handler's signature. What the handler's `utoipa::path` says itself stays as it is
-//! there. So an extractor that a handler takes cannot be missing from the document. `tests/api/openapi.rs` holds the
+//! [`routes!`] asks each type of a handler's signature, so an extractor that a handler takes cannot be missing from the
+//! document. What the handler's `utoipa::path` says itself stays as it is there. `tests/api/openapi.rs` holds the
 //! service to it.
 
 use std::sync::Arc;
@@ -80,7 +80,7 @@ impl Draft<'_> {
 
 /// What is taken from a request.
 pub(crate) trait Part {
-    fn describe(_: &mut Draft<'_>) {}
+    fn describe(draft: &mut Draft<'_>);
 }
 
 /// A handler that takes these parts.
