@@ -40,8 +40,6 @@ use keylatch_wire::{CreateLockRequest, HeldLock, Lease, LockEntries, LockPage, R
 /// ask for `shared` at any time; the other way it is to be the only holder, with none in the queue, or reads 409 at
 /// once. With an `entry` the token enters the lock again under that name.
 #[utoipa::path(post, path = "/v1/locks/{name}",
-    params(("name" = String, Path, example = "deploy",
-        description = "The lock: 1 to 255 bytes of UTF-8 without control characters; `/` travels as `%2F`")),
     responses(
         (status = 201, description = "The lock is yours", body = Lease<'static>, headers(
             ("Location" = String, description = "The lock's own URL"),

@@ -56,8 +56,6 @@ const REVOKED: &str = "You may not hold this lock any more.";
 /// any stream begins; with it the stream begins while you wait, and ends with `refused`, whose data is
 /// a problem, if the lock was not to be had.
 #[utoipa::path(post, path = "/v1/locks/{name}/hold",
-    params(("Lock-Token" = Option<String>, Header, example = json!("swagger-example-token-0001"),
-        description = "A token of your own: 20 to 128 of A-Z a-z 0-9 _ -. A lock that it holds already is held on")),
     responses((status = 200, description = "What happens to the lock, as server-sent events", body = String,
         content_type = "text/event-stream",
         headers(("Lock-Token" = String, description = "The token of the lease, if it is acquired")))))]

@@ -5,6 +5,8 @@
 use std::collections::BTreeSet;
 
 use keylatch::http::{Document, Extras};
+use keylatch_core::idempotency::IdempotencyKey;
+use keylatch_core::lock::{EntryName, LockName, Token};
 use serde_json::{Map, Value, json};
 
 use crate::openapi::{document, operations, published};
@@ -78,6 +80,26 @@ fn words_that_programs_decide_by_are_enumerated() {
             }
         }
     }
+}
+
+#[test]
+fn parameters_are_as_long_as_the_rules_allow() {
+    let document = document();
+    let schema = |path: &str, method: &str, name: &str| {
+        let mut all = array(&document["paths"][path][method]["parameters"]);
+        let found = all.find(|parameter| parameter["name"] == name).expect("a parameter");
+        (found["schema"]["minLength"].clone(), found["schema"]["maxLength"].clone())
+    };
+    let token = (json!(Token::MIN_CHARS), json!(Token::MAX_CHARS));
+    assert_eq!(schema("/v1/locks/{name}", "put", "Lock-Token"), token);
+    assert_eq!(schema("/v1/locks/{name}/hold", "post", "Lock-Token"), token);
+    let name = (json!(1), json!(LockName::MAX_BYTES));
+    assert_eq!(schema("/v1/locks/{name}", "post", "name"), name);
+    assert_eq!(schema("/v1/locks/{name}", "get", "name"), name);
+    let entry = (json!(1), json!(EntryName::MAX_BYTES));
+    assert_eq!(schema("/v1/locks/{name}", "delete", "entry"), entry);
+    let key = (json!(1), json!(IdempotencyKey::MAX_CHARS));
+    assert_eq!(schema("/v1/idempotency/{key}", "post", "key"), key);
 }
 
 #[test]

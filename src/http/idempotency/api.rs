@@ -55,12 +55,6 @@ const YEAR_MILLIS: u64 = 365 * DAY_MILLIS;
 /// ends. 200: it was done, and this is what it came to. The same Lock-Token again is the same
 /// beginning and reads 201 again, so a lost answer costs nothing.
 #[utoipa::path(post, path = "/v1/idempotency/{key}",
-    params(
-        ("key" = String, Path, example = "order-17", description = "The client's name for its intent"),
-        ("method" = Option<String>, Query, description = "With `path` and `principal` the scope of the key; empty for keys of this API's own"),
-        ("path" = Option<String>, Query, description = "See `method`"),
-        ("principal" = Option<String>, Query, description = "See `method`"),
-    ),
     responses(
         (status = 201, description = "Do it now. The token that began reads this again, for as long as its run lasts", body = IdempotencyRecord,
             headers(("Lock-Token" = String, description = "The token that completes it"))),

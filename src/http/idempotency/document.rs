@@ -81,6 +81,6 @@ pub(in crate::http) fn name_operation(operation: &mut Operation, id: String) {
 
 /// Adds the headers that every guarded request may have.
 pub(in crate::http) fn add_headers(operation: &mut Operation) {
-    let headers = ["IdempotencyKey", "Prefer"].map(parameters::reference);
-    operation.parameters.get_or_insert_default().extend(headers);
+    parameters::add(operation, "Idempotency-Key", "IdempotencyKey");
+    parameters::add(operation, "Prefer", "Prefer");
 }

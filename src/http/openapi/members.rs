@@ -18,11 +18,11 @@ use keylatch_core::store::Tier;
 use keylatch_wire::Code;
 
 /// A name without control characters.
-pub(super) const NAME: &str = r"^[^\u0000-\u001F\u007F-\u009F]+$";
+const NAME: &str = r"^[^\u0000-\u001F\u007F-\u009F]+$";
 /// The same, or nothing.
-pub(super) const LABEL: &str = r"^[^\u0000-\u001F\u007F-\u009F]*$";
+const LABEL: &str = r"^[^\u0000-\u001F\u007F-\u009F]*$";
 /// The longest name.
-pub(super) const MAX_NAME: usize = LockName::MAX_BYTES;
+const MAX_NAME: usize = LockName::MAX_BYTES;
 /// The largest whole number up to which a float tells all apart: 2^53 - 1.
 const MAX_EXACT: usize = 9_007_199_254_740_991;
 /// A token (RFC 9110, section 5.6.2), as a header's name is.
@@ -146,7 +146,7 @@ fn is_nullable(member: &Object) -> bool {
 }
 
 /// Takes null from what a schema allows. Gives whether it did.
-pub(super) fn remove_null(schema: &mut RefOr<Schema>) -> bool {
+fn remove_null(schema: &mut RefOr<Schema>) -> bool {
     match schema {
         RefOr::T(Schema::Object(object)) => {
             let SchemaType::Array(types) = &mut object.schema_type else { return false };

@@ -34,6 +34,10 @@ fn example(of: &str, name: &str) -> Option<Value> {
     EXAMPLES[of].get(name).cloned()
 }
 
+/// What no operation changes, and what operations refer to.
+static BASE: LazyLock<Value> =
+    LazyLock::new(|| serde_json::from_str(include_str!("base.json")).unwrap_or_default());
+
 /// The tag of an operation that names none.
 fn tag(path: &str) -> &'static str {
     match path {
@@ -45,7 +49,7 @@ fn tag(path: &str) -> &'static str {
 
 /// The document of all routes, with what holds for all of them: what is in `base.json`, but for what no operation uses.
 pub(super) fn complete(routes: OpenApi) -> Document {
-    let mut document: OpenApi = serde_json::from_str(include_str!("base.json")).unwrap_or_default();
+    let mut document: OpenApi = serde_json::from_value(BASE.clone()).unwrap_or_default();
     env!("CARGO_PKG_VERSION").clone_into(&mut document.info.version);
     let promises = (1..).zip(PROMISE).map(|(number, one)| format!("{number}. {one}\n"));
     let description = document.info.description.unwrap_or_default();

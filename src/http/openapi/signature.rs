@@ -46,14 +46,6 @@ pub(crate) struct Draft<'a> {
 }
 
 impl Draft<'_> {
-    /// Takes the parameter `name`, which is this component unless the handler says more.
-    fn takes(&mut self, name: &str, component: &str) {
-        let parameters = self.operation.parameters.get_or_insert_default();
-        if !parameters.iter().any(|one| matches!(one, RefOr::T(one) if one.name == name)) {
-            parameters.push(parameters::reference(component));
-        }
-    }
-
     /// Takes a JSON object, which may be absent where each of its members may.
     fn takes_body<T: ToSchema>(&mut self) {
         self.schemas.push((T::name().into_owned(), T::schema()));
@@ -117,7 +109,7 @@ pub(crate) fn describe<Parts, H: Signature<Parts>>(
                 let mut draft = Draft { path, operation, problems, schemas };
                 H::describe(&mut draft);
                 for (parameter, component) in parameters::of_scope(name) {
-                    draft.takes(parameter, component);
+                    parameters::add(draft.operation, parameter, component);
                 }
                 problems::add(draft.operation, &draft.problems);
             }
@@ -140,7 +132,7 @@ macro_rules! parts {
         impl Part for $part {
             fn describe(draft: &mut Draft<'_>) {
                 draft.problems.extend_from_slice(&$problems);
-                $(draft.takes($name, $component);)*
+                $(parameters::add(draft.operation, $name, $component);)*
             }
         }
     )+};
@@ -173,7 +165,7 @@ impl Part for RequiredToken {
             path if path.contains("{name}") => "LeaseToken",
             _ => "LeaseSetToken",
         };
-        draft.takes("Lock-Token", component);
+        parameters::add(draft.operation, "Lock-Token", component);
     }
 }
 
