@@ -10,7 +10,7 @@ use utoipa::openapi::{
     HttpMethod, OpenApi, OpenApiBuilder, Paths, ResponseBuilder, ResponsesBuilder,
 };
 
-use crate::http::openapi::{GUARD_KEY, parameters, problems};
+use crate::http::openapi::{GUARD_KEY, operation_id, parameters, problems};
 use crate::http::problem::Code;
 use keylatch_axum::{Guard, GuardAccess};
 
@@ -48,7 +48,7 @@ fn forwarded(guard: &Guard) -> Paths {
             .build();
         problems::add(&mut one, &codes);
         add_headers(&mut one);
-        name_operation(&mut one, id_of(&method.to_ascii_lowercase(), &guard.path));
+        name_operation(&mut one, operation_id(&method.to_ascii_lowercase(), &guard.path));
         paths.add_path_operation(guard.path.clone(), vec![kind], one);
     }
     paths
@@ -62,15 +62,6 @@ fn http_method(method: &str) -> Option<HttpMethod> {
         "DELETE" => Some(HttpMethod::Delete),
         _ => None,
     }
-}
-
-/// A verb and the words of a path, such as `postV1Orders`.
-fn id_of(verb: &str, path: &str) -> String {
-    let words = path.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
-    words.fold(verb.to_owned(), |id, word| {
-        let (first, rest) = word.split_at(1);
-        id + &first.to_ascii_uppercase() + rest
-    })
 }
 
 /// Gives an operation its own name, and the tag of guarded routes.

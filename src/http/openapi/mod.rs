@@ -23,7 +23,7 @@ use utoipa::openapi::{OpenApi, PathItem};
 use utoipa::{PartialSchema, ToSchema};
 
 pub use self::document::Document;
-pub(super) use self::signature::{describe, routes};
+pub(super) use self::signature::{describe, operation_id, routes};
 use super::system::PROMISE;
 use keylatch_wire::{HeldLock, ProblemDocument, SharedLock};
 

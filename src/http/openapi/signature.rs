@@ -104,7 +104,8 @@ pub(crate) fn describe<Parts, H: Signature<Parts>>(
         let all = all.filter_map(|(one, problems)| Some((one.as_mut()?, problems)));
         for (operation, problems) in all {
             if operation.operation_id.as_deref() == Some(name) {
-                operation.operation_id = Some(camel(name));
+                let (verb, words) = name.split_once('_').unwrap_or((name, ""));
+                operation.operation_id = Some(operation_id(verb, words));
                 let problems = [problems, problems::own(name)].concat();
                 let mut draft = Draft { path, operation, problems, schemas };
                 H::describe(&mut draft);
@@ -117,11 +118,13 @@ pub(crate) fn describe<Parts, H: Signature<Parts>>(
     }
 }
 
-/// `create_lock` as `createLock`.
-fn camel(name: &str) -> String {
-    let (first, rest) = name.split_once('_').unwrap_or((name, ""));
-    let rest = rest.split('_').filter(|word| !word.is_empty());
-    rest.fold(first.to_owned(), |id, word| id + &word[..1].to_ascii_uppercase() + &word[1..])
+/// A verb and the words of a path or a name, such as `postV1Orders`.
+pub(in crate::http) fn operation_id(verb: &str, words: &str) -> String {
+    let words = words.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    words.fold(verb.to_owned(), |id, word| {
+        let (first, rest) = word.split_at(1);
+        id + &first.to_ascii_uppercase() + rest
+    })
 }
 
 /// What leads to something in the store: the query is checked, and the identity may have to be.
