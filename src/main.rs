@@ -115,7 +115,7 @@ enum KeyCommand {
         name: IdentityName,
     },
     #[command(flatten)]
-    Record(RecordCommand),
+    Record(Box<RecordCommand>),
 }
 
 #[derive(Debug, Args)]

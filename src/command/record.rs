@@ -68,6 +68,9 @@ struct Scope {
     /// Whose request it was, where the route tells people apart
     #[arg(long)]
     principal: Option<String>,
+    /// Where the route has its keys from, as `derived` or `header:webhook-id`, if not from the Idempotency-Key
+    #[arg(long, default_value = "", hide_default_value = true)]
+    source: String,
     /// The key, as the client sent it
     #[arg(value_parser = IdempotencyKey::parse)]
     key: IdempotencyKey,
@@ -102,16 +105,19 @@ pub struct Resolve {
     #[command(flatten)]
     scope: Scope,
     /// The request was carried out: repeats read the answer
-    #[arg(long, required_unless_present = "not_done", conflicts_with = "not_done")]
+    #[arg(long, required_unless_present_any = ["not_done", "undone"])]
     done: bool,
     /// The request was not carried out: the key is free, and the next request with it runs
-    #[arg(long)]
+    #[arg(long, conflicts_with = "done")]
     not_done: bool,
+    /// The run with this fencing token was carried out, and what it did was taken back: the key is free
+    #[arg(long, conflicts_with_all = ["done", "not_done"], value_name = "FENCING_TOKEN")]
+    undone: Option<u64>,
     /// The status that repeats read
-    #[arg(long, conflicts_with = "not_done", value_name = "CODE", default_value = "200")]
+    #[arg(long, conflicts_with_all = ["not_done", "undone"], value_name = "CODE", default_value = "200")]
     status: u16,
     /// A file with the body that repeats read
-    #[arg(long, conflicts_with = "not_done", value_name = "FILE")]
+    #[arg(long, conflicts_with_all = ["not_done", "undone"], value_name = "FILE")]
     body: Option<PathBuf>,
     /// What the body is
     #[arg(long, requires = "body", value_name = "TYPE", default_value = "application/json")]
@@ -196,8 +202,10 @@ impl Scope {
             (escape(self.key.as_str()), escape(&self.method), escape(&self.path));
         let principal =
             self.principal.as_deref().map(|principal| format!("&principal={}", escape(principal)));
-        let principal = principal.unwrap_or_default();
-        format!("/v1/idempotency/{key}{action}?method={method}&path={path}{principal}")
+        let (principal, source) = (principal.unwrap_or_default(), escape(&self.source));
+        format!(
+            "/v1/idempotency/{key}{action}?method={method}&path={path}&source={source}{principal}"
+        )
     }
 }
 
@@ -220,11 +228,11 @@ impl Erase {
 impl Resolve {
     async fn run(self) -> Result<u8, Failure> {
         let request = ResolveRecordRequest {
-            outcome: Some(if self.done { "completed" } else { "not-executed" }.to_owned()),
+            outcome: Some(self.outcome().to_owned()),
+            fencing_token: self.undone,
             answer: self.answer()?,
             reason: Some(self.reason.as_str().to_owned()),
             by: self.by.as_ref().map(|by| by.as_str().to_owned()),
-            ..ResolveRecordRequest::default()
         };
         let ask = Ask::new(Method::POST, self.scope.path("/resolve"));
         let reply = Service::new(&self.service)?.ask(ask.with_json(&request)?).await?;
@@ -232,6 +240,14 @@ impl Resolve {
             print_record(&reply, self.json)?;
         }
         Ok(0)
+    }
+
+    fn outcome(&self) -> &'static str {
+        match (self.done, self.undone) {
+            (true, _) => "completed",
+            (false, Some(_)) => "undone",
+            (false, None) => "not-executed",
+        }
     }
 
     /// What repeats read of a request that was carried out.

@@ -55,7 +55,9 @@ use keylatch_client::https::{Trust, https_client};
 use keylatch_core::idempotency::IdempotencyService;
 
 pub use api::{Api, Backups, Streams};
-pub use keylatch_axum::{BodyLimits, CrossOrigin, Guard, GuardAccess};
+pub use keylatch_axum::{
+    BodyLimits, CrossOrigin, DeriveKey, Guard, GuardAccess, KeyPart, KeySource, MissingKey,
+};
 pub use openapi::Document;
 pub use origin::{Cors, OriginPolicy};
 pub use parts::{Part, Parts};

@@ -3,19 +3,20 @@
 //! Method: a guard that wants no key around one that does, and raw requests for every spelling that some
 //! server reads as the inner path.
 
-use keylatch::http::Guard;
+use keylatch::http::{Guard, MissingKey};
 use keylatch_testkit::{RawConnection, Service, Upstream, config};
 
 /// A service with `/api`, where a key is optional, and within it `/api/payments`, where it is not.
 async fn nested_guards(upstream: &Upstream) -> Service {
-    let guard = |path: &str, require_key| Guard {
+    let guard = |path: &str, missing_key| Guard {
         path: path.to_owned(),
         upstream: upstream.url(),
-        require_key,
+        missing_key,
         ..Guard::default()
     };
     let mut config = config("memory:");
-    config.guard = vec![guard("/api", false), guard("/api/payments", true)];
+    config.guard =
+        vec![guard("/api", MissingKey::Pass), guard("/api/payments", MissingKey::Refuse)];
     Service::start_with(config).await
 }
 

@@ -3,6 +3,7 @@
 //! Method: requests with the key as header and form field, on each store, and a search for the key in what
 //! each store has written.
 
+use keylatch::http::MissingKey;
 use keylatch_testkit::{
     Answer, RawConnection, RedisServer, Shop, TestStore, redis_test, store_test,
 };
@@ -161,7 +162,7 @@ async fn missing_key_is_refused(shop: &Shop) {
 
 #[store_test(service)]
 async fn missing_key_runs_unguarded_where_the_guard_allows(store: &TestStore) {
-    let shop = Shop::open_with(store.url(), |guard| guard.require_key = false).await;
+    let shop = Shop::open_with(store.url(), |guard| guard.missing_key = MissingKey::Pass).await;
     for (run, kind) in (1..).zip(["application/json", "application/json", FORM, FORM]) {
         let request = shop.request(Method::POST, "/orders").header("Content-Type", kind);
         let answer = Answer::of(request.body("amount=1")).await;

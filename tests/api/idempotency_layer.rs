@@ -126,7 +126,8 @@ async fn records_of_a_layer_are_found_listed_and_resolved(store: &TestStore) {
         assert_eq!(api.buy(key).await.status, 500);
         is_refused(&api.buy(key).await, 409, "outcome-unknown", "never");
     }
-    let scope = Scope { principal: &Principal::None, method: "POST", path: "/%6frders/" };
+    let scope =
+        Scope { principal: &Principal::None, method: "POST", path: "/%6frders/", source: "" };
     let key = |key| handle.key(scope, &IdempotencyKey::parse(key).expect("a key"));
     let found = handle.find(&key("done")).await.expect("an answer").expect("a record");
     assert!(matches!(found.phase, RecordStatus::Done { .. }), "{found:?}");

@@ -217,7 +217,7 @@ async fn waiting_repeats_block_no_other_request(shop: &Shop) {
 #[store_test(service)]
 async fn guarded_response_names_the_expiry_of_its_key(store: &TestStore) {
     const RETENTION: Duration = Duration::from_secs(3600);
-    let shop = Shop::open_with(store.url(), |guard| guard.retention_ms = 3_600_000).await;
+    let shop = Shop::open_with(store.url(), |guard| guard.retention_ms = Some(3_600_000)).await;
     let expires = |answer: &Answer| {
         let date = httpdate::parse_http_date(answer.header("idempotency-key-expires"));
         let at = date.unwrap_or_else(|_| panic!("no date in {answer:?}"));

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use keylatch::http::{AccessLog, Guard};
+use keylatch::http::{AccessLog, Guard, MissingKey};
 use keylatch_testkit::{
     Answer, LogCapture, Proxy, RawConnection, RedisServer, Service, config, eventually, post_head,
     redis_test, soon,
@@ -101,13 +101,13 @@ async fn line_of_a_gateway_error_names_the_upstream_and_the_cause() {
     let gone = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let upstream = format!("http://{}", gone.local_addr().expect("an address"));
     let mut config = config("memory:");
-    let guard = |path: &str, require_key| Guard {
+    let guard = |path: &str, missing_key| Guard {
         path: path.to_owned(),
         upstream: upstream.clone(),
-        require_key,
+        missing_key,
         ..Guard::default()
     };
-    config.guard = vec![guard("/orders", true), guard("/carts", false)];
+    config.guard = vec![guard("/orders", MissingKey::Refuse), guard("/carts", MissingKey::Pass)];
     let log = LogCapture::start(&config, true);
     let service = Service::start_with(config).await;
 

@@ -65,7 +65,7 @@ async fn service_is_not_live_when_a_part_of_the_store_in_its_process_has_ended()
     let service = Service::over(Arc::clone(&store)).await;
     assert_eq!(service.get("/livez").await.status, 200);
     let key = IdempotencyKey::parse("a-key").expect("a key");
-    let scope = Scope { principal: &Principal::None, method: "POST", path: "/orders" };
+    let scope = Scope { principal: &Principal::None, method: "POST", path: "/orders", source: "" };
     let endless = BeginCommand {
         key: scope.record(&key),
         scope: RecordScope::new(&scope, &key),

@@ -64,7 +64,8 @@ const FAILED: usize = 6_171;
 /// A service with records of all other payments, as its guarded route leaves them.
 async fn paid() -> Service {
     let store = keylatch_stores::memory();
-    let scope = Scope { principal: &Principal::None, method: "POST", path: "/v1/payments" };
+    let scope =
+        Scope { principal: &Principal::None, method: "POST", path: "/v1/payments", source: "" };
     let token = Token::generate().expect("randomness").hash();
     for number in (0..PAYMENTS).filter(|number| *number != FAILED) {
         let key = IdempotencyKey::parse(&format!("payment-{number}")).expect("a key");

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::ops::Deref;
 
 use axum::http::{HeaderMap, StatusCode};
+use keylatch::http::MissingKey;
 use keylatch_testkit::opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use keylatch_testkit::opentelemetry_proto::tonic::common::v1::KeyValue;
 use keylatch_testkit::opentelemetry_proto::tonic::common::v1::any_value::Value as AnyValue;
@@ -538,7 +539,7 @@ async fn collector_behind_tls_is_known_by_the_authority_of_the_variables() {
     config.tls = authority.serve();
     config.guard = vec![Shop::guard(&collector.0.url())];
     config.guard[0].path = "/v1/traces".to_owned();
-    config.guard[0].require_key = false;
+    config.guard[0].missing_key = MissingKey::Pass;
     let front = Service::start_with(config).await;
     let url = format!("https://localhost:{}", front.address.port());
     let file = authority.ca_file();

@@ -138,7 +138,7 @@ fn answer_that_comes_after_a_person_freed_the_key_is_not_kept() {
         let places = Places::new(FakeEngine::new);
         let free = async |view: RecordView| {
             let (key, fencing_token) = (ask(1, "one").key, Some(view.fencing_token));
-            let resolve = ResolveCommand { key, fencing_token, end: None };
+            let resolve = ResolveCommand { key, fencing_token, end: None.into() };
             places.other.resolve(&resolve).await.unwrap();
         };
         let kept = places.run_late(OnCrash::Unknown, Some(201), true, free).await;

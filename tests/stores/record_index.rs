@@ -29,7 +29,8 @@ const UNKNOWN: u32 = 20;
 
 /// A run of an order under a key of this number.
 fn order(number: u32) -> BeginCommand {
-    let scope = Scope { principal: &Principal::None, method: "POST", path: "/v1/orders" };
+    let scope =
+        Scope { principal: &Principal::None, method: "POST", path: "/v1/orders", source: "" };
     let key = IdempotencyKey::from(number);
     BeginCommand { key: scope.record(&key), scope: RecordScope::new(&scope, &key), ..ask(0, "one") }
 }

@@ -285,9 +285,11 @@ fn command(
         What::Renew => RecordCommand::Renew { token },
         What::Complete(end) => RecordCommand::Complete { token, end: end.clone() },
         What::Abandon => RecordCommand::Abandon { token },
-        What::Resolve(_, end) => {
-            RecordCommand::Resolve(ResolveCommand { key, fencing_token: meant, end: end.clone() })
-        }
+        What::Resolve(_, end) => RecordCommand::Resolve(ResolveCommand {
+            key,
+            fencing_token: meant,
+            end: end.clone().into(),
+        }),
         What::Erase => RecordCommand::Erase,
         What::Look | What::List(_) | What::Pass(_) => RecordCommand::Look,
     }
@@ -349,7 +351,8 @@ fn key(sequence: u64, record: u8) -> RecordKey {
 }
 
 fn scope(sequence: u64, record: u8) -> RecordScope {
-    let scope = Scope { principal: &Principal::None, method: "POST", path: &path(sequence) };
+    let scope =
+        Scope { principal: &Principal::None, method: "POST", path: &path(sequence), source: "" };
     RecordScope::new(&scope, &IdempotencyKey::from(u32::from(record)))
 }
 

@@ -40,7 +40,7 @@ async fn first_run_takes_two_round_trips_and_a_replay_one() {
     assert_eq!(spent().await, 2);
     found(store.begin(&ask(1, "two")).await.unwrap());
     assert_eq!(spent().await, 1);
-    let resolve = ResolveCommand { key: key(1), fencing_token: None, end: None };
+    let resolve = ResolveCommand { key: key(1), fencing_token: None, end: None.into() };
     store.extend(&key(1), &token("one")).await.unwrap();
     store.abandon(&key(1), &token("one")).await.unwrap();
     store.resolve(&resolve).await.unwrap();
@@ -246,7 +246,7 @@ async fn use_each_script(store: &OpenStore) {
     let absent = store.complete(&other.key, &token, done("a")).await;
     assert_eq!(absent.unwrap(), CompleteReply::Absent);
     store
-        .resolve(&ResolveCommand { key: other.key, fencing_token: None, end: None })
+        .resolve(&ResolveCommand { key: other.key, fencing_token: None, end: None.into() })
         .await
         .unwrap();
     store.find(&other.key).await.unwrap();

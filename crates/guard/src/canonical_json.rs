@@ -6,6 +6,7 @@
 //! no canonical form. Tested in `fingerprint` and, over HTTP, in `tests/api/idempotency_fingerprint.rs`.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -23,6 +24,64 @@ pub(crate) fn canonical_json(body: &[u8], ignore: &[String]) -> Option<Vec<u8>> 
     let mut canon = Vec::with_capacity(body.len());
     value.write(&mut canon)?;
     Some(canon)
+}
+
+/// What a JSON pointer finds in a body.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Nothing is there.
+    Nothing,
+    /// A text, or a number as it is written.
+    Text(String),
+    /// An object, an array, `true`, `false` or `null`.
+    Other,
+}
+
+/// What stands at a place of a body; `None` where readers may read the body in different ways.
+pub(crate) fn find_json(body: &[u8], pointer: &JsonPointer) -> Option<Found> {
+    let whole: &RawValue = parse(std::str::from_utf8(body).ok()?)?;
+    let mut value = &Walk { rest: whole.get() }.value(MAX_DEPTH)?;
+    for step in &pointer.0 {
+        let next = match value {
+            Value::Object(members) => {
+                members.iter().find(|(name, _)| name == step).map(|(_, member)| member)
+            }
+            Value::Array(values) => step.parse().ok().and_then(|at: usize| values.get(at)),
+            Value::Text(_) | Value::Written(_) => None,
+        };
+        let Some(next) = next else { return Some(Found::Nothing) };
+        value = next;
+    }
+    Some(match value {
+        Value::Text(text) => Found::Text(text.clone().into_owned()),
+        Value::Written(text) if text.starts_with(|c: char| c == '-' || c.is_ascii_digit()) => {
+            Found::Text((*text).to_owned())
+        }
+        _ => Found::Other,
+    })
+}
+
+/// A place in a JSON text (RFC 6901), such as `/order/no`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JsonPointer(Vec<String>);
+
+impl JsonPointer {
+    /// Reads a pointer to something within the text; `None` where it is none.
+    pub fn parse(text: &str) -> Option<Self> {
+        let steps = text.strip_prefix('/')?.split('/').map(|step| {
+            let has_other = step.replace("~0", "").replace("~1", "").contains('~');
+            (!has_other).then(|| step.replace("~1", "/").replace("~0", "~"))
+        });
+        steps.collect::<Option<_>>().map(Self)
+    }
+}
+
+impl fmt::Display for JsonPointer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0
+            .iter()
+            .try_for_each(|step| write!(f, "/{}", step.replace('~', "~0").replace('/', "~1")))
+    }
 }
 
 /// Has serde read a text. All that is read goes through here or [`Walk::take`], so that a test can count it.

@@ -18,6 +18,7 @@ use percent_encoding::percent_decode;
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
+use crate::KeyPart;
 use crate::canonical_json::canonical_json;
 use crate::escapes::{has_whole_escapes, normalize_escapes};
 use crate::media_type::{MediaType, text_of};
@@ -54,6 +55,19 @@ impl FingerprintInput {
         off_worker(self.body.len(), async move { self.digest().await })
     }
 
+    /// Leaves out what is none of these parts.
+    pub(crate) fn keep(&mut self, parts: &[KeyPart]) {
+        if !parts.contains(&KeyPart::Query) {
+            self.query.clear();
+        }
+        if !parts.contains(&KeyPart::Body) {
+            self.media_type = MediaType::default();
+            self.coding.clear();
+            self.body.clear();
+            self.headers.clear();
+        }
+    }
+
     async fn digest(&self) -> Fingerprint {
         let mut hasher = FingerprintHasher::new("request");
         hasher.add(&self.method).add(&self.path);
@@ -84,9 +98,7 @@ impl FingerprintInput {
             "application/x-www-form-urlencoded" => canonical_form(body, ignore),
             // In a box, so that no other request keeps room for it.
             "multipart/form-data" => Box::pin(canonical_parts(self)).await,
-            json if json == "application/json" || json.ends_with("+json") => {
-                canonical_json(body, ignore)
-            }
+            _ if self.media_type.is_json() => canonical_json(body, ignore),
             _ => None,
         }
     }
@@ -114,20 +126,16 @@ async fn on_thread<T: Send + 'static>(work: impl Future<Output = T> + Send + 'st
 
 /// The values of a form field, such as the one that stands in for the `Idempotency-Key` header where
 /// browsers have no JavaScript. Empty where the body is no form, or has no such field.
-pub(crate) async fn form_field(
-    media_type: &MediaType,
-    body: &Bytes,
-    field: &'static str,
-) -> Vec<Vec<u8>> {
+pub(crate) async fn form_field(media_type: &MediaType, body: &Bytes, field: &str) -> Vec<Vec<u8>> {
     if !media_type.is_form() {
         return Vec::new();
     }
-    let (media_type, body) = (media_type.clone(), body.clone());
+    let (media_type, body, field) = (media_type.clone(), body.clone(), field.to_owned());
     off_worker(body.len(), async move {
         if let Some(boundary) = &media_type.boundary {
-            return Box::pin(parts_named(boundary, &body, field)).await;
+            return Box::pin(parts_named(boundary, &body, &field)).await;
         }
-        let fields = parse(&body).filter(|(name, _)| name == field);
+        let fields = parse(&body).filter(|(name, _)| *name == field);
         fields.map(|(_, value)| value.into_owned().into_bytes()).collect()
     })
     .await

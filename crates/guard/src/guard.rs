@@ -10,8 +10,11 @@ use std::time::Duration;
 use axum::http::Method;
 use serde::Deserialize;
 
-use crate::{FailurePolicy, OnFailure};
+use crate::{FailurePolicy, KeySource, OnFailure};
 use keylatch_core::idempotency::OnCrash;
+
+const DAY_MILLIS: u64 = 86_400_000;
+const YEAR_MILLIS: u64 = 365 * DAY_MILLIS;
 
 /// The methods that a guard may have: those of HTTP and of WebDAV that change something.
 const GUARDABLE: [&str; 10] =
@@ -43,16 +46,23 @@ pub struct Guard {
     pub upstream: String,
     /// The methods that are guarded, in capitals; requests of others pass through.
     pub methods: Vec<String>,
-    /// Whether a request without a key is refused; if not, it runs unguarded.
-    pub require_key: bool,
+    /// Where the key of a request is. The first source that the request has counts.
+    pub key: Vec<KeySource>,
+    /// What becomes of a request that has no key.
+    pub missing_key: MissingKey,
+    /// How a key is derived where `missing_key` says so.
+    pub derive: Option<DeriveKey>,
+    /// Done once for each of these parts, `principal` and `path`, in place of a key. Empty where keys are used.
+    pub once_per: Vec<KeyPart>,
     /// What a server error or a panic comes to.
     pub on_failure: FailurePolicy,
     /// What a process that dies in the middle leaves behind.
     pub on_crash: OnCrash,
     /// How long the lease of a run lasts unless renewed; the layer renews it at a third.
     pub lease_ms: u64,
-    /// How long a record is kept after its run has ended.
-    pub retention_ms: u64,
+    /// How long a record is kept after its run has ended: a day, or 365 with `once_per`, unless said otherwise. A
+    /// derived key has its window instead.
+    pub retention_ms: Option<u64>,
     /// The longest wait that `Prefer: wait` is granted.
     pub max_wait_ms: u64,
     /// How long the upstream may take for its whole answer.
@@ -99,11 +109,14 @@ impl Default for Guard {
             #[cfg(feature = "gateway")]
             upstream: String::new(),
             methods: vec!["POST".to_owned(), "PATCH".to_owned()],
-            require_key: true,
+            key: KeySource::standard(),
+            missing_key: MissingKey::Refuse,
+            derive: None,
+            once_per: Vec::new(),
             on_failure: OnFailure::Unknown.into(),
             on_crash: OnCrash::Unknown,
             lease_ms: 30_000,
-            retention_ms: 86_400_000,
+            retention_ms: None,
             max_wait_ms: 30_000,
             #[cfg(feature = "gateway")]
             timeout_ms: 30_000,
@@ -127,6 +140,51 @@ impl Default for Guard {
             upstream_idempotent: false,
         }
     }
+}
+
+/// What becomes of a request that has no key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MissingKey {
+    /// It is refused.
+    Refuse,
+    /// It gets one that is derived from it: the same request again, soon, is the same intent.
+    Derive,
+    /// It runs unguarded.
+    Pass,
+}
+
+/// How a key is derived from a request.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DeriveKey {
+    /// The parts that make it, beside the method.
+    pub of: Vec<KeyPart>,
+    /// How long the same request is a repeat, from the end of its run on.
+    pub window_ms: u64,
+    /// Whether requests of nobody get one, or of everybody the same.
+    pub anonymous: bool,
+}
+
+impl Default for DeriveKey {
+    fn default() -> Self {
+        let of = vec![KeyPart::Principal, KeyPart::Path, KeyPart::Query, KeyPart::Body];
+        Self { of, window_ms: 10_000, anonymous: false }
+    }
+}
+
+/// A part of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KeyPart {
+    /// Whose request it is.
+    Principal,
+    /// Its path; without it, that of the guard.
+    Path,
+    /// Its query.
+    Query,
+    /// Its body, media type and the headers that count, without what is ignored.
+    Body,
 }
 
 /// Who may use a guarded route.
@@ -187,14 +245,58 @@ impl Guard {
             self.fingerprint_headers.iter().all(|name| is_plain_header(name)),
             PLAIN_HEADERS,
         )?;
+        self.check_keys()?;
         rule("lease_ms", (100..=86_400_000).contains(&self.lease_ms), "must be 100 to 86400000")?;
         rule(
             "retention_ms",
-            (1000..=31_536_000_000).contains(&self.retention_ms),
+            self.retention_ms.is_none_or(|retention| (1000..=YEAR_MILLIS).contains(&retention)),
             "must be 1000 to 31536000000",
         )?;
         rule("max_wait_ms", self.max_wait_ms <= 300_000, "must be at most 300000")?;
         rule("body_timeout_ms", self.body_timeout_ms > 0, "must be more than 0")
+    }
+
+    fn check_keys(&self) -> Result<(), InvalidSetting> {
+        rule("key", !self.key.is_empty(), "must name one source or more")?;
+        let derives = self.missing_key == MissingKey::Derive;
+        rule("derive", derives || self.derive.is_none(), "needs `missing_key = \"derive\"`")?;
+        if let Some(derive) = self.derive() {
+            rule(
+                "derive",
+                derive.anonymous || derive.of.contains(&KeyPart::Principal),
+                "needs `principal` in `of`, or `anonymous = true`: two people who buy the same thing at once are two",
+            )?;
+            let window = (1000..=86_400_000).contains(&derive.window_ms);
+            rule("derive", window, "needs a `window_ms` of 1000 to 86400000")?;
+        }
+        let is_whole = |part: &KeyPart| matches!(part, KeyPart::Principal | KeyPart::Path);
+        rule("once_per", self.once_per.iter().all(is_whole), "may have `principal` and `path`")?;
+        let uses_keys = derives || self.key != KeySource::standard();
+        rule(
+            "once_per",
+            self.once_per.is_empty() || !uses_keys,
+            "stands in place of `key` and `derive`: leave them out",
+        )
+    }
+
+    /// How a key is derived, where one is.
+    pub(crate) fn derive(&self) -> Option<DeriveKey> {
+        let derives = self.missing_key == MissingKey::Derive;
+        derives.then(|| self.derive.clone().unwrap_or_default())
+    }
+
+    /// Whether a key is made of whose request it is, so that a request of nobody has none.
+    pub(crate) fn needs_principal(&self) -> bool {
+        let derive = self.derive();
+        let derived =
+            derive.is_some_and(|one| one.of.contains(&KeyPart::Principal) && !one.anonymous);
+        derived || self.once_per.contains(&KeyPart::Principal)
+    }
+
+    /// How long a record is kept whose key is not derived.
+    pub(crate) fn retention(&self) -> Duration {
+        let standard = if self.once_per.is_empty() { DAY_MILLIS } else { YEAR_MILLIS };
+        Duration::from_millis(self.retention_ms.unwrap_or(standard))
     }
 
     /// Whether requests of this method are guarded.

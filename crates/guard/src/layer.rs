@@ -21,8 +21,9 @@ use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use tower::{Layer, Service};
 
-use crate::response;
-use crate::submission::{PrincipalFn, Submission, check_method};
+use crate::key_source::KeyKind;
+use crate::response::{self, with_source};
+use crate::submission::{KeyedRequest, PrincipalFn, Submission, check_method};
 use crate::{Guard, InvalidSetting, Problem, Records, with_resolve};
 use keylatch_core::idempotency::{
     IdempotencyService, OnCrash, OnceRun, Principal, RecordScope, Run, Share,
@@ -214,7 +215,8 @@ where
         // A fencing token is the layer's to give, never the client's.
         request.headers_mut().remove(IDEMPOTENCY_FENCE);
         if let Err(problem) = check_method(&self.layer.0.guard, &request) {
-            return Box::pin(ready(Ok(problem.with_retry().into_response())));
+            let refusal = problem.with_retry().into_response();
+            return Box::pin(ready(Ok(with_source(refusal, KeyKind::None))));
         }
         if !self.layer.0.guard.guards(request.method()) {
             return Box::pin(self.inner.call(request));
@@ -236,20 +238,18 @@ impl IdempotencyLayer {
         let LayerState { service, guard, principal, answer_timeout, resolve_url, name, address } =
             &*self.0;
         let address = address(&request);
-        let submission = Submission::read(guard, principal, request).await;
-        let (request, mut ask, prefers_wait) = match submission {
-            Ok(Submission::Keyed { request, ask, prefers_wait }) => (request, ask, prefers_wait),
+        let submission = Submission::read(guard, name, principal, request).await;
+        let KeyedRequest { request, mut ask, kind, prefers_wait } = match submission {
+            Ok(Submission::Keyed(keyed)) => keyed,
             Ok(Submission::Unkeyed(request)) => {
                 let Ok(response) = inner.call(request).await;
-                return response;
+                return with_source(response, KeyKind::None);
             }
-            Err(problem) => return problem.with_retry().into_response(),
+            Err(refusal) => {
+                return with_source(refusal.with_retry().into_response(), KeyKind::None);
+            }
         };
-        let share = match ask.scope.principal() {
-            Principal::None => Share::of(name, address),
-            principal => Share::of(name, principal.to_string()),
-        };
-        ask.scope = ask.scope.in_share(share);
+        ask.scope = in_share(ask.scope, name, address);
         let (key, scope) = (ask.key, ask.scope.clone());
         let of_answer = scope.clone();
         // One clone for all of the run, since each changes a count that all cores share.
@@ -265,20 +265,30 @@ impl IdempotencyLayer {
         };
         let (wait, on_crash) = (ask.wait, ask.on_crash);
         let response = match service.once(ask, work).await {
-            Ok(run) => response_of(run, on_crash),
+            Ok(run) => response_of(run, kind, on_crash),
             Err(error) => Problem::from(error).with_retry().into_response(),
         };
         let url = resolve_url.as_ref().filter(|_| scope.leads_to(&key));
         let leads_back = || url.map(|url| url(&scope));
-        let response = with_resolve(response, leads_back);
+        let response = with_source(with_resolve(response, leads_back), kind);
         if prefers_wait { response::with_applied_wait(response, wait) } else { response }
     }
 }
 
-fn response_of(run: OnceRun<Response>, on_crash: OnCrash) -> Response {
+/// The scope in the share of its principal or, without one, of an address.
+fn in_share(scope: RecordScope, guard: &str, address: Option<IpAddr>) -> RecordScope {
+    let share = match scope.principal() {
+        Principal::None => Share::of(guard, address),
+        principal => Share::of(guard, principal.to_string()),
+    };
+    scope.in_share(share)
+}
+
+fn response_of(run: OnceRun<Response>, kind: KeyKind, on_crash: OnCrash) -> Response {
     match run {
         OnceRun::Ran { answer, kept } => response::with_expiry(answer, kept),
         OnceRun::Found(view) => response::repeat_response(view),
+        OnceRun::Reused(view) if kind == KeyKind::OncePer => response::already_done_response(view),
         OnceRun::Reused(view) => response::reused_key_response(&view),
         OnceRun::Interrupted => response::interrupted_run_response(on_crash),
     }

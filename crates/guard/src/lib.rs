@@ -118,6 +118,7 @@ mod fuzzing;
 #[cfg(feature = "gateway")]
 pub mod gateway;
 mod guard;
+mod key_source;
 mod layer;
 mod media_type;
 mod policy;
@@ -126,11 +127,13 @@ mod records;
 mod response;
 mod submission;
 
+pub use canonical_json::JsonPointer;
 #[cfg(fuzzing)]
 pub use fuzzing::{canonical_json, fingerprint_of};
-pub use guard::{BodyLimits, Guard, InvalidSetting};
+pub use guard::{BodyLimits, DeriveKey, Guard, InvalidSetting, KeyPart, MissingKey};
 #[cfg(feature = "gateway")]
 pub use guard::{CrossOrigin, GuardAccess};
+pub use key_source::KeySource;
 pub use keylatch_wire::Code;
 pub use layer::{GuardService, IDEMPOTENCY_FENCE, IdempotencyLayer};
 pub use policy::{FailurePolicy, OnFailure, RetentionPolicy};

@@ -72,6 +72,10 @@ impl MediaType {
         Some(Self { essence, canonical, boundary })
     }
 
+    pub(crate) fn is_json(&self) -> bool {
+        self.essence == "application/json" || self.essence.ends_with("+json")
+    }
+
     pub(crate) fn is_form(&self) -> bool {
         self.essence == "application/x-www-form-urlencoded" || self.boundary.is_some()
     }

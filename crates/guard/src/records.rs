@@ -118,7 +118,7 @@ impl Records {
         run: FencingToken,
         end: Option<StoredResponse>,
     ) -> Result<ResolveReply, StoreError> {
-        let resolve = ResolveCommand { key: *key, fencing_token: Some(run), end };
+        let resolve = ResolveCommand { key: *key, fencing_token: Some(run), end: end.into() };
         self.0.resolve(&resolve).await
     }
 }

@@ -19,6 +19,7 @@ use http_body_util::{BodyExt as _, StreamBody};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use crate::key_source::KeyKind;
 use crate::{Code, Guard, Problem, RetentionPolicy};
 use keylatch_core::idempotency::{
     Answer, IdempotencyService, LateWork, OnCrash, RecordScope, RecordStatus, RecordView, RunEnd,
@@ -31,13 +32,16 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// The time until which the key is remembered, at least (an HTTP date).
 const EXPIRES: HeaderName = HeaderName::from_static("idempotency-key-expires");
 
+/// Where the key of the request comes from.
+const SOURCE: HeaderName = HeaderName::from_static("idempotency-key-source");
+
 /// The seconds of a wait that was granted (RFC 7240, section 3).
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 
 /// Whether a header is one by which clients know what keylatch did, or what is for keylatch alone. No other server's
 /// passes for one.
 pub(crate) fn is_mark(name: &HeaderName) -> bool {
-    [REPLAYED, BODY, EXPIRES, PREFERENCE_APPLIED].contains(name)
+    [REPLAYED, BODY, EXPIRES, SOURCE, PREFERENCE_APPLIED].contains(name)
         || name.as_str().starts_with("keylatch-")
 }
 
@@ -200,6 +204,19 @@ pub(crate) fn reused_key_response(view: &RecordView) -> Response {
     with_expiry(refuse(Problem::new(Code::IdempotencyKeyReused, detail)), Some(view.expires_in))
 }
 
+/// The answer to another request for what is done once.
+pub(crate) fn already_done_response(view: RecordView) -> Response {
+    let RecordStatus::Done { kept, .. } = &view.phase else { return repeat_response(view) };
+    let detail = "It was done before, by a request with other content. Nothing was run.";
+    let mut response = refuse(Problem::new(Code::AlreadyDone, detail));
+    if let StoredResponse::Answer(answer) = kept {
+        let found = answer.headers.iter().find(|(name, _)| name == header::LOCATION.as_str());
+        let place = found.and_then(|(_, value)| HeaderValue::from_maybe_shared(value.clone()).ok());
+        response.headers_mut().extend(place.map(|place| (header::LOCATION, place)));
+    }
+    with_expiry(response, Some(view.expires_in))
+}
+
 /// The answer to a request whose run the process did not see the end of.
 pub(crate) fn interrupted_run_response(on_crash: OnCrash) -> Response {
     refuse(match on_crash {
@@ -217,6 +234,12 @@ pub(crate) fn interrupted_run_response(on_crash: OnCrash) -> Response {
 
 fn refuse(problem: Problem) -> Response {
     problem.with_retry().into_response()
+}
+
+/// Says where the key of the request comes from.
+pub(crate) fn with_source(mut response: Response, kind: KeyKind) -> Response {
+    response.headers_mut().insert(SOURCE, HeaderValue::from_static(kind.as_str()));
+    response
 }
 
 /// Adds the time until which the key is remembered.

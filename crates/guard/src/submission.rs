@@ -19,18 +19,16 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 
 use crate::escapes::normalize_escapes;
-use crate::fingerprint::{FingerprintInput, form_field};
+use crate::fingerprint::FingerprintInput;
+use crate::key_source::{FoundKey, KeyKind, find_key};
 use crate::media_type::{MediaType, content_coding, text_of};
-use crate::{BodyLimits, Code, Guard, OnFailure, Problem};
+use crate::{BodyLimits, Code, Guard, KeyPart, KeySource, MissingKey, OnFailure, Problem};
 use keylatch_core::idempotency::{
-    IdempotencyKey, InvalidKey, Principal, RecordScope, RunRequest, Scope,
+    Fingerprint, FingerprintHasher, IdempotencyKey, Principal, RecordScope, RunRequest, Scope,
 };
 
 /// The client's name for its intent (draft-ietf-httpapi-idempotency-key-header-07).
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-
-/// The form field that stands in for the header.
-const FIELD: &str = "idempotency_key";
 
 /// Headers in which frameworks look for another method than that of the request line.
 const METHOD_OVERRIDES: [HeaderName; 3] = [
@@ -45,95 +43,186 @@ pub(crate) type PrincipalFn = Arc<dyn Fn(&Parts) -> Principal + Send + Sync>;
 /// A request of a guarded method, as its client submitted it.
 pub(crate) enum Submission {
     /// It has a key, so it runs once.
-    Keyed {
-        /// The request, its body read. It is moved from future to future until the run begins, so it has a box.
-        request: Box<Request>,
-        /// What is to be done once.
-        ask: RunRequest,
-        /// Whether the client prefers waiting for a run that is under way to being refused.
-        prefers_wait: bool,
-    },
+    Keyed(KeyedRequest),
     /// It has no key and needs none, so it runs unguarded.
     Unkeyed(Request),
 }
 
+/// A request with a key.
+pub(crate) struct KeyedRequest {
+    /// The request, its body read. It is moved from future to future until the run begins, so it has a box.
+    pub(crate) request: Box<Request>,
+    /// What is to be done once.
+    pub(crate) ask: RunRequest,
+    /// Where the key comes from.
+    pub(crate) kind: KeyKind,
+    /// Whether the client prefers waiting for a run that is under way to being refused.
+    pub(crate) prefers_wait: bool,
+}
+
 impl Submission {
-    /// Reads the key and, where that matters, the whole body.
+    /// Reads the key and, where that matters, the whole body. `own_path` is the guard's.
     pub(crate) async fn read(
         guard: &Guard,
+        own_path: &str,
         principal: &PrincipalFn,
         request: Request,
     ) -> Result<Self, Problem> {
         let (mut parts, body) = request.into_parts();
-        let key = header_key(&parts.headers)?;
         let media_type = MediaType::of(&parts.headers);
-        if key.is_none() && !media_type.is_form() {
-            return if guard.require_key {
-                Err(key_required())
-            } else {
-                Ok(Self::Unkeyed(Request::from_parts(parts, body)))
-            };
+        let is_made = !guard.once_per.is_empty() || guard.missing_key == MissingKey::Derive;
+        let reads_body = guard.key.iter().any(|source| source.reads_body(&media_type));
+        let sources = if guard.once_per.is_empty() { &*guard.key } else { &[] };
+        let early = !is_made && !reads_body;
+        let mut found = None;
+        if early {
+            found = find_key(sources, &parts, &media_type, &Bytes::new()).await?;
+            if found.is_none() {
+                return without_key(guard, Request::from_parts(parts, body));
+            }
         }
         let body = read_body(body, guard.body_limits()).await?;
-        let fields = form_field(&media_type, &body, FIELD).await;
-        let key = match (key, field_key(&fields)?) {
-            (Some(key), Some(field)) if key != field => {
-                return Err(invalid_key("the header and the form field differ"));
-            }
-            (Some(key), _) | (None, Some(key)) => key,
-            (None, None) if guard.require_key => return Err(key_required()),
-            (None, None) => {
-                return Ok(Self::Unkeyed(Request::from_parts(parts, Body::from(body))));
-            }
+        if !early {
+            found = find_key(sources, &parts, &media_type, &body).await?;
+        }
+        if found.is_none() && !is_made {
+            return without_key(guard, Request::from_parts(parts, Body::from(body)));
+        }
+        let principal = principal(&parts);
+        let input = fingerprint_input(guard, &parts, media_type, &body);
+        let intent = match found {
+            Some(found) => Intent::named(guard, principal, found, input).await,
+            None => Intent::made(guard, own_path, principal, input).await?,
         };
         let preferred = preferred_wait(&parts.headers);
-        let ask = run_request(guard, principal, &parts, media_type, &body, &key, preferred).await;
-        pass_key_on(&mut parts, &key);
+        let (ask, kind) = (run_request(guard, &parts, &intent, preferred), intent.kind);
+        pass_key_on(&mut parts, &intent.key);
         let request = Box::new(Request::from_parts(parts, Body::from(body)));
-        Ok(Self::Keyed { request, ask, prefers_wait: preferred.is_some() })
+        let prefers_wait = preferred.is_some();
+        Ok(Self::Keyed(KeyedRequest { request, ask, kind, prefers_wait }))
+    }
+}
+
+fn without_key(guard: &Guard, request: Request) -> Result<Submission, Problem> {
+    if guard.missing_key == MissingKey::Pass {
+        return Ok(Submission::Unkeyed(request));
+    }
+    let mut names: Vec<_> = guard.key.iter().map(KeySource::name).collect();
+    names.dedup();
+    let detail = format!("The request has no {}. Nothing was run.", names.join(" or "));
+    Err(Problem::new(Code::KeyRequired, detail)
+        .with_field(names.into_iter().next().unwrap_or_default()))
+}
+
+/// What a request wants to be done once, and under which key.
+struct Intent {
+    key: IdempotencyKey,
+    kind: KeyKind,
+    source: String,
+    principal: Principal,
+    method: String,
+    path: String,
+    fingerprint: Fingerprint,
+    retention: Duration,
+    /// Whether its media type is that of a form.
+    is_form: bool,
+}
+
+impl Intent {
+    /// That of a request with this key.
+    async fn named(
+        guard: &Guard,
+        principal: Principal,
+        found: FoundKey,
+        input: FingerprintInput,
+    ) -> Self {
+        let FoundKey { key, kind, scope: source } = found;
+        let (method, path) = (input.method.clone(), input.path.clone());
+        let (is_form, retention) = (input.media_type.is_form(), guard.retention());
+        let fingerprint = input.fingerprint().await;
+        Self { key, kind, source, principal, method, path, fingerprint, retention, is_form }
+    }
+
+    /// That of a request without a key, which gets one of its parts.
+    async fn made(
+        guard: &Guard,
+        own_path: &str,
+        principal: Principal,
+        mut input: FingerprintInput,
+    ) -> Result<Self, Problem> {
+        if guard.needs_principal() && principal == Principal::None {
+            let detail = "The key is made of the principal, and nothing says whose request this is. Nothing was run.";
+            return Err(Problem::new(Code::PrincipalRequired, detail));
+        }
+        let derive = guard.derive();
+        let of = derive.as_ref().map_or(&guard.once_per, |derive| &derive.of);
+        let principal = if of.contains(&KeyPart::Principal) { principal } else { Principal::None };
+        let has_path = of.contains(&KeyPart::Path);
+        let path = if has_path { input.path.clone() } else { own_path.to_owned() };
+        let (method, is_form) = (input.method.clone(), input.media_type.is_form());
+        let (kind, retention) = match &derive {
+            Some(derive) => {
+                input.path.clone_from(&path);
+                input.keep(of);
+                (KeyKind::Derived, Duration::from_millis(derive.window_ms))
+            }
+            None => (KeyKind::OncePer, guard.retention()),
+        };
+        let fingerprint = input.fingerprint().await;
+        let mut hasher = FingerprintHasher::new(kind.as_str());
+        hasher.add(principal.to_string()).add(&method).add(&path);
+        if derive.is_some() {
+            hasher.add(fingerprint.as_bytes());
+        }
+        let (key, source) = (hasher.finish().into(), kind.as_str().to_owned());
+        Ok(Self { key, kind, source, principal, method, path, fingerprint, retention, is_form })
     }
 }
 
 /// What is to be done once.
-async fn run_request(
+fn run_request(
     guard: &Guard,
-    principal: &PrincipalFn,
+    parts: &Parts,
+    intent: &Intent,
+    preferred: Option<Duration>,
+) -> RunRequest {
+    // A form without JavaScript is sent twice by a double click, and the page that comes of it is that of the second.
+    // Nor does a client wait of its own accord that knows of no key.
+    let page = intent.is_form && text(&parts.headers, &header::ACCEPT).contains("text/html");
+    let waits = page || matches!(intent.kind, KeyKind::Derived | KeyKind::OncePer);
+    let max_wait = Duration::from_millis(guard.max_wait_ms);
+    let wait = preferred.or(waits.then_some(max_wait));
+    let Intent { principal, method, path, source, .. } = intent;
+    let scope = Scope { principal, method, path, source };
+    let shown = if guard.principal_is_secret { &Principal::None } else { principal };
+    RunRequest {
+        key: scope.record(&intent.key),
+        scope: RecordScope::new(&Scope { principal: shown, ..scope }, &intent.key),
+        fingerprint: intent.fingerprint,
+        lease: guard.lease(),
+        retention: intent.retention,
+        on_crash: guard.on_crash,
+        panic_releases: guard.on_failure.for_panic() == OnFailure::Release,
+        answer_bytes: guard.answer_limit_bytes,
+        wait: wait.unwrap_or_default().min(max_wait),
+    }
+}
+
+fn fingerprint_input(
+    guard: &Guard,
     parts: &Parts,
     media_type: MediaType,
     body: &Bytes,
-    key: &IdempotencyKey,
-    preferred: Option<Duration>,
-) -> RunRequest {
-    let (method, path) = (parts.method.as_str(), normalize_path(parts.uri.path()));
-    let principal = principal(parts);
-    let path = &*path;
-    // A form without JavaScript is sent twice by a double click, and the page that comes of it
-    // is that of the second.
-    let page = media_type.is_form() && text(&parts.headers, &header::ACCEPT).contains("text/html");
-    let max_wait = Duration::from_millis(guard.max_wait_ms);
-    let wait = preferred.or(page.then_some(max_wait));
-    let scope = Scope { principal: &principal, method, path };
-    let input = FingerprintInput {
-        method: method.to_owned(),
-        path: path.to_owned(),
+) -> FingerprintInput {
+    FingerprintInput {
+        method: parts.method.as_str().to_owned(),
+        path: normalize_path(parts.uri.path()).into_owned(),
         query: parts.uri.query().unwrap_or_default().to_owned(),
         media_type,
         coding: content_coding(&parts.headers),
         body: body.clone(),
         ignore: guard.ignore_fields.clone(),
         headers: counted_headers(&parts.headers, &guard.fingerprint_headers),
-    };
-    let shown = if guard.principal_is_secret { &Principal::None } else { &principal };
-    RunRequest {
-        key: scope.record(key),
-        scope: RecordScope::new(&Scope { principal: shown, ..scope }, key),
-        fingerprint: input.fingerprint().await,
-        lease: guard.lease(),
-        retention: Duration::from_millis(guard.retention_ms),
-        on_crash: guard.on_crash,
-        panic_releases: guard.on_failure.for_panic() == OnFailure::Release,
-        answer_bytes: guard.answer_limit_bytes,
-        wait: wait.unwrap_or_default().min(max_wait),
     }
 }
 
@@ -171,42 +260,10 @@ pub fn normalize_path(path: &str) -> Cow<'_, str> {
     normalize_escapes(if path.len() > 1 { path.trim_end_matches('/') } else { path })
 }
 
-fn header_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Problem> {
-    let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
-    let Some(value) = values.next() else { return Ok(None) };
-    if values.next().is_some() {
-        return Err(invalid_key("there is more than one Idempotency-Key header"));
-    }
-    IdempotencyKey::from_header(value.as_bytes()).map(Some).map_err(invalid)
-}
-
-fn field_key(fields: &[Vec<u8>]) -> Result<Option<IdempotencyKey>, Problem> {
-    match fields {
-        [] => Ok(None),
-        [value] => IdempotencyKey::from_header(value).map(Some).map_err(invalid),
-        _ => Err(invalid_key("there is more than one form field of that name")),
-    }
-}
-
-fn invalid(why: InvalidKey) -> Problem {
-    invalid_key(&why.to_string())
-}
-
-fn invalid_key(why: &str) -> Problem {
-    Problem::new(Code::InvalidKey, format!("The Idempotency-Key is not valid: {why}."))
-        .with_field("Idempotency-Key")
-}
-
-fn key_required() -> Problem {
-    Problem::new(Code::KeyRequired, "The request has no Idempotency-Key. Nothing was run.")
-        .with_field("Idempotency-Key")
-}
-
-/// Hands a key that came in a form to the handler, as a header.
+/// Hands the key to the handler, bare and in its header, wherever it comes from.
 fn pass_key_on(parts: &mut Parts, key: &IdempotencyKey) {
-    if let (false, Ok(value)) =
-        (parts.headers.contains_key(IDEMPOTENCY_KEY), HeaderValue::try_from(key.to_header()))
-    {
+    // A key is visible ASCII and spaces, which a header always takes.
+    if let Ok(value) = HeaderValue::try_from(key.as_str()) {
         parts.headers.insert(IDEMPOTENCY_KEY, value);
     }
 }

@@ -127,12 +127,15 @@ problem_table! {
     OutcomeUnknown = 409 "outcome-unknown" Never
         "It is not known whether the request was carried out"
         "It was begun, and how it ended is not known. It is not run again under this key. Find out what happened, then settle it: `resolve` of the problem is the URL to which an operator posts `outcome` (`completed` or `not-executed`), `reason` and `by`.";
+    AlreadyDone = 409 "already-done" Never
+        "It was done before"
+        "The guard does it once for each `once_per`, and another request did. `Location` says where what came of it is, if the first response did. An operator frees it with `outcome` `undone`. Nothing was run.";
     AnswerNotKept = 409 "answer-not-kept" Never
         "The request was carried out, and its answer was not kept"
         "The headers of the answer were too large to keep, or an operator erased it. It is not run again under this key. Read the resource itself to see what came of it.";
     NothingToResolve = 409 "nothing-to-resolve" NewKey
         "The outcome is not unknown"
-        "Only an unknown outcome can be resolved. `GET` of the same record shows how it stands; a `fencing_token` must be that of its last run.";
+        "Only an unknown outcome can be resolved, and only what was done can be `undone`, by the `fencing_token` of its run. `GET` of the same record shows how it stands; a `fencing_token` must be that of its last run.";
     TokenMismatch = 412 "token-mismatch" NewKey
         "The lock is held with another token"
         "Your lease is over and another client has the lock. Stop what you did under it.";

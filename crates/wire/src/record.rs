@@ -95,11 +95,11 @@ pub enum HeaderValues {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ResolveRecord))]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
 pub struct ResolveRecordRequest {
-    /// `completed` or `not-executed`.
+    /// `completed`, `not-executed`, or `undone`: it was done, and that was taken back.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = String, required))]
     pub outcome: Option<String>,
-    /// The run that you mean, as the record shows it.
+    /// The run that you mean, as the record shows it. Required with `undone`.
     #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     pub fencing_token: Option<u64>,
     /// With `completed`: the answer that every repeat is given.
@@ -197,6 +197,9 @@ pub struct ListedRecord {
     pub path: String,
     /// Who sent the request: an identity by its name, a user of a guarded route as `user:NAME`, or empty.
     pub principal: String,
+    /// Where the route has the key from, as `derived` or `json:/order_no`; not there for an `Idempotency-Key`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
     /// Whether key, method, path and principal lead to the record: a store cuts a path that is very long.
     pub is_whole: bool,
     /// How far it is.

@@ -37,8 +37,8 @@ use keylatch_axum::{
 use keylatch_core::idempotency::{
     AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, Fingerprint, IdempotencyError,
     IdempotencyKey, NoRoom, OnCrash, RecordKey, RecordScope, RecordStatus, RecordView,
-    ResolveCommand, ResolveReply, Run, RunEnd, RunRenewal, Scope, Share, StoredResponse,
-    UNKNOWN_RETENTION,
+    ResolveCommand, ResolveReply, Run, RunEnd, RunRenewal, Scope, Settlement, Share,
+    StoredResponse, UNKNOWN_RETENTION,
 };
 use keylatch_core::lock::{FencingToken, Owner, Reason, Token, TokenHash, Ttl};
 use keylatch_wire::{
@@ -210,7 +210,7 @@ pub(crate) async fn resolve_idempotency(
                 Ok((StatusCode::NO_CONTENT.into_response(), run))
             }
             ResolveReply::Refused(_) => {
-                let detail = "The outcome is not unknown, or another run than the one you mean.";
+                let detail = "The outcome is not unknown, nothing was done that could be undone, or another run is the last.";
                 Err(Problem::new(Code::NothingToResolve, detail))
             }
             ResolveReply::Absent => Err(no_record()),
@@ -225,6 +225,7 @@ pub(crate) struct RecordKeyPath {
     key: IdempotencyKey,
     method: String,
     path: String,
+    source: String,
     principal: Option<String>,
 }
 
@@ -235,10 +236,10 @@ impl RecordKeyPath {
         caller: &Caller,
         act: KeyAct,
     ) -> Result<(RecordKey, RecordScope), Problem> {
-        let Self { key, method, path, principal } = self;
+        let Self { key, method, path, source, principal } = self;
         caller.check_key(act, &key)?;
         let principal = caller.principal(principal.as_deref())?;
-        let scope = Scope { principal: &principal, method: &method, path: &path };
+        let scope = Scope { principal: &principal, method: &method, path: &path, source: &source };
         let share = Share::of("", caller.identity());
         Ok((scope.record(&key), RecordScope::new(&scope, &key).in_share(share)))
     }
@@ -257,11 +258,13 @@ impl FromRequestParts<Arc<Api>> for RecordKeyPath {
         let path = Path::<String>::from_request_parts(parts, api).await;
         let Path(key) = path.map_err(|_| invalid(&"it is not UTF-8"))?;
         let key = IdempotencyKey::parse(&key).map_err(|error| invalid(&error))?;
-        let names = ["method", "path", "principal"];
-        let [method, path, principal] = parameters(query.as_deref().unwrap_or_default(), names)?;
+        let names = ["method", "path", "source", "principal"];
+        let [method, path, source, principal] =
+            parameters(query.as_deref().unwrap_or_default(), names)?;
         let method = method.unwrap_or_default().to_ascii_uppercase();
         let path = normalize_path(&path.unwrap_or_default()).into_owned();
-        Ok(Self { key, method, path, principal: principal.map(Cow::into_owned) })
+        let source = source.unwrap_or_default().into_owned();
+        Ok(Self { key, method, path, source, principal: principal.map(Cow::into_owned) })
     }
 }
 
@@ -409,7 +412,11 @@ fn resolve_act(scope: &RecordScope, command: &ResolveCommand, settler: Settler) 
         method: scope.method().to_owned(),
         path: scope.path().to_owned(),
         fencing_token: command.fencing_token.map(FencingToken::get),
-        outcome: if command.end.is_some() { "completed" } else { "not-executed" },
+        outcome: match command.end {
+            Settlement::Done(_) => "completed",
+            Settlement::NotExecuted => "not-executed",
+            Settlement::Undone => "undone",
+        },
         by: by.map(|by| by.as_str().to_owned()),
         reason: reason.map(|reason| reason.as_str().to_owned()),
     }
@@ -426,13 +433,17 @@ fn resolve_command(
         (Some("completed"), given) => {
             let mut answer = answer(given.unwrap_or_default())?;
             answer.headers.extend(settler.marks());
-            Some(StoredResponse::Answer(Arc::new(answer)))
+            Settlement::Done(StoredResponse::Answer(Arc::new(answer)))
         }
-        (Some("not-executed"), None) => None,
-        (Some("not-executed"), Some(_)) => {
-            return Err(invalid("answer", "must be absent where nothing was executed"));
+        (Some("not-executed"), None) => Settlement::NotExecuted,
+        (Some("undone"), None) if fencing_token.is_none() => {
+            return Err(invalid("fencing_token", "must be that of the run which was taken back"));
         }
-        _ => return Err(invalid("outcome", "must be `completed` or `not-executed`")),
+        (Some("undone"), None) => Settlement::Undone,
+        (Some("not-executed" | "undone"), Some(_)) => {
+            return Err(invalid("answer", "must be absent where the key becomes free"));
+        }
+        _ => return Err(invalid("outcome", "must be `completed`, `not-executed` or `undone`")),
     };
     Ok(ResolveCommand { key, fencing_token, end })
 }

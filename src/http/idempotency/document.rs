@@ -39,6 +39,9 @@ fn forwarded(guard: &Guard) -> Paths {
         if !guard.principal_header.is_empty() {
             codes.extend([Code::InvalidPrincipal, Code::PrincipalRequired]);
         }
+        if !guard.once_per.is_empty() {
+            codes.push(Code::AlreadyDone);
+        }
         let no_scopes: [&str; 0] = [];
         let mut one = OperationBuilder::new()
             .securities(asks.then(|| [SecurityRequirement::new(GUARD_KEY, no_scopes)]))

@@ -69,7 +69,12 @@ pub(in crate::http) fn resolve_url(scope: &RecordScope) -> String {
     let key = segment(scope.key().as_str());
     let principal = scope.principal().to_string();
     let [method, path, principal] = [scope.method(), scope.path(), &principal].map(plain);
-    format!("/v1/idempotency/{key}/resolve?method={method}&path={path}&principal={principal}")
+    let mut url =
+        format!("/v1/idempotency/{key}/resolve?method={method}&path={path}&principal={principal}");
+    if !scope.source().is_empty() {
+        url += &format!("&source={}", plain(scope.source()));
+    }
+    url
 }
 
 /// The same, if the scope is that of the record and kept whole.
@@ -109,6 +114,7 @@ fn listed(record: &RecordSummary) -> ListedRecord {
         method: scope.method().to_owned(),
         path: scope.path().to_owned(),
         principal: scope.principal().to_string(),
+        source: Some(scope.source()).filter(|source| !source.is_empty()).map(str::to_owned),
         is_whole,
         state: record.phase.name().as_str().into(),
         attempts: record.attempts,

@@ -34,9 +34,12 @@ pub(super) fn of_scope(handler: &str) -> &'static [(&'static str, &'static str)]
         "begin_idempotency"
         | "get_idempotency"
         | "resolve_idempotency"
-        | "erase_idempotency_answer" => {
-            &[("method", "Method"), ("path", "Path"), ("principal", "Principal")]
-        }
+        | "erase_idempotency_answer" => &[
+            ("method", "Method"),
+            ("path", "Path"),
+            ("principal", "Principal"),
+            ("source", "Source"),
+        ],
         _ => &[],
     }
 }

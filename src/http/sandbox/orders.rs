@@ -194,7 +194,12 @@ impl OrderBook {
 
     /// A scope that no request has: its method is none of HTTP.
     fn scope(&self) -> Scope<'_> {
-        Scope { principal: &Principal::None, method: "keylatch sandbox", path: &self.path }
+        Scope {
+            principal: &Principal::None,
+            method: "keylatch sandbox",
+            path: &self.path,
+            source: "",
+        }
     }
 }
 

@@ -98,6 +98,19 @@ fn invalid_guard_setting_is_named() {
         ("on_failure", "{ \"404\" = \"release\" }"),
         ("on_failure", "503"),
         ("cross_origin", "\"allow\""),
+        ("key", "[]"),
+        ("key", "[\"cookie:a\"]"),
+        ("key", "[\"json:order\"]"),
+        ("key", "[\"json:/a~2\"]"),
+        ("key", "[\"header:\"]"),
+        ("missing_key", "\"run\""),
+        // A key that is derived of nobody's request would be everybody's.
+        ("principal_header", "\"\"\nmissing_key = \"derive\""),
+        ("derive", "{ of = [\"path\"] }\nmissing_key = \"derive\""),
+        ("derive", "{ window_ms = 0 }\nmissing_key = \"derive\"\nprincipal_header = \"X-User\""),
+        ("derive", "{ anonymous = true }"),
+        ("once_per", "[\"body\"]\nprincipal_header = \"X-User\""),
+        ("once_per", "[\"path\"]\nkey = [\"query:id\"]"),
     ] {
         guard_is_refused(&format!("path = \"/a\"\nupstream = \"http://a\"\n{key} = {value}"), key);
     }

@@ -19,7 +19,8 @@ const ORDERS: &str = "/v1/orders";
 
 /// A run of a request to this path under a key of this number.
 fn ask_at(path: &str, number: u32) -> BeginCommand {
-    let scope = Scope { principal: &Principal::User("ann".to_owned()), method: "POST", path };
+    let scope =
+        Scope { principal: &Principal::User("ann".to_owned()), method: "POST", path, source: "" };
     let key = IdempotencyKey::from(number);
     BeginCommand {
         key: scope.record(&key),

@@ -50,7 +50,10 @@ async fn resolve(
     fencing_token: Option<FencingToken>,
     end: Option<StoredResponse>,
 ) -> ResolveReply {
-    store.resolve(&ResolveCommand { key: key(record), fencing_token, end }).await.unwrap()
+    store
+        .resolve(&ResolveCommand { key: key(record), fencing_token, end: end.into() })
+        .await
+        .unwrap()
 }
 
 async fn find(store: &Records, record: u8) -> Option<RecordView> {
@@ -82,8 +85,12 @@ fn rerun(record: u8, runner: &str) -> BeginCommand {
 
 /// A scope of an order that nothing but its key tells from others.
 fn scope(record: u8) -> RecordScope {
-    let scope =
-        Scope { principal: &Principal::User("ann".to_owned()), method: "POST", path: "/v1/orders" };
+    let scope = Scope {
+        principal: &Principal::User("ann".to_owned()),
+        method: "POST",
+        path: "/v1/orders",
+        source: "",
+    };
     RecordScope::new(&scope, &IdempotencyKey::from(u32::from(record)))
 }
 

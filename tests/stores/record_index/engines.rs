@@ -45,7 +45,8 @@ async fn check_marks(store: &TestStore, marks: impl AsyncFn() -> usize) {
     assert_eq!(listed(&**records, PhaseName::Unknown).await.len(), UNKNOWN as usize);
     for number in DONE..DONE + UNKNOWN / 2 {
         let end = Some(StoredResponse::Mark(200)).filter(|_| number % 2 == 0);
-        let resolve = ResolveCommand { key: order(number).key, fencing_token: None, end };
+        let resolve =
+            ResolveCommand { key: order(number).key, fencing_token: None, end: end.into() };
         records.resolve(&resolve).await.unwrap();
     }
     assert_eq!(marks().await, UNKNOWN as usize / 2, "a mark outlived the unknown");

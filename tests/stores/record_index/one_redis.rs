@@ -41,7 +41,8 @@ async fn redis_list_of_unknown_reads_no_record_that_is_done() {
     assert_eq!(calls(&redis, "scan").await, 0);
     for number in DONE..DONE + UNKNOWN / 2 {
         let end = Some(StoredResponse::Mark(200)).filter(|_| number % 2 == 0);
-        let resolve = ResolveCommand { key: order(number).key, fencing_token: None, end };
+        let resolve =
+            ResolveCommand { key: order(number).key, fencing_token: None, end: end.into() };
         store.resolve(&resolve).await.unwrap();
     }
     assert_eq!(indexed(&redis).await, UNKNOWN as usize / 2, "an entry outlived the unknown");

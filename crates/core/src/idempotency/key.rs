@@ -8,6 +8,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::Fingerprint;
 use crate::digest::digest;
 use crate::snapshot::text_in_snapshots;
 
@@ -86,6 +87,13 @@ impl From<u32> for IdempotencyKey {
     /// A number in decimal digits, which are visible ASCII.
     fn from(number: u32) -> Self {
         Self(number.to_string().into())
+    }
+}
+
+impl From<Fingerprint> for IdempotencyKey {
+    /// A digest in hexadecimal digits, which are visible ASCII.
+    fn from(digest: Fingerprint) -> Self {
+        Self(digest.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>().into())
     }
 }
 
@@ -213,13 +221,18 @@ pub struct Scope<'a> {
     pub method: &'a str,
     /// The normalised path.
     pub path: &'a str,
+    /// Where the key comes from, as a guard names it: keys of two sources are two keys. Empty for one that the client
+    /// sends as its `Idempotency-Key`.
+    pub source: &'a str,
 }
 
 impl Scope<'_> {
     /// The name under which stores keep the record of `key`.
     pub fn record(&self, key: &IdempotencyKey) -> RecordKey {
         let mut hash = Sha256::new();
-        for part in [&self.principal.to_string(), self.method, self.path, key.as_str()] {
+        let source = (!self.source.is_empty()).then_some(self.source);
+        let parts = [&self.principal.to_string(), self.method, self.path, key.as_str()];
+        for part in parts.into_iter().chain(source) {
             // With its length, or parts could flow into one another.
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part);
@@ -297,10 +310,11 @@ mod tests {
 
     #[test]
     fn no_two_scopes_share_a_record() {
-        let record = |principal: &str, method, path, key| {
-            let scope = Scope { principal: &Principal::parse(principal), method, path };
+        let of_source = |source, principal: &str, method, path, key| {
+            let scope = Scope { principal: &Principal::parse(principal), method, path, source };
             scope.record(&IdempotencyKey::parse(key).unwrap())
         };
+        let record = |principal, method, path, key| of_source("", principal, method, path, key);
         let records = [
             record("a", "POST", "/x", "k"),
             record("user:a", "POST", "/x", "k"),
@@ -311,6 +325,8 @@ mod tests {
             record("aP", "OST", "/x", "k"),
             record("a", "POST/", "x", "k"),
             record("a", "POST", "/", "xk"),
+            of_source("derived", "a", "POST", "/x", "k"),
+            of_source("json:/k", "a", "POST", "/x", "k"),
         ];
         let different: std::collections::BTreeSet<_> = records.iter().collect();
         assert_eq!(different.len(), records.len());

@@ -300,15 +300,34 @@ pub enum RunRenewal {
     Lost,
 }
 
-/// Settles a record whose outcome is unknown.
+/// Says what is known now of a run.
 #[derive(Debug, Clone)]
 pub struct ResolveCommand {
     /// The digest of idempotency key and scope.
     pub key: RecordKey,
     /// The run that is meant, if the caller wants to be sure that there was no later one.
     pub fencing_token: Option<FencingToken>,
-    /// What is known now: what it was answered, or that it was not done and the key is free.
-    pub end: Option<StoredResponse>,
+    /// What is known.
+    pub end: Settlement,
+}
+
+/// What is known now of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Settlement {
+    /// Its outcome was unknown: it was done, and this is its response.
+    Done(StoredResponse),
+    /// Its outcome was unknown: nothing was done, and the key is free.
+    NotExecuted,
+    /// It was done, and what it did was taken back: the key is free. Only with the fencing token of the run, so that a
+    /// repeated command frees no later one.
+    Undone,
+}
+
+impl From<Option<StoredResponse>> for Settlement {
+    /// Of an unknown outcome: its response, or that nothing was done.
+    fn from(end: Option<StoredResponse>) -> Self {
+        end.map_or(Self::NotExecuted, Self::Done)
+    }
 }
 
 /// What became of a [`ResolveCommand`].
@@ -318,7 +337,7 @@ pub enum ResolveReply {
     Completed(RecordView),
     /// Settled: the key is free. This was the fencing token of its run.
     Freed(FencingToken),
-    /// There is nothing to settle: it is in flight, or done, or a later run.
+    /// It is not so: there is nothing to settle or to take back, or another run is the last one.
     Refused(RecordView),
     /// There is no such record.
     Absent,

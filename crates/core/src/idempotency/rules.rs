@@ -14,7 +14,7 @@ use super::room::{Share, Use};
 use super::{
     AbandonReply, BeginCommand, BeginReply, CompleteReply, EraseReply, Fingerprint, OnCrash,
     RecordCommand, RecordReply, RecordScope, RecordStatus, RecordView, ResolveCommand,
-    ResolveReply, Run, RunEnd, RunRenewal, StoredResponse, UnknownReason,
+    ResolveReply, Run, RunEnd, RunRenewal, Settlement, StoredResponse, UnknownReason,
 };
 use crate::lock::{FencingToken, Moment, TokenHash};
 use crate::snapshot::{self, SnapshotError, deserialize_time};
@@ -419,17 +419,21 @@ impl ResolveCommand {
         let now = moment.now;
         let meant =
             self.fencing_token.is_none_or(|fencing_token| fencing_token == record.fencing_token);
+        let named = self.fencing_token.is_some();
         match (&record.stage, &self.end) {
-            (RecordStage::Unknown(..), None) if meant => {
+            (RecordStage::Unknown(..), Settlement::NotExecuted) if meant => {
                 (None, ResolveReply::Freed(record.fencing_token))
             }
-            (RecordStage::Unknown(..), Some(kept)) if meant => {
+            (RecordStage::Done(..), Settlement::Undone) if meant && named => {
+                (None, ResolveReply::Freed(record.fencing_token))
+            }
+            (RecordStage::Unknown(..), Settlement::Done(kept)) if meant => {
                 let stage = RecordStage::Done(moment.unix_micros / 1000, kept.clone());
                 let done = record.ended(stage, now);
                 let view = done.view(now);
                 (Some(done), ResolveReply::Completed(view))
             }
-            (RecordStage::Done(_, kept), Some(end)) if meant && kept == end => {
+            (RecordStage::Done(_, kept), Settlement::Done(end)) if meant && kept == end => {
                 (Some(record.clone()), ResolveReply::Completed(record.view(now)))
             }
             _ => (Some(record.clone()), ResolveReply::Refused(record.view(now))),
@@ -442,7 +446,8 @@ mod tests {
     use super::*;
     use crate::idempotency::{IdempotencyKey, Principal, Scope};
 
-    const SCOPE: Scope<'static> = Scope { principal: &Principal::None, method: "", path: "" };
+    const SCOPE: Scope<'static> =
+        Scope { principal: &Principal::None, method: "", path: "", source: "" };
 
     /// Begun at 2 s, without a lease.
     fn record() -> Record {

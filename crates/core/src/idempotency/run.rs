@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::{
     BeginCommand, BeginReply, CompleteReply, Fingerprint, NoRoom, OnCrash, RecordKey, RecordScope,
-    RecordStatus, RecordView, ResolveCommand, ResolveReply, RunEnd, UnknownReason,
+    RecordStatus, RecordView, ResolveCommand, ResolveReply, RunEnd, Settlement, UnknownReason,
 };
 use crate::lock::{FencingToken, TokenHash};
 use crate::retry::{PAUSE, Retry, TRY_LIMIT, undo_lost, until_done};
@@ -96,7 +96,7 @@ impl LateWork {
             Ok(Some(RunEnd::Done(kept))) => Some(kept),
             Ok(Some(RunEnd::Unknown(_))) | Err(_) => return,
         };
-        let resolve = ResolveCommand { key, fencing_token: Some(fencing_token), end };
+        let resolve = ResolveCommand { key, fencing_token: Some(fencing_token), end: end.into() };
         let retry = Retry { try_limit: TRY_LIMIT, pause: PAUSE, limit: ANSWER_LIMIT };
         let step = || settle_step(&*store, &resolve);
         if retry.run("a late answer", step).await.is_none() {
@@ -199,7 +199,7 @@ impl RunEnding {
         if !has_lapsed || view.fencing_token != *fencing_token {
             return Ok(Some(CompleteReply::Refused(view)));
         }
-        let end = Some(response);
+        let end = Settlement::Done(response);
         let resolve = ResolveCommand { key: *key, fencing_token: Some(*fencing_token), end };
         Ok(Some(match store.resolve(&resolve).await? {
             ResolveReply::Completed(view) => CompleteReply::Done(view),

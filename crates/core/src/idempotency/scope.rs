@@ -27,6 +27,7 @@ struct ScopeParts {
     principal: Principal,
     method: Box<str>,
     path: Box<str>,
+    source: Box<str>,
     key: IdempotencyKey,
 }
 
@@ -45,6 +46,7 @@ impl RecordScope {
             principal: Principal::parse(beginning(&principal, Self::MAX_PRINCIPAL_BYTES)),
             method: beginning(scope.method, Self::MAX_METHOD_BYTES).into(),
             path: beginning(scope.path, Self::MAX_PATH_BYTES).into(),
+            source: scope.source.into(),
             key: key.clone(),
         });
         Self { parts, share: Share::default() }
@@ -63,9 +65,9 @@ impl RecordScope {
 
     /// How many bytes it has.
     pub(super) fn bytes(&self) -> u64 {
-        let ScopeParts { principal, method, path, key } = &*self.parts;
+        let ScopeParts { principal, method, path, source, key } = &*self.parts;
         let principal = principal.to_string();
-        [&*principal, method, path, key.as_str()].iter().map(|text| text.len() as u64).sum()
+        [&*principal, method, path, source, key.as_str()].iter().map(|text| text.len() as u64).sum()
     }
 
     /// Whose key it is.
@@ -83,6 +85,11 @@ impl RecordScope {
         &self.parts.path
     }
 
+    /// Where the key comes from; empty for one that the client sends as its `Idempotency-Key`.
+    pub fn source(&self) -> &str {
+        &self.parts.source
+    }
+
     /// The client's name for its intent.
     pub fn key(&self) -> &IdempotencyKey {
         &self.parts.key
@@ -90,9 +97,8 @@ impl RecordScope {
 
     /// Whether this is all of the scope, so that it leads to the record of this name.
     pub fn leads_to(&self, record: &RecordKey) -> bool {
-        let parts = &self.parts;
-        let scope = Scope { principal: &parts.principal, method: &parts.method, path: &parts.path };
-        scope.record(&parts.key) == *record
+        let ScopeParts { principal, method, path, source, key } = &*self.parts;
+        Scope { principal, method, path, source }.record(key) == *record
     }
 }
 
@@ -123,8 +129,12 @@ mod tests {
     #[test]
     fn long_scope_is_cut_between_characters_and_leads_nowhere() {
         let path = format!("/{}", "ü".repeat(600));
-        let scope =
-            Scope { principal: &Principal::User("ann".to_owned()), method: "POST", path: &path };
+        let scope = Scope {
+            principal: &Principal::User("ann".to_owned()),
+            method: "POST",
+            path: &path,
+            source: "",
+        };
         let kept = RecordScope::new(&scope, &key());
         assert_eq!(kept.path().len(), RecordScope::MAX_PATH_BYTES - 1, "`ü` has two bytes");
         assert!(path.starts_with(kept.path()));
@@ -139,6 +149,7 @@ mod tests {
             principal: &Principal::User("ann".to_owned()),
             method: "POST",
             path: "/v1/orders",
+            source: "",
         };
         assert_eq!(format!("{:?}", RecordScope::new(&scope, &key())), "RecordScope(..)");
     }

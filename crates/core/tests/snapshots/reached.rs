@@ -135,7 +135,7 @@ fn record_command() -> impl Strategy<Value = RecordCommand> {
         },
     );
     let resolve = prop::option::of(kept()).prop_map(move |end| {
-        RecordCommand::Resolve(ResolveCommand { key, fencing_token: None, end })
+        RecordCommand::Resolve(ResolveCommand { key, fencing_token: None, end: end.into() })
     });
     prop_oneof![
         4 => begin,

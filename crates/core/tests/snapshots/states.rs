@@ -98,10 +98,12 @@ pub(crate) fn record() -> RecordState {
 }
 
 pub(crate) fn scope() -> RecordScope {
-    let scope =
-        Scope {
-            principal: &Principal::User("Zoë".to_owned()), method: "POST", path: "/v1/orders"
-        };
+    let scope = Scope {
+        principal: &Principal::User("Zoë".to_owned()),
+        method: "POST",
+        path: "/v1/orders",
+        source: "",
+    };
     RecordScope::new(&scope, &IdempotencyKey::parse("order-17").expect("a key"))
 }
 

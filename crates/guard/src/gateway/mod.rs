@@ -68,6 +68,12 @@ impl Guard {
             "principal_header",
             self.principal_header.is_empty() || self.access == GuardAccess::Public,
             "must be empty with `access = \"identity\"`: the identity is the principal",
+        )?;
+        let is_known = self.access == GuardAccess::Identity || !self.principal_header.is_empty();
+        rule(
+            "principal_header",
+            is_known || !self.needs_principal(),
+            "must name the header of whose request it is, since the key is made of that; or set `anonymous = true` in `derive`",
         )
     }
 

@@ -138,7 +138,8 @@ mod tests {
     use crate::table::Sweep;
 
     fn end_a_run(table: &Table, number: u32, end: RunEnd) {
-        let scope = Scope { principal: &Principal::None, method: "POST", path: "/v1/orders" };
+        let scope =
+            Scope { principal: &Principal::None, method: "POST", path: "/v1/orders", source: "" };
         let (name, token) = (IdempotencyKey::from(number), TokenHash::from_bytes([1; 32]));
         let (key, scope) = (scope.record(&name), RecordScope::new(&scope, &name));
         let begin = BeginCommand {

@@ -339,8 +339,11 @@ impl Step<'_> {
                 let ended =
                     kept.clone().map(|kept| Outcome::Ended(*fencing_token, RunEnd::Done(kept)));
                 let after = ended.unwrap_or(Outcome::Free);
-                let resolve =
-                    ResolveCommand { key: *key, fencing_token: Some(*fencing_token), end: kept };
+                let resolve = ResolveCommand {
+                    key: *key,
+                    fencing_token: Some(*fencing_token),
+                    end: kept.into(),
+                };
                 let right =
                     |it: &_| matches!(it, ResolveReply::Completed(_) | ResolveReply::Freed(_));
                 (after.clone(), expect(store.resolve(&resolve).await, right, after))

@@ -63,7 +63,8 @@ pub(crate) fn key(record: &str) -> RecordKey {
 }
 
 fn scope(record: &str) -> RecordScope {
-    let scope = Scope { principal: &Principal::None, method: "POST", path: "/v1/orders" };
+    let scope =
+        Scope { principal: &Principal::None, method: "POST", path: "/v1/orders", source: "" };
     RecordScope::new(&scope, &IdempotencyKey::parse(&record.replace(' ', "-")).unwrap())
 }
 

@@ -78,7 +78,7 @@ async fn an_outcome_that_is_settled_late_is_kept_for_its_whole_retention() {
     let resolve = ResolveCommand {
         key: key("unknown"),
         fencing_token: None,
-        end: Some(StoredResponse::Mark(201)),
+        end: Some(StoredResponse::Mark(201)).into(),
     };
     let resolved = store.port().resolve(&resolve).await.unwrap();
     assert!(matches!(resolved, ResolveReply::Completed(_)));
