@@ -59,14 +59,14 @@ async fn semicolon_in_a_bare_key_is_refused(shop: &Shop) {
 #[store_test(service)]
 async fn space_in_a_quoted_key_counts(shop: &Shop) {
     shop.buy("\"q w\"").await.is_run(1);
-    assert_eq!(shop.upstream.last().headers["idempotency-key"], "\"q w\"");
+    assert_eq!(shop.upstream.last().headers["idempotency-key"], "q w");
     shop.buy("\"q w\"").await.is_replay_of(1);
     shop.buy("\"qw\"").await.is_run(2);
     shop.buy("\"q w \"").await.is_run(3);
     let (kind, form) = (PARTS, part("idempotency_key", "\"q w\"") + "--x--");
     let request = shop.request(Method::PATCH, "/orders").header("Content-Type", kind);
     Answer::of(request.body(form)).await.is_run(4);
-    assert_eq!(shop.upstream.last().headers["idempotency-key"], "\"q w\"", "one key, not a list");
+    assert_eq!(shop.upstream.last().headers["idempotency-key"], "q w", "one key, not a list");
     assert_eq!(shop.record("q%20w").await["state"], "done");
 }
 

@@ -71,7 +71,7 @@ async fn first_source_that_is_there_counts() {
     let refused = Answer::of(json(&shop, "{}").header("Idempotency-Key", "c")).await;
     refused.is_refusal(400, "key-required", "new-key");
     assert_eq!(
-        (&*refused.header("idempotency-key-source"), &refused.json["field"]),
+        (refused.header("idempotency-key-source"), &refused.json["field"]),
         ("none", &"json:/no".into())
     );
 }
@@ -145,7 +145,7 @@ async fn response_without_a_key_says_none() {
     let shop = Shop::open_with("memory:", pass).await;
     let unguarded = Answer::of(json(&shop, "{}")).await;
     assert_eq!(
-        (unguarded.status.as_u16(), &*unguarded.header("idempotency-key-source")),
+        (unguarded.status.as_u16(), unguarded.header("idempotency-key-source")),
         (201, "none")
     );
     // What the upstream says of it is not believed.

@@ -98,6 +98,18 @@ fn invalid_guard_setting_is_named() {
         ("on_failure", "{ \"404\" = \"release\" }"),
         ("on_failure", "503"),
         ("cross_origin", "\"allow\""),
+    ] {
+        guard_is_refused(&format!("path = \"/a\"\nupstream = \"http://a\"\n{key} = {value}"), key);
+    }
+    let guard = "[[guard]]\npath = \"/a\"\nupstream = \"http://a\"\n";
+    file_is_refused(&guard.repeat(2), "guard[1].path");
+    file_is_refused(&format!("{guard}pth = 1"), "pth");
+    variable_is_refused("KEYLATCH_GUARD", "/a", "KEYLATCH_GUARD");
+}
+
+#[test]
+fn invalid_source_of_keys_is_named() {
+    for (key, value) in [
         ("key", "[]"),
         ("key", "[\"cookie:a\"]"),
         ("key", "[\"json:order\"]"),
@@ -114,10 +126,6 @@ fn invalid_guard_setting_is_named() {
     ] {
         guard_is_refused(&format!("path = \"/a\"\nupstream = \"http://a\"\n{key} = {value}"), key);
     }
-    let guard = "[[guard]]\npath = \"/a\"\nupstream = \"http://a\"\n";
-    file_is_refused(&guard.repeat(2), "guard[1].path");
-    file_is_refused(&format!("{guard}pth = 1"), "pth");
-    variable_is_refused("KEYLATCH_GUARD", "/a", "KEYLATCH_GUARD");
 }
 
 #[test]
