@@ -70,7 +70,7 @@ async fn second_click_waits_for_the_first(store: &TestStore) {
 async fn request_is_new_when_its_window_is_over(store: &TestStore) {
     let shop = Shop::open_with(store.url(), |guard| {
         derives(guard);
-        guard.derive = Some(DeriveKey { window_ms: 1000, ..DeriveKey::default() });
+        guard.derive = DeriveKey { window_ms: 1000, ..DeriveKey::default() };
     })
     .await;
     let first = Answer::of(order(&shop, "ann", "/orders", 1)).await;
@@ -122,7 +122,7 @@ async fn request_of_nobody_gets_no_derived_key() {
     assert_eq!(shop.upstream.runs(), 0);
     let shop = Shop::open_with("memory:", |guard| {
         guard.missing_key = MissingKey::Derive;
-        guard.derive = Some(DeriveKey { anonymous: true, ..DeriveKey::default() });
+        guard.derive = DeriveKey { anonymous: true, ..DeriveKey::default() };
     })
     .await;
     let nobody = || shop.request(Method::POST, "/orders").json(&json!({"amount": 1}));
@@ -140,7 +140,7 @@ async fn parts_that_are_left_out_do_not_count() {
     for (of, path, amount) in of {
         let shop = Shop::open_with("memory:", |guard| {
             derives(guard);
-            guard.derive = Some(DeriveKey { of: of.clone(), ..DeriveKey::default() });
+            guard.derive = DeriveKey { of: of.clone(), ..DeriveKey::default() };
         })
         .await;
         Answer::of(order(&shop, "ann", "/orders", 1)).await.is_run(1);

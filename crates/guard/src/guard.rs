@@ -51,7 +51,7 @@ pub struct Guard {
     /// What becomes of a request that has no key.
     pub missing_key: MissingKey,
     /// How a key is derived where `missing_key` says so.
-    pub derive: Option<DeriveKey>,
+    pub derive: DeriveKey,
     /// Done once for each of these parts, `principal` and `path`, in place of a key. Empty where keys are used.
     pub once_per: Vec<KeyPart>,
     /// What a server error or a panic comes to.
@@ -111,7 +111,7 @@ impl Default for Guard {
             methods: vec!["POST".to_owned(), "PATCH".to_owned()],
             key: KeySource::standard(),
             missing_key: MissingKey::Refuse,
-            derive: None,
+            derive: DeriveKey::default(),
             once_per: Vec::new(),
             on_failure: OnFailure::Unknown.into(),
             on_crash: OnCrash::Unknown,
@@ -259,7 +259,8 @@ impl Guard {
     fn check_keys(&self) -> Result<(), InvalidSetting> {
         rule("key", !self.key.is_empty(), "must name one source or more")?;
         let derives = self.missing_key == MissingKey::Derive;
-        rule("derive", derives || self.derive.is_none(), "needs `missing_key = \"derive\"`")?;
+        let is_used = derives || self.derive == DeriveKey::default();
+        rule("derive", is_used, "needs `missing_key = \"derive\"`")?;
         if let Some(derive) = self.derive() {
             rule(
                 "derive",
@@ -280,9 +281,8 @@ impl Guard {
     }
 
     /// How a key is derived, where one is.
-    pub(crate) fn derive(&self) -> Option<DeriveKey> {
-        let derives = self.missing_key == MissingKey::Derive;
-        derives.then(|| self.derive.clone().unwrap_or_default())
+    pub(crate) fn derive(&self) -> Option<&DeriveKey> {
+        (self.missing_key == MissingKey::Derive).then_some(&self.derive)
     }
 
     /// Whether a key is made of whose request it is, so that a request of nobody has none.

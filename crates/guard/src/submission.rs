@@ -155,12 +155,12 @@ impl Intent {
             return Err(Problem::new(Code::PrincipalRequired, detail));
         }
         let derive = guard.derive();
-        let of = derive.as_ref().map_or(&guard.once_per, |derive| &derive.of);
+        let of = derive.map_or(&guard.once_per, |derive| &derive.of);
         let principal = if of.contains(&KeyPart::Principal) { principal } else { Principal::None };
         let has_path = of.contains(&KeyPart::Path);
         let path = if has_path { input.path.clone() } else { own_path.to_owned() };
         let (method, is_form) = (input.method.clone(), input.media_type.is_form());
-        let (kind, retention) = match &derive {
+        let (kind, retention) = match derive {
             Some(derive) => {
                 input.path.clone_from(&path);
                 input.keep(of);
