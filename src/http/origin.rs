@@ -469,6 +469,7 @@ impl Cors {
                     header::LOCATION,
                     header::RETRY_AFTER,
                     named("idempotency-key-expires"),
+                    named("idempotency-key-source"),
                     named("idempotent-replayed"),
                     named("idempotent-body"),
                     named("lock-token"),
