@@ -293,6 +293,13 @@ impl Guard {
         derived || self.once_per.contains(&KeyPart::Principal)
     }
 
+    /// Whether each request needs an `Idempotency-Key`, in its header or in a form.
+    pub fn asks_for_header(&self) -> bool {
+        self.missing_key == MissingKey::Refuse
+            && self.key == KeySource::standard()
+            && self.once_per.is_empty()
+    }
+
     /// How long a record is kept whose key is not derived.
     pub(crate) fn retention(&self) -> Duration {
         let standard = if self.once_per.is_empty() { DAY_MILLIS } else { YEAR_MILLIS };

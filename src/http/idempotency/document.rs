@@ -50,7 +50,7 @@ fn forwarded(guard: &Guard) -> Paths {
             .responses(ResponsesBuilder::new().response("default", answer).build())
             .build();
         problems::add(&mut one, &codes);
-        add_headers(&mut one);
+        add_headers(&mut one, guard.asks_for_header());
         name_operation(&mut one, operation_id(&method.to_ascii_lowercase(), &guard.path));
         paths.add_path_operation(guard.path.clone(), vec![kind], one);
     }
@@ -73,8 +73,10 @@ pub(in crate::http) fn name_operation(operation: &mut Operation, id: String) {
     operation.tags = Some(vec!["guarded".to_owned()]);
 }
 
-/// Adds the headers that every guarded request may have.
-pub(in crate::http) fn add_headers(operation: &mut Operation) {
-    parameters::add(operation, "Idempotency-Key", "IdempotencyKey");
+/// Adds the headers that a guarded request may have, the key among them where no request does without it.
+pub(in crate::http) fn add_headers(operation: &mut Operation, needs_key: bool) {
+    if needs_key {
+        parameters::add(operation, "Idempotency-Key", "IdempotencyKey");
+    }
     parameters::add(operation, "Prefer", "Prefer");
 }

@@ -171,7 +171,7 @@ fn router(orders: OrderBook, layer: IdempotencyLayer) -> Router {
 /// The operations at `path` and below it.
 fn operations(path: &str) -> Paths {
     let mut one = __path_create::operation();
-    add_headers(&mut one);
+    add_headers(&mut one, true);
     let is_of_payments = path == PAYMENTS;
     let list =
         if is_of_payments { __path_list_payments::operation() } else { __path_list::operation() };
