@@ -17,6 +17,7 @@ use crate::audit::AuditLog;
 use crate::config::Config;
 use crate::ends::EndReporter;
 use crate::error::Error;
+use crate::guard_comparison::GuardComparison;
 use crate::http::{
     self, Api, Backups, BodyLimits, BoundListener, Extras, HandedSockets, Listener, OriginPolicy,
     Parts, RecordCounter, RequestLayer, RequestRules, Server, Streams, TlsFiles,
@@ -45,6 +46,7 @@ pub struct App {
     authenticator: Option<Arc<Authenticator>>,
     tls: Option<Arc<TlsFiles>>,
     metrics: Arc<Metrics>,
+    guards: Arc<GuardComparison>,
     /// Reports ends of grants for as long as this lives.
     _ends: AbortOnDropHandle<()>,
     closing: CancellationToken,
@@ -104,16 +106,16 @@ impl App {
         metrics: Arc<Metrics>,
     ) -> Result<Self, Error> {
         let (past_grants, audit) = (Arc::new(PastGrants::new()), audit_log(&config, &metrics)?);
-        let (counted, grants) = (Arc::clone(&metrics), Arc::clone(&past_grants));
-        let store: Arc<dyn Store> = Arc::new(InstrumentedStore::new(store, counted, grants));
+        let store: Arc<dyn Store> = Arc::new(InstrumentedStore::new(store, &metrics, &past_grants));
         let (locks, records) = services(&config, &store)?;
         warn_of_shared_origins(&config);
         let (authenticator, closing) = (authenticator(&config)?, CancellationToken::new());
-        let heartbeat = Duration::from_millis(config.stream.heartbeat_ms);
+        let guards = Arc::new(GuardComparison::new(&config.guard)?);
         let api = Api {
             locks: Arc::clone(&locks),
             records: records.clone(),
             record_counter: RecordCounter::default(),
+            guards: Arc::clone(&guards),
             metrics: Arc::clone(&metrics),
             past_grants: Arc::clone(&past_grants),
             store_kind: store.profile().kind,
@@ -124,22 +126,22 @@ impl App {
             backups: config.serves_backups().then(|| Backups::new(config.backup_timeout_ms)),
             max_wait: Duration::from_millis(config.wait.max_wait_ms),
             max_hold: Duration::from_millis(config.stream.max_hold_ms),
-            streams: Streams::new(config.streams_max(), heartbeat, Arc::clone(&metrics)),
+            streams: streams(&config, &metrics),
             closing: closing.clone(),
         };
         let requests = request_layer(&config, &metrics, &authenticator, &audit);
         let extras = Extras { guards: &config.guard, sandbox: config.serves_sandbox() };
         let router = http::router(api, extras, &config.cors, &requests)?;
-        let ends = EndReporter::start(&*store, &metrics, past_grants, audit, &authenticator);
         Ok(Self {
+            _ends: EndReporter::start(&*store, &metrics, past_grants, audit, &authenticator),
             tls: tls_files(&config)?.map(Arc::new),
             config,
             router,
             locks,
             records,
             authenticator,
-            _ends: ends,
             metrics,
+            guards,
             closing,
             opening: None,
         })
@@ -212,7 +214,8 @@ impl App {
             self.closing.cancel();
             self.drain(&unconnected, &killed).await;
         };
-        let (served, ()) = tokio::join!(connections, closing);
+        let guards = self.guards.follow(locks, &self.metrics, &self.closing);
+        let (served, (), ()) = tokio::join!(connections, closing, guards);
         for following in [of_access, of_tls, Some(of_metrics)].into_iter().flatten() {
             following.abort();
         }
@@ -352,6 +355,11 @@ fn check_guards(config: &Config, store: &str, has_records: bool) -> Result<(), E
         }
         _ => Ok(()),
     }
+}
+
+fn streams(config: &Config, metrics: &Arc<Metrics>) -> Streams {
+    let heartbeat = Duration::from_millis(config.stream.heartbeat_ms);
+    Streams::new(config.streams_max(), heartbeat, Arc::clone(metrics))
 }
 
 fn body_limits(config: &Config) -> BodyLimits {

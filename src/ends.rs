@@ -59,6 +59,7 @@ impl EndReporter {
     async fn follow(mut self) {
         while let Some(hint) = self.hints.next().await {
             match hint {
+                Hint::Ended(name, _) if name.is_reserved() => {}
                 Hint::Ended(name, end) => self.report(&name, end),
                 Hint::Missed => tracing::warn!("more leases ended at once than could be counted"),
                 Hint::Wakeup | Hint::Changed(_) => {}

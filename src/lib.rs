@@ -53,6 +53,7 @@ pub mod config;
 mod ends;
 pub mod error;
 mod followed_files;
+mod guard_comparison;
 pub mod healthcheck;
 pub mod http;
 mod instrumented;

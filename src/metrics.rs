@@ -56,6 +56,8 @@ pub struct Metrics {
     pub(crate) mismatches: Counter,
     /// Requests whose key has an unknown outcome.
     pub(crate) unknowns: Counter,
+    /// Guards that another instance has with other settings.
+    pub(crate) differing_guards: Gauge,
     pub(crate) audit: AuditCounters,
     pub(crate) recent: Recent,
     /// Requests that are being answered.
@@ -121,6 +123,11 @@ impl Metrics {
                 &mut all,
                 "idempotency_unknowns",
                 "Requests that read an unknown outcome",
+            ),
+            differing_guards: counted(
+                &mut all,
+                "guards_differing",
+                "Guards that another instance on the store has with other settings",
             ),
             audit: AuditCounters {
                 lines: counted(&mut all, "audit_lines", "Lines of the audit log"),

@@ -17,6 +17,7 @@ use super::problem::{Code, Problem, overloaded};
 use super::record_counts::RecordCounter;
 use crate::access::{Authenticator, QuotaPermit};
 use crate::audit::AuditLog;
+use crate::guard_comparison::GuardComparison;
 use crate::metrics::{GaugeGuard, Metrics, StreamKind};
 use crate::past_grants::PastGrants;
 use keylatch_axum::BodyLimits;
@@ -32,6 +33,8 @@ pub struct Api {
     pub records: Option<Arc<IdempotencyService>>,
     /// How many records there are, for consoles and scrapes.
     pub record_counter: RecordCounter,
+    /// Which guards other instances have otherwise.
+    pub(crate) guards: Arc<GuardComparison>,
     /// The counters behind `/metrics`.
     pub metrics: Arc<Metrics>,
     /// How the latest grants of locks ended, for the consoles.

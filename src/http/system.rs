@@ -39,11 +39,15 @@ pub(super) const PROMISE: [&str; 4] = [
     responses((status = 200, description = "What this service is", body = ServiceInfo)))]
 pub(super) async fn get_info(State(api): State<Arc<Api>>, _: Caller) -> Json<ServiceInfo> {
     let health = api.locks.health().await.ok();
+    let named = |names: &Vec<&'static str>| names.iter().map(|&name| name.into()).collect();
+    let differing = api.guards.differing().clone();
+    let differing_guards = differing.iter().map(|(path, it)| (path.clone(), named(it))).collect();
     Json(ServiceInfo {
         name: "keylatch".into(),
         version: env!("CARGO_PKG_VERSION").into(),
         store: store_info(&api, health),
         promise: PROMISE.map(Into::into).to_vec(),
+        differing_guards,
     })
 }
 

@@ -28,6 +28,7 @@ mod gateway_methods;
 mod gateway_paths;
 mod gateway_upgrades;
 mod gone_clients;
+mod guard_settings;
 mod hold;
 mod hold_endings;
 mod hosts;

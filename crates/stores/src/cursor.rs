@@ -22,7 +22,7 @@ pub(crate) fn encode_lock_cursor(name: &LockName) -> Option<Cursor> {
 pub(crate) fn decode_lock_cursor(cursor: Option<&Cursor>) -> Option<Option<LockName>> {
     let Some(cursor) = cursor else { return Some(None) };
     let bytes = URL_SAFE_NO_PAD.decode(cursor.as_str()).ok()?;
-    LockName::parse(std::str::from_utf8(&bytes).ok()?).ok().map(Some)
+    LockName::stored(std::str::from_utf8(&bytes).ok()?).ok().map(Some)
 }
 
 /// The position after this record.

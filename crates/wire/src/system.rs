@@ -20,6 +20,10 @@ pub struct ServiceInfo {
     pub store: StoreInfo,
     /// What holds for every store.
     pub promise: Vec<Cow<'static, str>>,
+    /// The guards that another instance on the same store has with other settings, by path, and which settings those are;
+    /// as a rule none.
+    #[cfg_attr(feature = "openapi", schema(example = json!({"/v1/payments": ["principal_header"]})))]
+    pub differing_guards: BTreeMap<String, Vec<Cow<'static, str>>>,
 }
 
 /// The store and how much its grants are worth.

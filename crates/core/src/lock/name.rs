@@ -36,6 +36,26 @@ impl LockName {
         }
     }
 
+    /// What the names of keylatch's own locks begin with. It is a control character, so no client has such a name.
+    pub const RESERVED: char = '\u{7f}';
+
+    /// Checks a name that a store has, be it a client's or [reserved](Self::RESERVED).
+    ///
+    /// # Errors
+    ///
+    /// Says which rule `name` breaks.
+    pub fn stored(name: &str) -> Result<Self, InvalidName> {
+        match name.strip_prefix(Self::RESERVED) {
+            Some(rest) => Self::parse(rest).map(|_| Self(name.into())),
+            None => Self::parse(name),
+        }
+    }
+
+    /// Whether it is a lock of keylatch's own, which no list and no metric shows.
+    pub fn is_reserved(&self) -> bool {
+        self.0.starts_with(Self::RESERVED)
+    }
+
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0

@@ -396,9 +396,13 @@ impl LockService {
         with_deadline(self.deadline, self.store.recall(name)).await
     }
 
-    /// A page of held locks; `None` when the cursor is not one that the store gave.
+    /// A page of held locks, without keylatch's own; `None` when the cursor is not one that the store gave.
     pub async fn list(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError> {
-        with_deadline(self.deadline, self.store.list_locks(query)).await
+        let mut page = with_deadline(self.deadline, self.store.list_locks(query)).await?;
+        if let Some(page) = &mut page {
+            page.entries.retain(|lock| !lock.first.name.is_reserved());
+        }
+        Ok(page)
     }
 
     /// The room for all requests that wait, for those that wait for something else to share it.

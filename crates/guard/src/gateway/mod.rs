@@ -12,6 +12,7 @@ mod principal;
 mod proxy;
 mod tunnel;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -118,6 +119,22 @@ impl Guard {
             .with_answer_timeout(Duration::from_millis(self.timeout_ms))
             .with_principal_of(principal);
         Ok(layer.with_resolve_url(server.resolve_url).with_shares(&self.path, server.address))
+    }
+
+    /// What decides which requests are the same, and so has to be the same at all instances on one store: each setting
+    /// by name, every spelling of it as one.
+    pub fn shared_settings(&self) -> [(&'static str, Vec<String>); 6] {
+        let set = |list: &[String], of: fn(&str) -> String| {
+            list.iter().map(|one| of(one)).collect::<BTreeSet<_>>().into_iter().collect()
+        };
+        [
+            ("methods", set(&self.methods, str::to_owned)),
+            ("access", vec![format!("{:?}", self.access)]),
+            ("principal_header", vec![self.principal_header.to_ascii_lowercase()]),
+            ("require_principal", vec![self.require_principal.to_string()]),
+            ("ignore_fields", set(&self.ignore_fields, str::to_owned)),
+            ("fingerprint_headers", set(&self.fingerprint_headers, str::to_ascii_lowercase)),
+        ]
     }
 
     /// Whether the service behind is called over TLS.

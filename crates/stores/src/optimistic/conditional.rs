@@ -155,7 +155,7 @@ impl Key {
         let (kind, rest) = bytes.split_at_checked(1)?;
         match kind {
             Self::LOCKS => {
-                let name = LockName::parse(std::str::from_utf8(rest).ok()?);
+                let name = LockName::stored(std::str::from_utf8(rest).ok()?);
                 name.ok().map(Self::Lock)
             }
             Self::RECORDS => rest.try_into().ok().map(RecordKey::from_bytes).map(Self::Record),

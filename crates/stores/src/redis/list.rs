@@ -39,7 +39,7 @@ pub(super) async fn page(
         return Err(StoreError::Unreachable("no master is known yet".into()));
     }
     let cursor = query.cursor.as_ref().map(Cursor::as_str);
-    let parse = |name: &str| LockName::parse(name).ok();
+    let parse = |name: &str| LockName::stored(name).ok();
     let Some(mut position) = ScanPosition::of(cursor, &masters, parse) else {
         return Ok(None);
     };

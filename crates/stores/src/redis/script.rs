@@ -128,7 +128,7 @@ impl Keys {
     pub(super) fn lock_name(&self, key: &[u8]) -> Option<LockName> {
         let rest = std::str::from_utf8(key).ok()?.strip_prefix(&self.prefix)?;
         let (bucket, name) = rest.strip_prefix(":{")?.split_once("}:lock:")?;
-        let name = LockName::parse(name).ok()?;
+        let name = LockName::stored(name).ok()?;
         (bucket == format!("{:02x}", name.bucket())).then_some(name)
     }
 }
