@@ -11,7 +11,7 @@ use hyper::{Request, Response, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use keylatch::config::Config;
 use keylatch::http::Guard;
-use keylatch_testkit::raw_http2::{RawHttp2, kind};
+use keylatch_testkit::raw_http2::{END_HEADERS, END_STREAM, RawHttp2, frame, head, kind};
 use keylatch_testkit::{Authority, Service, Upstream, config, connect_tls, eventually, soon};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
@@ -168,6 +168,24 @@ async fn waiters_whose_connection_ends_leave_queue() {
         drop(waiters);
         other.has_waiting(0).await;
     }
+}
+
+#[tokio::test]
+async fn create_whose_stream_is_reset_in_the_same_flight_holds_nothing() {
+    let place = SecureService::start(|_| {}).await;
+    let mut wire = place.raw(&[]).await;
+    for stream in (1..20).step_by(2) {
+        let head = head("POST", &format!("/v1/locks/{stream}"), &[]);
+        let mut flight = frame(kind::HEADERS, END_HEADERS, stream, &head);
+        flight.extend(frame(kind::DATA, END_STREAM, stream, b"{}"));
+        flight.extend(frame(kind::RST_STREAM, 0, stream, &8_u32.to_be_bytes()));
+        wire.write(&flight).await;
+    }
+    wire.get(21, "/livez").await;
+    wire.frame(|frame| frame.kind == kind::HEADERS && frame.stream == 21).await;
+    let mut other = connect_tls(place.service.address, &place.authority.client(&[], None)).await;
+    let held = other.get("/v1/locks").await.json["locks"].as_array().expect("a page").len();
+    assert_eq!(held, 0);
 }
 
 #[tokio::test]

@@ -61,10 +61,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RawHttp2<S> {
 
     /// Sends a frame; `false` where the service has closed the connection.
     pub async fn try_send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> bool {
-        let length = u32::try_from(payload.len()).expect("a length").to_be_bytes();
-        let mut frame = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
-        frame.extend(payload);
-        self.try_write(&frame).await
+        self.try_write(&frame(kind, flags, stream, payload)).await
     }
 
     /// Sends a request without a body.
@@ -145,6 +142,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RawHttp2<S> {
         self.reader.read_exact(&mut payload).await.ok()?;
         Some(RawFrame { kind, flags, stream: u32::from_be_bytes(stream), payload })
     }
+}
+
+/// The bytes of a frame.
+pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).expect("a length").to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
 /// The head of a request for `localhost`, in HPACK without its table and without Huffman's code.

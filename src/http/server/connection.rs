@@ -5,13 +5,15 @@
 //! protocol has the same four. Invariant: a client that is gone frees what its request holds, whatever bytes
 //! of it are unread. Tested in `tests/api/gone_clients.rs` and `gateway_upgrades.rs`.
 
+use std::future::poll_fn;
 use std::ops::ControlFlow;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody as _};
-use axum::http::{Request, StatusCode};
+use axum::http::{Method, Request, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::future::{BoxFuture, FutureExt as _, TryFutureExt as _};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
@@ -327,10 +329,14 @@ fn answer_stream(
 ) -> impl Future<Output = Result<Response<Body>, ClientGone>> + Send + use<> {
     let mut request = http2::as_http1(request);
     client.introduce(&mut request);
+    let may_grant = may_grant(&request);
     let is_too_long = request.headers().len() > max_headers;
     let answering = routes.current().call(request.map(Body::new));
     async move {
         let active = active?;
+        if may_grant {
+            look_at_stream().await;
+        }
         let response = if is_too_long {
             StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE.into_response()
         } else {
@@ -339,6 +345,24 @@ fn answer_stream(
         };
         Ok(http2::track(response, progress, active))
     }
+}
+
+/// Whether a request may take a lock, which a store in memory grants before a task can hear that the client is gone.
+fn may_grant<B>(request: &Request<B>) -> bool {
+    *request.method() == Method::POST && request.uri().path().starts_with("/v1/locks")
+}
+
+/// Lets hyper look once whether the stream was reset, which it does when an answer is not ready.
+async fn look_at_stream() {
+    let mut has_looked = false;
+    let look = |cx: &mut Context<'_>| {
+        if std::mem::replace(&mut has_looked, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    };
+    poll_fn(look).await;
 }
 
 /// Something that happens to a connection from outside.
