@@ -27,6 +27,8 @@ use tokio_util::sync::CancellationToken;
 struct Unix {
     listener: UnixListener,
     gone: CancellationToken,
+    /// Whether the client's end is there, which nobody has heard of yet.
+    ended: CancellationToken,
 }
 
 impl Listener for Unix {
@@ -35,7 +37,9 @@ impl Listener for Unix {
     async fn accept(&self, _: Duration) -> io::Result<AcceptedConnection<UnixStream>> {
         let (io, _) = self.listener.accept().await?;
         let closed = self.gone.clone().cancelled_owned().boxed();
-        Ok(AcceptedConnection { io, peer: None, closed })
+        let ended = self.ended.clone();
+        let has_ended = Box::new(move || ended.is_cancelled());
+        Ok(AcceptedConnection { io, peer: None, closed, has_ended })
     }
 
     fn is_local(&self) -> io::Result<bool> {
@@ -47,6 +51,7 @@ impl Listener for Unix {
 struct Service {
     directory: TempDir,
     gone: CancellationToken,
+    ended: CancellationToken,
     closing: CancellationToken,
     served: JoinHandle<()>,
 }
@@ -59,11 +64,11 @@ impl Service {
         change(&mut config);
         let app = App::new(config).await.expect("an app");
         let listener = UnixListener::bind(socket(directory.path())).expect("a socket");
-        let (gone, closing) = (CancellationToken::new(), CancellationToken::new());
-        let unix = Unix { listener, gone: gone.clone() };
+        let [gone, ended, closing] = [(); 3].map(|()| CancellationToken::new());
+        let unix = Unix { listener, gone: gone.clone(), ended: ended.clone() };
         let closed = closing.clone().cancelled_owned();
         let served = tokio::spawn(async move { app.serve(unix, closed).await.expect("it ends") });
-        Self { directory, gone, closing, served }
+        Self { directory, gone, ended, closing, served }
     }
 
     async fn connect(&self) -> UnixStream {
@@ -124,6 +129,22 @@ async fn silent_client_is_closed_over_unix_socket() {
     let service = Service::start(|config| config.server.first_byte_timeout_ms = 100).await;
     let mut silent = service.connect().await;
     assert_eq!(silent.read(&mut [0]).await.expect("an end"), 0);
+}
+
+#[tokio::test]
+async fn client_that_is_gone_before_its_create_begins_holds_nothing() {
+    let service = Service::start(|_| {}).await;
+    let (mut gone, mut other) = (service.client().await, service.client().await);
+    let held = json!({"ttl_ms": 60_000});
+    service.ended.cancel();
+    for path in ["/v1/locks/a", "/v1/locks/a/hold"] {
+        let request = Request::post(path).header("Host", "a").body(Full::from(held.to_string()));
+        let answer = gone.send_request(request.expect("a request")).await;
+        assert!(answer.is_err(), "{path}: {answer:?}");
+        gone = service.client().await;
+    }
+    let look = send_request(&mut other, Method::GET, "/v1/locks/a", &Value::Null).await;
+    assert_eq!(look.0, 404, "{look:?}");
 }
 
 #[tokio::test]

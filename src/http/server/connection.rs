@@ -36,6 +36,7 @@ use super::phases::{
 };
 use super::routes::Routes;
 use super::settings::Settings;
+use super::socket_io::EndProbe;
 use super::tls::{HTTP2, TlsFiles};
 use crate::access::CertificateNames;
 use crate::http::origin::Arrival;
@@ -92,14 +93,15 @@ impl Connections {
         _place: OwnedSemaphorePermit,
     ) {
         let _open = GaugeGuard::new(&self.metrics.connections);
-        let AcceptedConnection { io, peer, closed } = accepted;
+        let AcceptedConnection { io, peer, closed, has_ended } = accepted;
         let phases = Arc::new(ConnectionPhases::new());
         let Entrance { is_local, tls, serves } = &self.entrance;
         let (is_local, serves) = (*is_local, *serves);
         let arrival =
             Arrival { is_local, is_tls: tls.is_some(), is_surplus, serves, peer, identity: None };
         let mut events = self.events(closed);
-        let mut serving = ConnectionTask { all: &self, phases, events: &mut events };
+        let mut serving =
+            ConnectionTask { all: &self, phases, events: &mut events, has_ended: &has_ended };
         match tls {
             None => serving.http1(io, arrival.into(), &routes).await,
             // In a box, so that a connection without TLS does not keep the room that one with TLS takes.
@@ -136,6 +138,7 @@ struct ConnectionTask<'a> {
     all: &'a Connections,
     phases: Arc<ConnectionPhases>,
     events: &'a mut Events,
+    has_ended: &'a EndProbe,
 }
 
 impl ConnectionTask<'_> {
@@ -183,9 +186,10 @@ impl ConnectionTask<'_> {
     ) {
         let phases = Arc::clone(&self.phases);
         let io = TrackedIo::new(TokioIo::new(io), Arc::clone(&phases));
-        let tunnel = OnceLock::new();
+        let (tunnel, has_ended) = (OnceLock::new(), self.has_ended);
         let service = service_fn(|request| {
-            let answering = answer(routes, &phases, &client, request);
+            let is_gone = may_grant(&request) && has_ended();
+            let answering = answer(routes, &phases, &client, is_gone, request);
             answering.map_ok(|response| {
                 if let Some(to) = response.extensions().get::<Tunnel>() {
                     // It is the last response, so no other tunnel is there yet.
@@ -301,10 +305,11 @@ fn answer(
     routes: &Routes,
     phases: &Arc<ConnectionPhases>,
     client: &Client,
+    is_gone: bool,
     mut request: Request<Incoming>,
 ) -> impl Future<Output = Result<Response<Body>, ClientGone>> + Send + use<> {
     client.introduce(&mut request);
-    let begun = phases.busy();
+    let begun = if is_gone { Err(ClientGone) } else { phases.busy() };
     // No handler runs before this is polled.
     let answering = routes.current().call(request.map(Body::new));
     let phases = Arc::clone(phases);

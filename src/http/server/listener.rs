@@ -59,6 +59,9 @@ pub struct AcceptedConnection<I> {
     /// Resolves when the client has ended its side, although bytes before that end may be unread. It
     /// never does where the transport cannot tell; then reading finds the end.
     pub closed: BoxFuture<'static, ()>,
+    /// Whether the client has ended its side and nothing before that is unread, asked now: a store in memory grants a lock
+    /// before a task hears of it.
+    pub has_ended: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
 impl<I> fmt::Debug for AcceptedConnection<I> {
@@ -116,8 +119,8 @@ impl Listener for TcpListener {
     async fn accept(&self, write_timeout: Duration) -> io::Result<AcceptedConnection<Self::Io>> {
         let (stream, peer) = Self::accept(self).await?;
         prepare(&stream, write_timeout);
-        let (io, closed) = socket_io::split(stream);
-        Ok(AcceptedConnection { io, peer: Some(peer.ip().to_canonical()), closed })
+        let (io, closed, has_ended) = socket_io::split(stream);
+        Ok(AcceptedConnection { io, peer: Some(peer.ip().to_canonical()), closed, has_ended })
     }
 
     fn is_local(&self) -> io::Result<bool> {

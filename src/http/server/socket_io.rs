@@ -9,6 +9,7 @@
 
 use std::fmt;
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::pin::Pin;
@@ -101,12 +102,19 @@ fn join_buffers<'a>(buffers: &[IoSlice<'_>], joined: &'a mut [u8]) -> Option<&'a
 /// The bytes of a socket.
 pub type SocketIo<S> = Join<<S as StreamSocket>::Reader, WriteHalf<S>>;
 
-/// The bytes of a socket, and what resolves when the client has ended its side.
-pub(super) fn split<S: StreamSocket>(stream: S) -> (SocketIo<S>, BoxFuture<'static, ()>) {
+/// Asks the system whether the client has ended its side, and nothing before that is unread.
+pub(super) type EndProbe = Box<dyn Fn() -> bool + Send + Sync>;
+
+/// The bytes of a socket, what resolves when the client has ended its side, and what asks for that now.
+pub(super) fn split<S: StreamSocket>(stream: S) -> (SocketIo<S>, BoxFuture<'static, ()>, EndProbe) {
     let (reader, writer) = stream.halves();
     let writer = WriteHalf(Arc::new(writer));
-    let closed = writer.clone().read_closed().boxed();
-    (join(reader, writer), closed)
+    let (closed, probed) = (writer.clone().read_closed().boxed(), writer.clone());
+    let has_ended = move || {
+        let found = SockRef::from(probed.socket()).peek(&mut [MaybeUninit::uninit()]);
+        matches!(found, Ok(0))
+    };
+    (join(reader, writer), closed, Box::new(has_ended))
 }
 
 /// The half of a socket that is written, which can be shared.
@@ -168,6 +176,30 @@ impl<S: StreamSocket> AsyncWrite for WriteHalf<S> {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 written => return Poll::Ready(written),
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::net;
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// On one thread, so the runtime has no turn in between in which it could hear of it.
+    #[tokio::test]
+    async fn end_is_seen_when_it_is_asked_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        for bytes in [&b""[..], b"x"] {
+            let mut client = net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (_io, _closed, has_ended) = split(listener.accept().await.unwrap().0);
+            assert!(!has_ended(), "the client is there");
+            client.write_all(bytes).unwrap();
+            drop(client);
+            assert_eq!(has_ended(), bytes.is_empty(), "after {bytes:?}");
         }
     }
 }

@@ -134,10 +134,10 @@ impl Listener for UnixSocket {
 
     async fn accept(&self, _: Duration) -> io::Result<AcceptedConnection<Self::Io>> {
         let (stream, _) = self.listener.accept().await?;
-        let (io, closed) = socket_io::split(stream);
+        let (io, closed, has_ended) = socket_io::split(stream);
         // A program of this machine, as one that comes over loopback.
         let peer = Some(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        Ok(AcceptedConnection { io, peer, closed })
+        Ok(AcceptedConnection { io, peer, closed, has_ended })
     }
 
     fn is_local(&self) -> io::Result<bool> {
