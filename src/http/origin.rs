@@ -1,8 +1,5 @@
 //! Which requests are refused before a handler sees them, since a web page can make a browser send them;
-//! and which pages may use the service ([`Cors`]).
-//!
-//! A browser carries requests of every page that it shows to every address that its machine reaches, so
-//! listening on loopback keeps no page out. Four rules hold:
+//! and which pages may use the service ([`Cors`]). Listening on loopback keeps no page out. Four rules hold:
 //!
 //! - **The host** of a request is one that the service goes by. A page whose name an attacker lets lead
 //!   to 127.0.0.1 (DNS rebinding) shares that name's origin with the service, and could read its answers.
@@ -13,9 +10,8 @@
 //! - **The media type** of a body from a page is one that the route reads, so that no form and no
 //!   `text/plain` passes for JSON: a page sends those to a foreign service without asking it first.
 //!
-//! The check is a step of the one middleware and costs no layer. It reads the head alone: no body, no
-//! store, no clock. Tested over HTTP in `tests/api/hosts.rs`, `foreign_pages.rs`,
-//! `shared_origins.rs` and `cors.rs`.
+//! The check is a step of the one middleware and costs no layer. It reads the head alone. Tested over HTTP in
+//! `tests/api/hosts.rs`, `foreign_pages.rs`, `shared_origins.rs` and `cors.rs`.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
