@@ -23,8 +23,8 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// How many bytes it has beside its name, about.
-    const BYTES: usize = 8;
+    /// How many bytes it has in a row beside its name, at most.
+    const BYTES: usize = 13;
     /// How many it has at most.
     pub(super) const BYTES_MAX: usize = Self::BYTES + EntryName::MAX_BYTES;
 }
@@ -65,7 +65,7 @@ impl Entries {
         }
     }
 
-    /// How many bytes they have, about.
+    /// How many bytes they have in a row, at most.
     pub(super) fn bytes(&self) -> usize {
         let name = |entry: &Entry| entry.name.as_ref().map_or(0, |name| name.as_str().len());
         self.iter().map(|entry| Entry::BYTES + name(entry)).sum()

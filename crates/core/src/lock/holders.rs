@@ -77,13 +77,13 @@ pub(super) struct Summary {
     pub(super) fencing_token: Option<FencingToken>,
     /// The fencing token of those that share the lock without a number.
     pub(super) era: Option<FencingToken>,
-    /// How many bytes their labels and the names of their entries have.
-    pub(super) label_bytes: usize,
+    /// How many bytes they have in a row, at most.
+    pub(super) bytes: usize,
 }
 
 impl Summary {
     const NONE: Self =
-        Self { first_end: None, most: usize::MAX, fencing_token: None, era: None, label_bytes: 0 };
+        Self { first_end: None, most: usize::MAX, fencing_token: None, era: None, bytes: 0 };
 
     fn of<'a>(holders: impl Iterator<Item = &'a HolderState>) -> Self {
         holders.fold(Self::NONE, Self::with)
@@ -98,7 +98,7 @@ impl Summary {
             most: self.most.min(holder.limit.holders()),
             fencing_token: self.fencing_token.max(Some(holder.fencing_token)),
             era: self.era.or(is_of_era.then_some(holder.fencing_token)),
-            label_bytes: self.label_bytes + holder.label_bytes(),
+            bytes: self.bytes + holder.bytes(),
         }
     }
 }
@@ -265,8 +265,12 @@ impl HolderState {
         }
     }
 
-    fn label_bytes(&self) -> usize {
-        self.owner.as_ref().map_or(0, |owner| owner.as_str().len()) + self.entries.bytes()
+    /// How many bytes it has in a row, at most: 72 beside its texts and entries.
+    pub(super) fn bytes(&self) -> usize {
+        let label = |owner: &Option<Owner>| owner.as_ref().map_or(0, |it| 2 + it.as_str().len());
+        let broken = |why: &Arc<Break>| 10 + why.reason.as_str().len() + label(&why.by);
+        let broken = self.broken.as_ref().map_or(0, broken);
+        72 + label(&self.owner) + self.entries.bytes() + broken
     }
 
     pub(super) fn expires(&self) -> Duration {

@@ -23,8 +23,9 @@ pub enum Limit {
 impl Limit {
     /// How many hold a lock together at most, whatever their limits.
     pub const HOLDERS_MAX: usize = 1000;
-    /// How many bytes their labels and the names of their entries have at most: a step writes all of them.
-    pub const LABEL_BYTES_MAX: usize = 64 * 1024;
+    /// How many bytes they have in the lock's row at most, because a step writes all of them: as many as have no more
+    /// than a short label each.
+    pub const ROW_BYTES_MAX: usize = 96 * 1024;
 
     /// How many may hold the lock together.
     pub fn holders(self) -> usize {

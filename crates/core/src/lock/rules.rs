@@ -301,11 +301,10 @@ impl LockState {
         if self.has_room_behind(ahead, command.limit) {
             let sole_attempt = self.queue.sole_attempt(&command.token, command.attempt);
             self.queue.leave(&command.token, None);
-            let label = command.owner.as_ref().map_or(0, |owner| owner.as_str().len());
-            if self.holders.len() >= Limit::HOLDERS_MAX || !self.has_room_for_entry(label) {
+            let holder = self.grant(command, sole_attempt, moment);
+            if self.holders.len() >= Limit::HOLDERS_MAX || !self.has_room_for(holder.bytes()) {
                 return AcquireReply::Full;
             }
-            let holder = self.grant(command, sole_attempt, moment);
             let lease = holder.lease(moment.now);
             self.holders.insert(holder);
             return AcquireReply::Granted(lease);
@@ -316,14 +315,14 @@ impl LockState {
         AcquireReply::Busy(self.contention(name, moment.now, ahead))
     }
 
-    /// Whether the lock has room for one more entry, and for so many bytes of a label.
-    fn has_room_for_entry(&self, label: usize) -> bool {
-        self.holders.summary().label_bytes + label + Entry::BYTES_MAX <= Limit::LABEL_BYTES_MAX
+    /// Whether the row has room for so many bytes more of a holder.
+    fn has_room_for(&self, bytes: usize) -> bool {
+        self.holders.summary().bytes + bytes <= Limit::ROW_BYTES_MAX
     }
 
     /// Enters a lock that the token holds already.
     fn enter(&mut self, command: &AcquireCommand, now: Duration) -> AcquireReply {
-        let has_room = self.has_room_for_entry(0);
+        let has_room = self.has_room_for(Entry::BYTES_MAX);
         let lease = self.holders.change(&command.token, |holder| {
             let is_in = holder.entries.enter(command.entry.as_ref(), command.attempt, has_room);
             is_in.then(|| holder.lease(now))
@@ -340,7 +339,7 @@ impl LockState {
         moment: &Moment,
     ) -> AcquireReply {
         let is_alone = self.holders.len() == 1 && self.queue.is_empty();
-        let (era, has_room) = (self.era(), self.has_room_for_entry(0));
+        let (era, has_room) = (self.era(), self.has_room_for(Entry::BYTES_MAX));
         let next = moment.last_fencing_token.next(moment.least_micros);
         let Some(holder) = self.holders.find(&command.token) else { return AcquireReply::Full };
         let is_widened = holder.limit.is_widened_by(command.limit);

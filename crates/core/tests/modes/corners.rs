@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use keylatch_core::lock::{
     AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, Change, EntryName,
-    FencingToken, Lease, Limit, LockCommand, LockName, LockReply, LockState, Moment, Reason,
-    ReleaseReply, Slots, TokenHash, Ttl,
+    FencingToken, Lease, Limit, LockCommand, LockName, LockReply, LockState, Moment, Owner, Reason,
+    ReleaseReply, RenewReply, Slots, TokenHash, Ttl,
 };
 
 /// One lock, and a clock that a test moves.
@@ -104,6 +104,41 @@ impl Lock {
     fn is_refused(&mut self, number: u8, limit: Limit) {
         let reply = self.acquire(acquire_command(number, limit));
         assert!(matches!(reply, AcquireReply::Busy(_)), "{number} is not refused: {reply:?}");
+    }
+}
+
+/// Each step on the lock writes all of its row.
+#[test]
+fn row_of_a_lock_with_many_holders_has_a_bound() {
+    for (label, names, fewest) in [(0, 1, 1000), (256, 1, 200), (0, 4, 500), (20, 64, 20)] {
+        let mut lock = Lock { last: FencingToken::new(1 << 51), ..Lock::free() };
+        lock.now = Duration::new(1_800_000_000, 999_999_999);
+        let mut holders = 0_u16;
+        'full: loop {
+            let mut bytes = [7; 32];
+            bytes[..2].copy_from_slice(&holders.to_be_bytes());
+            let ttl = Ttl::from_millis(Ttl::MAX_MILLIS - 1).expect("a TTL");
+            let attempt = Attempt::new(u64::MAX);
+            let command = AcquireCommand::new(TokenHash::from_bytes(bytes), ttl, attempt);
+            let owner = Owner::parse(&"o".repeat(label)).expect("a label");
+            for name in 0..names {
+                let (owner, entry) = (owner.clone(), entry(&format!("step {name}")));
+                let command =
+                    AcquireCommand { limit: counted(1000), owner, entry, ..command.clone() };
+                let reply = lock.acquire(command);
+                if matches!(reply, AcquireReply::Full | AcquireReply::Busy(_)) {
+                    break 'full;
+                }
+            }
+            holders += 1;
+        }
+        let row = lock.state.encode().expect("a row").len();
+        assert!(row <= Limit::ROW_BYTES_MAX, "{row} bytes of {holders} holders");
+        assert!(holders >= fewest, "{holders} holders, label {label}, entries {names}");
+        // What does not grow goes on.
+        let renewal =
+            LockCommand::Renew { token: lock.state.holders().next().unwrap().token, ttl: Ttl::MAX };
+        assert!(matches!(lock.run(&renewal), LockReply::Renew(RenewReply::Renewed(_))));
     }
 }
 
