@@ -46,5 +46,5 @@ fn token() -> TokenHash {
 fn moment() -> Moment {
     let (now, unix_micros) = (Duration::from_secs(1_000), 1_800_000_000_000_000);
     let last_fencing_token = FencingToken::new(unix_micros);
-    Moment { now, unix_micros, least_micros: unix_micros, last_fencing_token }
+    Moment { now, unix_micros, least_micros: unix_micros, last_fencing_token, ..Moment::default() }
 }

@@ -209,7 +209,7 @@ impl Model {
     fn apply(&mut self, lock: u8, name: &LockName, command: &LockCommand) -> LockReply {
         self.steps += 1;
         let last_fencing_token = FencingToken::new(self.steps);
-        let moment = Moment { now: self.now, unix_micros: 0, least_micros: 0, last_fencing_token };
+        let moment = Moment { now: self.now, last_fencing_token, ..Moment::default() };
         let state = self.locks.entry(lock).or_default();
         let (after, reply) = state.apply(name, command, &moment);
         *state = after;

@@ -185,12 +185,7 @@ impl Model {
                 break;
             }
         }
-        let moment = Moment {
-            now: self.now,
-            unix_micros: 0,
-            least_micros: 0,
-            last_fencing_token: FencingToken::NONE,
-        };
+        let moment = Moment { now: self.now, unix_micros: 0, least_micros: 0, ..Moment::default() };
         let expected = self.records.iter().filter_map(|(record, state)| {
             let record = state.summary(&key(self.sequence, *record), &moment)?;
             let is_listed = record.phase.name() == phase;
@@ -206,7 +201,8 @@ impl Model {
     fn apply(&mut self, record: u8, command: &RecordCommand) -> RecordReply {
         self.steps += 1;
         let last_fencing_token = FencingToken::new(self.steps);
-        let moment = Moment { now: self.now, unix_micros: 0, least_micros: 0, last_fencing_token };
+        let moment =
+            Moment { now: self.now, unix_micros: 0, last_fencing_token, ..Moment::default() };
         let state = self.records.entry(record).or_default();
         let (after, reply) = state.apply(command, &moment);
         *state = after;

@@ -12,7 +12,7 @@ mod fill;
 mod list;
 mod sweep;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -27,7 +27,8 @@ pub(crate) use fill::Fill;
 use keylatch_core::idempotency::StoredResponse;
 use keylatch_core::idempotency::{RecordKey, RecordRoom, RecordState};
 use keylatch_core::lock::{
-    FencingToken, LockName, LockSet, LockState, Moment, SetCommand, SetMember, SetReply, TokenHash,
+    FencingToken, GrantEnd, LockName, LockSet, LockState, Moment, SetCommand, SetMember, SetReply,
+    TokenHash,
 };
 use keylatch_core::store::{Command, EntryCounts, Hints, Reply, Topic};
 use keylatch_core::time::unix_micros;
@@ -35,6 +36,9 @@ pub(crate) use sweep::{Due, Sweep};
 
 /// What the table's clock shows when it starts: more than the age of any entry that a file holds.
 const CLOCK_ORIGIN: Duration = Duration::from_secs(2 * 366 * 24 * 60 * 60);
+
+/// How many breaks a shard remembers: 10,240 in all. They are advice, and whoever may break can make any number.
+const BREAKS_MAX: usize = 40;
 
 /// A table of locks and records in memory.
 #[derive(Debug)]
@@ -66,6 +70,9 @@ pub(super) struct Shard {
     unfinished: BTreeSet<RecordKey>,
     /// Before what time none of the locks ends by itself.
     locks_due: Due,
+    /// When the latest broken leases ended, oldest first: the shard remembers so many breaks.
+    breaks: VecDeque<Duration>,
+    breaks_from: Duration,
 }
 
 /// What the table keeps: the entries of one kind, of a shard.
@@ -99,6 +106,20 @@ impl TableEntry for LockState {
 
     fn due(shard: &mut Shard) -> Option<&mut Due> {
         Some(&mut shard.locks_due)
+    }
+
+    fn index(&self, name: &LockName, shard: &mut Shard) {
+        if self.history().ends().is_empty() {
+            return;
+        }
+        let before = shard.locks.get(name).map(Self::history).cloned().unwrap_or_default();
+        let new = self.history().ends_after(&before).filter_map(GrantEnd::broken_at);
+        shard.breaks.extend(new);
+        while shard.breaks.len() > BREAKS_MAX {
+            let Some(oldest) = shard.breaks.pop_front() else { return };
+            shard.breaks_from = shard.breaks_from.max(oldest + Duration::from_nanos(1));
+            shard.locks_due.add(oldest);
+        }
     }
 
     fn is_counted(&self) -> bool {
@@ -224,7 +245,7 @@ impl Table {
 
     fn run<E: TableEntry>(&self, key: &E::Key, command: &E::Command) -> E::Reply {
         let mut shard = self.shard(E::bucket(key));
-        let moment = self.moment(shard.last_fencing_token);
+        let moment = self.moment(&shard);
         let Step { reply, change, .. } = step(E::all(&shard).get(key), key, command, &moment);
         let wakeups = change.map(|state| self.put(&mut shard, key, state)).unwrap_or_default();
         drop(shard);
@@ -234,7 +255,7 @@ impl Table {
 
     fn consider<E: TableEntry>(&self, key: &E::Key, command: &E::Command) -> Step<E> {
         let shard = self.shard(E::bucket(key));
-        let moment = self.moment(shard.last_fencing_token);
+        let moment = self.moment(&shard);
         step(E::all(&shard).get(key), key, command, &moment)
     }
 
@@ -259,7 +280,7 @@ impl Table {
         set: &LockSet,
         command: &SetCommand,
     ) -> SetStep {
-        let now = self.moment(FencingToken::NONE);
+        let now = self.moment(&Shard::default());
         step_of_set(set, command, |name| {
             let shard = shards.get(&name.bucket());
             let last_fencing_token =
@@ -280,7 +301,7 @@ impl Table {
     pub(super) fn look<E: TableEntry>(&self, key: &E::Key) -> (E, Moment) {
         let shard = self.shard(E::bucket(key));
         let state = E::all(&shard).get(key).cloned().unwrap_or_default();
-        (state, self.moment(shard.last_fencing_token))
+        (state, self.moment(&shard))
     }
 
     /// Makes `state` the entry's.
@@ -375,9 +396,10 @@ impl Table {
         }
     }
 
-    fn moment(&self, last_fencing_token: FencingToken) -> Moment {
-        let unix_micros = unix_micros();
-        Moment { now: self.now(), unix_micros, least_micros: unix_micros, last_fencing_token }
+    fn moment(&self, shard: &Shard) -> Moment {
+        let Shard { last_fencing_token, breaks_from, .. } = *shard;
+        let (now, unix_micros) = (self.now(), unix_micros());
+        Moment { now, unix_micros, least_micros: unix_micros, last_fencing_token, breaks_from }
     }
 
     fn shard(&self, bucket: u8) -> MutexGuard<'_, Shard> {

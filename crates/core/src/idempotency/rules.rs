@@ -468,7 +468,7 @@ mod tests {
 
     fn moment(seconds: u64) -> Moment {
         let now = Duration::from_secs(seconds);
-        Moment { now, unix_micros: 0, least_micros: 0, last_fencing_token: FencingToken::NONE }
+        Moment { now, unix_micros: 0, least_micros: 0, ..Moment::default() }
     }
 
     /// What a begin without room for an answer makes of the record 3 s after it began.

@@ -49,7 +49,7 @@ impl fmt::Display for FencingToken {
 }
 
 /// When and after which fencing token a command is applied, as its store sees it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Moment {
     /// The store's monotonic clock: the time since some start that never changes.
     pub now: Duration,
@@ -60,6 +60,8 @@ pub struct Moment {
     pub least_micros: u64,
     /// The last fencing token that the lock's bucket gave.
     pub last_fencing_token: FencingToken,
+    /// Breaks of leases that ended before are forgotten, because as many are newer as the store remembers.
+    pub breaks_from: Duration,
 }
 
 impl Moment {

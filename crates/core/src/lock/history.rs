@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{FencingToken, Owner, Reason, TokenHash};
+use super::{FencingToken, Moment, Owner, Reason, TokenHash};
 use crate::snapshot::deserialize_time;
 
 /// How long a break is kept after the lease has ended.
@@ -114,8 +114,14 @@ impl GrantEnd {
         Self { cause, ..self.clone() }
     }
 
-    fn is_over(&self, now: Duration) -> bool {
-        self.kept_until().is_some_and(|until| until <= now)
+    /// When the lease ended, on the store's monotonic clock; `None` where it was not broken.
+    pub fn broken_at(&self) -> Option<Duration> {
+        if let EndCause::Break { since, .. } = self.cause { Some(since) } else { None }
+    }
+
+    fn is_over(&self, moment: &Moment) -> bool {
+        self.kept_until().is_some_and(|until| until <= moment.now)
+            || self.broken_at().is_some_and(|ended| ended < moment.breaks_from)
     }
 }
 
@@ -167,15 +173,15 @@ impl History {
         ends.find(|end| end.token == *token).and_then(GrantEnd::broken)
     }
 
-    /// Whether [`History::live`] differs at `now`.
-    pub(super) fn is_stale(&self, now: Duration) -> bool {
-        self.ends().iter().any(|end| end.is_over(now))
+    /// Whether [`History::live`] differs at `moment`.
+    pub(super) fn is_stale(&self, moment: &Moment) -> bool {
+        self.ends().iter().any(|end| end.is_over(moment))
     }
 
     /// The history without the breaks that were kept for long enough.
-    pub(super) fn live(&self, now: Duration) -> Self {
-        if self.is_stale(now) {
-            self.ends().iter().filter(|end| !end.is_over(now)).cloned().collect()
+    pub(super) fn live(&self, moment: &Moment) -> Self {
+        if self.is_stale(moment) {
+            self.ends().iter().filter(|end| !end.is_over(moment)).cloned().collect()
         } else {
             self.clone()
         }

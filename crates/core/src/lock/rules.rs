@@ -131,7 +131,7 @@ impl LockState {
         }
         let now = moment.now;
         let queue = self.queue.live(now);
-        let mut history = self.history.live(now);
+        let mut history = self.history.live(moment);
         let expired = self.holders().filter(|holder| holder.has_expired(now));
         let mut expired: Vec<_> = expired.collect();
         // In the order in which they ended, however late this step sees it.
@@ -147,7 +147,7 @@ impl LockState {
     pub fn is_stale(&self, moment: &Moment) -> bool {
         self.holders.summary().first_end.is_some_and(|end| end <= moment.now)
             || self.queue.is_stale(moment.now)
-            || self.history.is_stale(moment.now)
+            || self.history.is_stale(moment)
     }
 
     /// The times at which something in the state ends by itself: a decision on the state holds between

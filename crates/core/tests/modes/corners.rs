@@ -50,7 +50,7 @@ impl Lock {
     }
 
     fn moment(&self) -> Moment {
-        Moment { now: self.now, unix_micros: 0, least_micros: 0, last_fencing_token: self.last }
+        Moment { now: self.now, last_fencing_token: self.last, ..Moment::default() }
     }
 
     fn run(&mut self, command: &LockCommand) -> LockReply {

@@ -97,7 +97,7 @@ impl Pair {
 
     fn moment(&self) -> Moment {
         let now = Duration::from_millis(self.now);
-        Moment { now, unix_micros: 0, least_micros: 0, last_fencing_token: self.last }
+        Moment { now, last_fencing_token: self.last, ..Moment::default() }
     }
 
     fn live(&self) -> LockState {

@@ -60,7 +60,7 @@ struct Locks {
 impl Locks {
     fn moment(&self, lock: usize) -> Moment {
         let now = Duration::from_millis(self.now);
-        Moment { now, unix_micros: 0, least_micros: 0, last_fencing_token: self.last[lock] }
+        Moment { now, last_fencing_token: self.last[lock], ..Moment::default() }
     }
 
     fn live(&self, lock: usize) -> LockState {

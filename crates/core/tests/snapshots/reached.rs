@@ -160,7 +160,7 @@ fn start() -> Moment {
         now: Duration::from_secs(63_244_800),
         unix_micros: 1_795_332_773_831_023,
         least_micros: 1_795_332_773_831_023,
-        last_fencing_token: FencingToken::NONE,
+        ..Moment::default()
     }
 }
 

@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use keylatch_core::lock::{FencingToken, Moment};
+use keylatch_core::lock::Moment;
 use tokio::time::Instant;
 
 use super::conditional::{EngineTime, Guard, Timeline};
@@ -86,7 +86,7 @@ impl EngineClock {
             Some(timeline) => [timeline.unix_micros(); 2],
             None => [now, least].map(micros),
         };
-        Moment { now, unix_micros, least_micros, last_fencing_token: FencingToken::NONE }
+        Moment { now, unix_micros, least_micros, ..Moment::default() }
     }
 
     /// What the clock shows now at least.

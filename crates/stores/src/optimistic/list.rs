@@ -6,7 +6,7 @@
 //! Tested by the conformance tests of listing, and what a page costs in `tests/stores/conditional.rs`.
 
 use keylatch_core::idempotency::{RecordKey, RecordState, RecordSummary};
-use keylatch_core::lock::{FencingToken, Holding, LockState, Moment};
+use keylatch_core::lock::{Holding, LockState, Moment};
 use keylatch_core::store::{ListLocks, ListRecords, Page, StoreError};
 
 use super::conditional::{ConditionalStore, EngineTime, Key, Listing, Row};
@@ -76,7 +76,7 @@ fn moment_of(engine: &dyn ConditionalStore, now: EngineTime) -> Moment {
         None => u64::try_from(now.as_micros()).unwrap_or(u64::MAX),
     };
     let least_micros = unix_micros;
-    Moment { now, unix_micros, least_micros, last_fencing_token: FencingToken::NONE }
+    Moment { now, unix_micros, least_micros, ..Moment::default() }
 }
 
 /// Some records that a page looks at.

@@ -348,7 +348,7 @@ struct StampedParts<'a> {
 pub(crate) fn moment_at(now: EngineTime) -> Moment {
     let unix_micros = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
     let least_micros = unix_micros;
-    Moment { now, unix_micros, least_micros, last_fencing_token: FencingToken::NONE }
+    Moment { now, unix_micros, least_micros, ..Moment::default() }
 }
 
 impl<E: Kind> Value<E> {
@@ -538,7 +538,7 @@ mod tests {
             now: timeline.now(),
             unix_micros: 1,
             least_micros: 1,
-            last_fencing_token: FencingToken::NONE,
+            ..Moment::default()
         };
         let first =
             Value::<LockState>::default().decide(&name, [acquire(1)].iter(), moment(&here), false);

@@ -73,7 +73,7 @@ impl Table {
         first: &mut BTreeMap<LockName, Holding>,
     ) {
         let shard = self.shard(bucket);
-        let moment = self.moment(shard.last_fencing_token);
+        let moment = self.moment(&shard);
         let from = match after {
             Some(name) if name.as_str() >= query.prefix.as_str() => Bound::Excluded(name.as_str()),
             _ => Bound::Included(query.prefix.as_str()),
@@ -103,7 +103,7 @@ impl Table {
         page: &mut RecordPage<'_>,
     ) {
         let shard = self.shard(bucket);
-        let moment = self.moment(shard.last_fencing_token);
+        let moment = self.moment(&shard);
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let is_of_unfinished = page.query.filter.is_of_unfinished();
         let mut look = |(key, state): (&RecordKey, &RecordState)| {

@@ -95,7 +95,7 @@ impl Table {
     /// there is more to sweep.
     pub(crate) fn forget_expired<E: TableEntry>(&self, sweep: &mut Sweep<E>) -> bool {
         self.step_of_sweep(sweep, |shard, sweep, most| {
-            let moment = self.moment(shard.last_fencing_token);
+            let moment = self.moment(shard);
             let found = shard.look_for_stale(sweep, &moment, most);
             for key in &found.keys {
                 let live = E::all(shard).get(key).map(|state| state.live(&moment));
@@ -114,7 +114,7 @@ impl Table {
         expired: &mut Vec<E::Key>,
     ) -> bool {
         self.step_of_sweep(sweep, |shard, sweep, most| {
-            let moment = self.moment(shard.last_fencing_token);
+            let moment = self.moment(shard);
             let mut found = shard.look_for_stale(sweep, &moment, most);
             if let Some(due) = E::due(shard).filter(|_| !found.keys.is_empty()) {
                 due.add(moment.now);

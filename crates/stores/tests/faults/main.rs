@@ -11,6 +11,7 @@
 mod answers;
 mod bad_disk;
 mod batches;
+mod breaks;
 mod client;
 mod damage;
 #[expect(unreachable_pub, reason = "the file is a part of the test kit too")]
