@@ -199,17 +199,15 @@ fn outcome(reply: &Reply) -> StoreOutcome {
 fn lock_outcome(reply: &LockReply) -> StoreOutcome {
     match reply {
         LockReply::Acquire(AcquireReply::Repeated(_)) => StoreOutcome::Repeated,
-        LockReply::Acquire(
-            AcquireReply::Busy(_) | AcquireReply::NotAlone(_) | AcquireReply::Full,
-        ) => StoreOutcome::Held,
+        LockReply::Acquire(AcquireReply::Granted(_)) => StoreOutcome::Done,
+        LockReply::Acquire(_) => StoreOutcome::Held,
         LockReply::Renew(RenewReply::Lost(loss)) => loss_outcome(loss),
         LockReply::Release(ReleaseReply::NotHeld, _)
         | LockReply::Break(BreakReply::NotHeld)
         | LockReply::Look(None) => StoreOutcome::NotHeld,
         LockReply::Release(ReleaseReply::Mismatch, _)
         | LockReply::Break(BreakReply::Mismatch(_)) => StoreOutcome::Mismatch,
-        LockReply::Acquire(AcquireReply::Granted(_))
-        | LockReply::Withdraw
+        LockReply::Withdraw
         | LockReply::Renew(RenewReply::Renewed(_))
         | LockReply::Release(ReleaseReply::Released | ReleaseReply::Entered(_), _)
         | LockReply::Break(BreakReply::Broken { .. })
@@ -231,15 +229,12 @@ fn loss_outcome(loss: &LockLoss) -> StoreOutcome {
 fn set_outcome(reply: &SetReply) -> StoreOutcome {
     match reply {
         SetReply::Acquire(AcquireReply::Repeated(_)) => StoreOutcome::Repeated,
-        SetReply::Acquire(
-            AcquireReply::Busy(_) | AcquireReply::NotAlone(_) | AcquireReply::Full,
-        ) => StoreOutcome::Held,
+        SetReply::Acquire(AcquireReply::Granted(_)) => StoreOutcome::Done,
+        SetReply::Acquire(_) => StoreOutcome::Held,
         SetReply::Renew(SetRenewReply::Lost(lost)) | SetReply::Release(SetRelease { lost, .. }) => {
             lost.first().map_or(StoreOutcome::Done, |lost| loss_outcome(&lost.loss))
         }
-        SetReply::Acquire(AcquireReply::Granted(_))
-        | SetReply::Withdraw
-        | SetReply::Renew(SetRenewReply::Renewed(_)) => StoreOutcome::Done,
+        SetReply::Withdraw | SetReply::Renew(SetRenewReply::Renewed(_)) => StoreOutcome::Done,
     }
 }
 

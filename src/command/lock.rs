@@ -435,6 +435,7 @@ impl Break {
         let request = BreakLockRequest {
             reason: Some(self.reason.as_str().to_owned()),
             fencing_token: Some(fencing_token),
+            waiter: None,
             slot: self.slot,
             by: self.by.map(|by| by.as_str().to_owned()),
             grace_ms: self.grace.map(millis),
@@ -445,7 +446,7 @@ impl Break {
             print_json(&reply.text())?;
         } else {
             let broken: LockBreak = reply.parse()?;
-            let token = broken.fencing_token.to_string();
+            let token = fencing_token.to_string();
             print_facts(&[("fencing token", token), ("ends within", seconds(broken.ends_in_ms))])?;
         }
         Ok(0)

@@ -37,8 +37,16 @@ pub(super) enum Act {
     Release { lock: String, fencing_token: Option<u64>, held_ms: Option<u64> },
     /// Its connection held a lock and lost it.
     Lost { lock: String, fencing_token: u64, reason: &'static str },
-    /// It broke the lease of a lock.
-    Break { lock: String, fencing_token: u64, by: Option<String>, reason: String },
+    /// It broke the lease of a lock, or ended a wait for it.
+    Break {
+        lock: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        fencing_token: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        waiter: Option<u64>,
+        by: Option<String>,
+        reason: String,
+    },
     /// It settled the unknown outcome of a key.
     Resolve {
         key: String,

@@ -90,17 +90,20 @@ pub(super) fn entry(name: &str) -> Result<EntryName, Problem> {
 
 /// What the core is to break.
 pub(super) fn break_command(body: BreakLockRequest) -> Result<BreakCommand, Problem> {
-    let BreakLockRequest { reason, fencing_token, slot, by, grace_ms } = body;
+    let BreakLockRequest { reason, fencing_token, waiter, slot, by, grace_ms } = body;
     let reason = Reason::parse(&reason.unwrap_or_default());
-    let fencing_token = fencing_token.ok_or_else(|| {
-        invalid("fencing_token", "is required: it names the grant that is to be broken")
-    })?;
+    let (number, is_of_wait) = match (fencing_token, waiter) {
+        (Some(token), None) => (token, false),
+        (None, Some(number)) if slot.is_none() && grace_ms.is_none() => (number, true),
+        _ => return Err(invalid("fencing_token", "is required, or a `waiter` in its place")),
+    };
     let by = Owner::parse(&by.unwrap_or_default());
     if grace_ms.is_some_and(|grace| grace > Ttl::MAX_MILLIS) {
         return Err(invalid("grace_ms", format!("must be at most {}", Ttl::MAX_MILLIS)));
     }
     Ok(BreakCommand {
-        fencing_token: FencingToken::new(fencing_token),
+        is_of_wait,
+        fencing_token: FencingToken::new(number),
         slot,
         reason: reason.map_err(|error| invalid("reason", error))?,
         by: by.map_err(|error| invalid("by", error))?,

@@ -16,7 +16,7 @@ use super::caller::Caller;
 use super::extract::{Name, OptionalJson};
 use super::problem::{Code, Problem, fence_mismatch, lock_not_held};
 use crate::access::LockAct;
-use keylatch_core::lock::{BreakCommand, BreakReply, LockName};
+use keylatch_core::lock::BreakReply;
 use keylatch_wire::{BreakLockRequest, LockBreak, LockHistory, millis};
 
 /// Break a lease
@@ -24,9 +24,12 @@ use keylatch_wire::{BreakLockRequest, LockBreak, LockHistory, millis};
 /// Ends the lease of another client, which cannot renew it any more and reads the reason when it tries. The
 /// lease ends when it would have ended unless renewed; `grace_ms` lets it end sooner, although its holder may
 /// still work under it then: the fencing token of the next grant is what stops it.
+///
+/// With `waiter` it ends a wait instead: the client reads 409 `wait-ended`, and leaves the queues of all locks that it
+/// asked for. The `waiter` of a 409 `lock-held`, or of a 404 at a look, has the number of the first in the queue.
 #[utoipa::path(post, path = "/v1/locks/{name}/break",
     request_body(content = BreakLockRequest, description = "Whose lease to break, and why"),
-    responses((status = 200, description = "The lease is broken", body = LockBreak)))]
+    responses((status = 200, description = "The lease is broken, or the wait ended", body = LockBreak)))]
 pub(super) async fn break_lock(
     State(api): State<Arc<Api>>,
     caller: Caller,
@@ -39,10 +42,16 @@ pub(super) async fn break_lock(
         let detail = "This service breaks no lease: see `lock.break`. Nothing was done.";
         return Err(Problem::new(Code::BreakDisabled, detail));
     }
+    let (fencing_token, waiter) = (body.fencing_token, body.waiter);
     let mut command = break_command(body)?;
     command.by = caller.label("by", command.by)?;
-    let fencing_token = command.fencing_token.get();
-    let act = act(&name, &command);
+    let act = Act::Break {
+        lock: name.as_str().to_owned(),
+        fencing_token,
+        waiter,
+        by: command.by.as_ref().map(|by| by.as_str().to_owned()),
+        reason: command.reason.as_str().to_owned(),
+    };
     let done = async {
         match api.locks.break_lease(&name, command).await? {
             BreakReply::Broken { ends_in } => Ok(millis(ends_in)),
@@ -51,17 +60,7 @@ pub(super) async fn break_lock(
         }
     };
     let ends_in_ms = auditor.follow(act, done, |_, _| ()).await?;
-    Ok(Json(LockBreak { fencing_token, ends_in_ms }))
-}
-
-fn act(lock: &LockName, command: &BreakCommand) -> Act {
-    let BreakCommand { fencing_token, reason, by, .. } = command;
-    Act::Break {
-        lock: lock.as_str().to_owned(),
-        fencing_token: fencing_token.get(),
-        by: by.as_ref().map(|by| by.as_str().to_owned()),
-        reason: reason.as_str().to_owned(),
-    }
+    Ok(Json(LockBreak { fencing_token, waiter, ends_in_ms }))
 }
 
 /// Read how earlier grants ended

@@ -20,8 +20,8 @@ use super::extract::{
     WatchedName, segment, unknown_cursor,
 };
 use super::problem::{
-    Code, Problem, held, lock_broken, lock_not_held, not_alone, of_lock_error, token_mismatch,
-    too_many_holders,
+    Code, Problem, free, held, lock_broken, lock_not_held, not_alone, of_lock_error,
+    token_mismatch, too_many_holders,
 };
 use crate::access::LockAct;
 use keylatch_core::lock::{Acquisition, Grant, LockLoss, LockName, ReleaseReply, Renewal, Token};
@@ -154,7 +154,8 @@ pub(super) async fn release_lock(
 
 /// Look at a lock
 ///
-/// Who holds it and for how long; all holders, where several share it. No token is ever shown.
+/// Who holds it and for how long; all holders, where several share it. No token is ever shown. The 404 of a free lock
+/// says how many wait before it (`ahead`), and who is the first (`waiter`): one that waits for other locks as well.
 #[utoipa::path(get, path = "/v1/locks/{name}",
     responses((status = 200, description = "A client holds it", body = HeldLock)))]
 pub(super) async fn get_lock(
@@ -165,7 +166,8 @@ pub(super) async fn get_lock(
     caller.check_lock(LockAct::Read, &name)?;
     match api.locks.look(&name).await? {
         Some(holding) => Ok(Json(held_lock(&holding))),
-        None => Err(lock_not_held()),
+        // Redlock has no queue to say anything of.
+        None => Err(free(&api.locks.look_at_queue(&name).await.unwrap_or_default())),
     }
 }
 

@@ -11,17 +11,19 @@ use axum::response::{IntoResponse, Response};
 use super::body::{break_note, public_holders};
 use crate::access::{QuotaKind, QuotaRefusal, RefusedCredential};
 use keylatch_core::lock::{
-    Break, Contention, Holding, LockError, LockLoss, LostLock, SetContention,
+    Break, Contention, Holding, LockError, LockLoss, LostLock, SetContention, Waiter,
 };
 use keylatch_core::store::Effect;
 
 pub use keylatch_axum::{Code, Problem};
+use keylatch_wire::FirstWaiter;
 
 /// Another client holds the lock, or is before this one in the queue.
 pub(super) fn held(contention: &Contention, waited: Option<Duration>) -> Problem {
     let detail = match &contention.holding {
         Some(holding) if holding.first.limit.is_shared() => "Other clients hold the lock.",
         Some(_) => "Another client holds the lock.",
+        None if contention.first.is_some() => "The lock is free, and others wait before you.",
         None => "The lock is about to be given to another client.",
     };
     of_contention(detail, contention)
@@ -40,7 +42,25 @@ fn of_contention(detail: &'static str, contention: &Contention) -> Problem {
     let holding = contention.holding.as_ref();
     let free_in = holding.map_or(Duration::ZERO, |holding| holding.first.expires_in);
     let problem = Problem::new(Code::LockHeld, detail).with_retry_after(free_in);
+    let first = contention.first.as_ref();
     with_holding(problem, holding, contention.ahead)
+        .with(|problem| problem.waiter = first.map(first_waiter))
+}
+
+/// No client holds the lock that is looked at, and these wait before it.
+pub(super) fn free(waiters: &[Waiter]) -> Problem {
+    lock_not_held().with(|problem| {
+        problem.ahead = waiters.first().map(|_| waiters.len() as u64);
+        problem.waiter = waiters.first().map(first_waiter);
+    })
+}
+
+fn first_waiter(waiter: &Waiter) -> FirstWaiter {
+    FirstWaiter {
+        owner: waiter.owner.as_ref().map(|owner| owner.as_str().to_owned()),
+        number: waiter.number,
+        waited_ms: keylatch_wire::millis(waiter.waited),
+    }
 }
 
 /// Says who holds the lock: the one holder, or those that share it.
@@ -102,13 +122,17 @@ pub(super) fn too_many_holders() -> Problem {
 
 /// The lease of the client was broken.
 pub(super) fn lock_broken(why: &Break) -> Problem {
-    let detail = format!("Your lease was broken: {}.", why.reason.as_str().trim_end_matches('.'));
-    Problem::new(Code::LockBroken, detail).with(|problem| problem.broken = Some(break_note(why)))
+    broken(Code::LockBroken, "Your lease was broken", why)
 }
 
-/// The grant that was to be broken is over, and another holds the lock.
+fn broken(code: Code, what: &str, why: &Break) -> Problem {
+    let detail = format!("{what}: {}.", why.reason.as_str().trim_end_matches('.'));
+    Problem::new(code, detail).with(|problem| problem.broken = Some(break_note(why)))
+}
+
+/// The grant or the wait that was to be broken is over, and another holds the lock.
 pub(super) fn fence_mismatch(holding: &Holding) -> Problem {
-    let detail = "The lock is held, and not with this fencing token. Nothing was broken.";
+    let detail = "The lock is held, and not with this fencing token; or none waits for it with this number. Nothing was broken.";
     let waiting = holding.first.waiting;
     with_holding(Problem::new(Code::FenceMismatch, detail), Some(holding), waiting)
 }
@@ -185,6 +209,7 @@ pub(super) fn of_lock_error(error: LockError) -> Problem {
         LockError::TooManyWaiters => {
             not_now(Code::TooManyWaiters, "As many wait as may. Nothing was done.")
         }
+        LockError::WaitEnded(why) => broken(Code::WaitEnded, "Your wait was ended", &why),
         LockError::Leaving => overloaded("The service is shutting down. Nothing was done."),
         LockError::Random(_) => {
             Problem::new(Code::Internal, "No token could be made. Nothing was done.")

@@ -17,6 +17,7 @@ mod console;
 mod console_keys;
 mod cors;
 mod derived_keys;
+mod ended_waits;
 mod erasure;
 mod expiry;
 mod fencing_sql;

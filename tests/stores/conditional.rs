@@ -429,7 +429,7 @@ fn forgetful_store_keeps_a_break_longer_than_the_lease() {
         let (token, fencing_token) = grant(&*store, &name, Ttl::DEFAULT).await;
         let reason = Reason::parse("it stands still").unwrap();
         let (slot, by, grace) = (None, None, Some(Ttl::DEFAULT.get()));
-        let command = BreakCommand { fencing_token, slot, reason, by, grace };
+        let command = BreakCommand { is_of_wait: false, fencing_token, slot, reason, by, grace };
         store.break_lease(&name, command).await.unwrap();
         engine.advance(Ttl::DEFAULT.get() + Duration::from_secs(3600));
         let renewed = store.renew(&name, &token, Ttl::DEFAULT).await.unwrap();

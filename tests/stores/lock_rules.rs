@@ -183,7 +183,14 @@ impl Model {
                 let of = |fencing_token| {
                     let reason = Reason::parse("it stands still").expect("a reason");
                     let (slot, by, grace) = (None, None, *grace);
-                    LockCommand::Break(BreakCommand { fencing_token, slot, reason, by, grace })
+                    LockCommand::Break(BreakCommand {
+                        is_of_wait: false,
+                        fencing_token,
+                        slot,
+                        reason,
+                        by,
+                        grace,
+                    })
                 };
                 let (here, there) = (of(*here), of(*there));
                 self.run(store, *lock, &here, &there).await
@@ -307,8 +314,7 @@ fn timeless(reply: LockReply) -> LockReply {
             LockReply::Release(reply, Release { fencing_token, owner, span })
         }
         LockReply::LookAtQueue(waiters) => {
-            let timeless = |waiter| Waiter { waited: Duration::ZERO, ..waiter };
-            LockReply::LookAtQueue(waiters.into_iter().map(timeless).collect())
+            LockReply::LookAtQueue(waiters.into_iter().map(timeless_waiter).collect())
         }
         // An end is that of the lease at the latest, of which the clocks of both differ.
         LockReply::Break(BreakReply::Broken { .. }) => {
@@ -332,6 +338,7 @@ fn timeless(reply: LockReply) -> LockReply {
 fn timeless_acquire(reply: AcquireReply) -> AcquireReply {
     let of_contention = |contention: Contention| Contention {
         holding: contention.holding.map(timeless_holding),
+        first: contention.first.map(timeless_waiter),
         ..contention
     };
     match reply {
@@ -339,8 +346,12 @@ fn timeless_acquire(reply: AcquireReply) -> AcquireReply {
         AcquireReply::Repeated(lease) => AcquireReply::Repeated(timeless_lease(lease)),
         AcquireReply::Busy(contention) => AcquireReply::Busy(of_contention(contention)),
         AcquireReply::NotAlone(contention) => AcquireReply::NotAlone(of_contention(contention)),
-        AcquireReply::Full => AcquireReply::Full,
+        other @ (AcquireReply::WaitEnded(_) | AcquireReply::Full) => other,
     }
+}
+
+fn timeless_waiter(waiter: Waiter) -> Waiter {
+    Waiter { waited: Duration::ZERO, ..waiter }
 }
 
 fn timeless_lease(lease: Lease) -> Lease {

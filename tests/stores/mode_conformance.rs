@@ -131,7 +131,8 @@ async fn history_has_breaks_and_expiries_in_their_order_and_no_releases(store: &
     lock.refused("four", Limit::Exclusive).await;
     let reason = Reason::parse("it stands still").unwrap();
     let (slot, by, grace) = (None, None, Some(Duration::ZERO));
-    let command = BreakCommand { fencing_token: broken, slot, reason, by, grace };
+    let command =
+        BreakCommand { is_of_wait: false, fencing_token: broken, slot, reason, by, grace };
     store.0.break_lease(&name("lock"), command).await.unwrap();
     lock.granted("four", Limit::Exclusive).await;
     let ends = store.0.recall(&name("lock")).await.unwrap();

@@ -205,7 +205,9 @@ async fn joining_the_queue_of_a_free_lock_wakes_the_first_waiter(store: &Locks) 
     let turn = store.wakeup(&name("a"), &token("two"));
     // No store announces that a lease has expired.
     store.advance(TTL).await;
-    assert_eq!(join(store, "a", "three", 3).await, Contention { holding: None, ahead: 1 });
+    let Contention { holding, ahead, first } = join(store, "a", "three", 3).await;
+    let first = first.and_then(|first| first.owner);
+    assert_eq!((holding, ahead, first.as_ref().map(Owner::as_str)), (None, 1, Some("two")));
     soon("the turn", turn).await;
 }
 
@@ -257,6 +259,7 @@ async fn broken_lease_is_reported_when_it_ends_and_its_release_says_no_time(stor
     let mut ends = store.ends();
     let lease = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     let command = BreakCommand {
+        is_of_wait: false,
         fencing_token: lease.fencing_token,
         slot: None,
         reason: Reason::parse("it hangs").unwrap(),

@@ -259,7 +259,10 @@ async fn tie_is_won_by_the_smaller_hash() {
         if mine == holders[1] {
             let found = store.acquire(&ask).await.unwrap();
             // No attempt has a majority, so the reply names no holder.
-            assert_eq!(found, AcquireReply::Busy(Contention { holding: None, ahead: 0 }));
+            assert_eq!(
+                found,
+                AcquireReply::Busy(Contention { holding: None, ahead: 0, first: None })
+            );
             eventually(async || (nodes.with_locks().await == 3).then_some(())).await;
             return;
         }

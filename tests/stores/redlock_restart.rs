@@ -124,7 +124,7 @@ async fn quorum_above_majority_tolerates_forgetful_nodes() {
     }
     // Three have not the lock, which would be a majority.
     let found = store.acquire(&ask("a", "two", 2)).await.unwrap();
-    assert_eq!(found, AcquireReply::Busy(Contention { holding: None, ahead: 0 }));
+    assert_eq!(found, AcquireReply::Busy(Contention { holding: None, ahead: 0, first: None }));
     assert!(store.look(&name("a")).await.unwrap().is_none());
 }
 

@@ -115,8 +115,8 @@ impl TableEntry for LockState {
         let before = shard.locks.get(name).map(Self::history).cloned().unwrap_or_default();
         let new = self.history().ends_after(&before).filter_map(GrantEnd::broken_at);
         shard.breaks.extend(new);
-        while shard.breaks.len() > BREAKS_MAX {
-            let Some(oldest) = shard.breaks.pop_front() else { return };
+        let too_many = shard.breaks.len().saturating_sub(BREAKS_MAX);
+        for oldest in shard.breaks.drain(..too_many) {
             shard.breaks_from = shard.breaks_from.max(oldest + Duration::from_nanos(1));
             shard.locks_due.add(oldest);
         }

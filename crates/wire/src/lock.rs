@@ -264,10 +264,13 @@ pub struct BreakLockRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = String, required, min_length = 1, max_length = 256))]
     pub reason: Option<String>,
-    /// The fencing token of the grant to break, so that no later grant is broken in its place. Required.
+    /// The fencing token of the grant to break, so that no later grant is broken in its place. Required unless there
+    /// is a `waiter`.
     #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = u64, required))]
     pub fencing_token: Option<u64>,
+    /// In the place of a grant: the `number` of the waiter whose wait ends.
+    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
+    pub waiter: Option<u64>,
     /// The slot of the holder; all that share the fencing token where it is absent.
     #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     pub slot: Option<u32>,
@@ -282,13 +285,17 @@ pub struct BreakLockRequest {
     pub grace_ms: Option<u64>,
 }
 
-/// A lease that was broken.
+/// A lease that was broken, or a wait that was ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LockBreak {
     /// The fencing token of the grant.
-    pub fencing_token: u64,
-    /// When the lease ends at the latest, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fencing_token: Option<u64>,
+    /// The number of the waiter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiter: Option<u64>,
+    /// When the lease ends at the latest, in milliseconds; 0 of a wait.
     pub ends_in_ms: u64,
 }
 
@@ -387,6 +394,19 @@ pub struct LockPage {
     /// Pass it as `cursor` to read on; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
+}
+
+/// The first in the queue for a lock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct FirstWaiter {
+    /// The waiter's label.
+    #[cfg_attr(feature = "openapi", schema(required))]
+    pub owner: Option<String>,
+    /// Which wait it is: the `waiter` of a break.
+    pub number: u64,
+    /// How long it has waited.
+    pub waited_ms: u64,
 }
 
 /// Who holds a lock that was not acquired.

@@ -12,7 +12,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::{BreakNote, Holder, LostLock, PublicHolder};
+use crate::{BreakNote, FirstWaiter, Holder, LostLock, PublicHolder};
 
 /// What the table says of a [`Code`].
 struct Row {
@@ -118,6 +118,9 @@ problem_table! {
     LockBroken = 409 "lock-broken" NewKey
         "The lease was broken"
         "Someone ended your lease; `broken` says who and why. It cannot be renewed. Stop what you did under it.";
+    WaitEnded = 409 "wait-ended" NewKey
+        "The wait was ended"
+        "Someone ended your wait for the lock; `broken` says who and why. You hold nothing of what you asked for. Who asks again waits at the end of the queue.";
     RequestInProgress = 409 "request-in-progress" SameKey
         "The request is being carried out"
         "The same request under the same key is under way. Send it again after `Retry-After` seconds, or with `Prefer: wait=10`, to read its answer.";
@@ -168,7 +171,7 @@ problem_table! {
         "As many are in the queue for this lock, or for all locks of this instance, as may. Try again after `Retry-After` seconds.";
     TooManyHolders = 429 "too-many-holders" SameKey
         "Too many hold the lock"
-        "At most 1000 hold a lock together, a holder enters it under at most 64 names, and these names and the labels of all holders have 64 KiB together. Nothing was done.";
+        "At most 1000 hold a lock together, a holder enters it under at most 64 names, and all holders have 96 KiB together, labels and names included. Nothing was done.";
     Internal = 500 "internal" SameKey
         "Something went wrong in the service"
         "This is a defect of keylatch. The request may have been carried out; the same request with the same token may be repeated. The log has the cause under the X-Request-Id.";
@@ -302,7 +305,7 @@ pub struct ProblemDocument {
     /// How many hold the lock together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holding: Option<u64>,
-    /// Why the lease was broken.
+    /// Why the lease was broken, or the wait ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken: Option<BreakNote>,
     /// The quota of the identity that the request is above.
@@ -311,6 +314,9 @@ pub struct ProblemDocument {
     /// How many were in the queue before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ahead: Option<u64>,
+    /// The first of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiter: Option<FirstWaiter>,
     /// How long the request waited for the lock, in milliseconds, where it asked to wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited_ms: Option<u64>,
@@ -351,6 +357,7 @@ impl ProblemDocument {
             quota: None,
             resolve: None,
             ahead: None,
+            waiter: None,
             waited_ms: None,
             retry_after_ms: None,
             outcome: None,

@@ -44,7 +44,7 @@ pub(super) async fn queue(
     Ok(Json(Queue { waiting: waiters.into_iter().map(waiter).collect() }))
 }
 
-fn waiter(lock::Waiter { owner, waited, limit }: lock::Waiter) -> Waiter {
+fn waiter(lock::Waiter { owner, waited, limit, .. }: lock::Waiter) -> Waiter {
     Waiter {
         owner: owner.map(|owner| owner.as_str().to_owned()),
         waiting_for_ms: millis(waited),

@@ -49,7 +49,7 @@ pub(in crate::http) fn guarded(own: &[Code]) -> Vec<Code> {
 pub(super) fn own(handler: &str) -> &'static [Code] {
     match handler {
         "create_lock" | "hold_lock" | "create_lock_set" => {
-            &[LockHeld, TooManyWaiters, TooManyHolders, NotSupported, StoreTooSlow]
+            &[LockHeld, WaitEnded, TooManyWaiters, TooManyHolders, NotSupported, StoreTooSlow]
         }
         "renew_lock" => &[LockNotHeld, LockBroken, TokenMismatch, StoreTooSlow],
         "renew_lock_set" => &[LockNotHeld, LockBroken, TokenMismatch, NotSupported, StoreTooSlow],

@@ -38,7 +38,7 @@ pub enum LockCommand {
         /// The entry to leave; `None` leaves all.
         entry: Option<EntryName>,
     },
-    /// Ends the lease of another holder, which cannot renew it any more.
+    /// Ends the lease of another holder, which cannot renew it any more; or the wait of a waiter.
     Break(BreakCommand),
     /// Reads the holders.
     Look,
@@ -96,8 +96,10 @@ impl AcquireCommand {
 /// Whose lease to break, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BreakCommand {
+    /// Whether a wait is to end, and no lease.
+    pub is_of_wait: bool,
     /// The fencing token of the grant, so that no later grant is broken in its place. Several holders may
-    /// have it.
+    /// have it. Of a wait it is the number.
     pub fencing_token: FencingToken,
     /// The slot of the holder; `None` for all that have the fencing token.
     pub slot: Option<u32>,
@@ -143,6 +145,8 @@ pub enum AcquireReply<L = Lease, C = Contention> {
     /// it, or its lease is broken. That is never waited for, because two such holders would wait for each
     /// other.
     NotAlone(C),
+    /// An earlier attempt of the request waited, and another client ended that.
+    WaitEnded(Arc<Break>),
     /// As many hold it as may, or the token has as many entries as it may.
     Full,
 }
@@ -155,6 +159,8 @@ pub struct Contention {
     pub holding: Option<Holding>,
     /// How many waiters are before this token.
     pub ahead: u64,
+    /// The first of them.
+    pub first: Option<Waiter>,
 }
 
 /// What became of a renewal: of one lock, or of a set with all its leases and the locks of it that are lost.
@@ -205,7 +211,7 @@ pub struct Release {
 /// What became of a break.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BreakReply {
-    /// The lease is broken.
+    /// The lease is broken, or the wait ended.
     Broken {
         /// When it ends at the latest.
         ends_in: Duration,

@@ -1,4 +1,4 @@
-//! How grants ended that were not released: a lease was broken, or it expired.
+//! How grants ended that were not released: a lease was broken, or it expired. And which waits were ended.
 //!
 //! Only such ends are kept, and a store writes them with a step that it writes anyway, so locks that are
 //! acquired and released leave nothing. An expiry is kept for as long as the lock has anything else to
@@ -17,6 +17,8 @@ use crate::snapshot::deserialize_time;
 
 /// How long a break is kept after the lease has ended.
 pub(super) const BREAK_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long the end of a wait is kept, until the waiter has asked again.
+const WAIT_END_KEPT: Duration = Duration::from_secs(60);
 /// How many ends a lock keeps.
 const ENDS_MAX: usize = 16;
 
@@ -47,12 +49,12 @@ impl GrantSpan {
     }
 }
 
-/// How a grant ended other than by a release.
+/// How a grant ended other than by a release, or a wait.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantEnd {
     /// The proof of the grant, so that its holder can be told.
     pub token: TokenHash,
-    /// The grant's fencing token.
+    /// The grant's fencing token, or the number of the wait.
     pub fencing_token: FencingToken,
     /// The holder's label.
     pub owner: Option<Owner>,
@@ -78,6 +80,14 @@ pub enum EndCause {
         #[serde(deserialize_with = "deserialize_time")]
         since: Duration,
     },
+    /// No grant ended: a client broke off the wait of another.
+    WaitEnd {
+        /// The reason, and the client that broke it off.
+        why: Arc<Break>,
+        /// When, on the store's monotonic clock.
+        #[serde(deserialize_with = "deserialize_time")]
+        since: Duration,
+    },
 }
 
 impl GrantEnd {
@@ -87,10 +97,10 @@ impl GrantEnd {
         GrantSpan { acquired_at_millis, ended_at_millis }.held_for()
     }
 
-    /// Why the lease was broken; `None` where it expired.
+    /// Why the lease was broken; `None` where it expired, and of a wait.
     pub fn broken(&self) -> Option<&Arc<Break>> {
         match &self.cause {
-            EndCause::Expiry => None,
+            EndCause::Expiry | EndCause::WaitEnd { .. } => None,
             EndCause::Break { why, .. } => Some(why),
         }
     }
@@ -100,18 +110,22 @@ impl GrantEnd {
         match self.cause {
             EndCause::Expiry => None,
             EndCause::Break { since, .. } => Some(since + BREAK_KEPT),
+            EndCause::WaitEnd { since, .. } => Some(since + WAIT_END_KEPT),
         }
     }
 
     /// The same end with its moments on another clock.
     pub fn map_times(&self, mut on_other: impl FnMut(Duration) -> Duration) -> Self {
-        let cause = match &self.cause {
-            EndCause::Expiry => EndCause::Expiry,
-            EndCause::Break { why, since } => {
-                EndCause::Break { why: Arc::clone(why), since: on_other(*since) }
-            }
-        };
-        Self { cause, ..self.clone() }
+        let mut end = self.clone();
+        if let EndCause::Break { since, .. } | EndCause::WaitEnd { since, .. } = &mut end.cause {
+            *since = on_other(*since);
+        }
+        end
+    }
+
+    /// Whether a wait ended, and no grant.
+    pub(super) fn is_of_wait(&self) -> bool {
+        matches!(self.cause, EndCause::WaitEnd { .. })
     }
 
     /// When the lease ended, on the store's monotonic clock; `None` where it was not broken.
@@ -138,13 +152,18 @@ impl History {
         self.ends.as_deref().map_or(&[], Vec::as_slice)
     }
 
-    /// The ends that `earlier` did not have.
+    /// The ends of grants, oldest first.
+    pub fn grants(&self) -> impl DoubleEndedIterator<Item = &GrantEnd> {
+        self.ends().iter().filter(|end| !end.is_of_wait())
+    }
+
+    /// The ends of grants that `earlier` did not have.
     pub fn ends_after<'a>(&'a self, earlier: &'a Self) -> impl Iterator<Item = &'a GrantEnd> {
         let is_of = |end: &GrantEnd, other: &GrantEnd| {
             (end.token, end.fencing_token) == (other.token, other.fencing_token)
         };
         let is_new = move |end: &&GrantEnd| earlier.ends().iter().all(|it| !is_of(end, it));
-        self.ends().iter().filter(move |end| is_new(end))
+        self.grants().filter(move |end| is_new(end))
     }
 
     /// Adds ends, and forgets the oldest of too many.
@@ -159,7 +178,7 @@ impl History {
 
     /// Whether there is an end that the lock is kept for.
     pub(super) fn keeps_lock(&self) -> bool {
-        self.ends().iter().any(|end| end.broken().is_some())
+        self.ends().iter().any(|end| end.kept_until().is_some())
     }
 
     /// The history with each of its times on another clock.
@@ -169,8 +188,15 @@ impl History {
 
     /// Why the grant of `token` was broken, if it was.
     pub(super) fn find_break(&self, token: &TokenHash) -> Option<&Arc<Break>> {
-        let mut ends = self.ends().iter().rev();
-        ends.find(|end| end.token == *token).and_then(GrantEnd::broken)
+        self.grants().rev().find(|end| end.token == *token).and_then(GrantEnd::broken)
+    }
+
+    /// Why the wait of `token` was ended, if it was.
+    pub(super) fn find_wait_end(&self, token: &TokenHash) -> Option<&Arc<Break>> {
+        self.ends().iter().rev().find_map(|end| match &end.cause {
+            EndCause::WaitEnd { why, .. } if end.token == *token => Some(why),
+            _ => None,
+        })
     }
 
     /// Whether [`History::live`] differs at `moment`.

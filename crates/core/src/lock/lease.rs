@@ -162,6 +162,8 @@ pub struct Waiter {
     pub waited: Duration,
     /// How many may hold the lock together with the waiter, once it holds it.
     pub limit: Limit,
+    /// The number of its wait, unlike that of every other.
+    pub number: u64,
 }
 
 /// How a watched lock changed. No store reports that a lease has expired.

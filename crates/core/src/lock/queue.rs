@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{AcquireCommand, Attempt, Limit, Owner, TokenHash, Waiter};
+use super::history::{Break, EndCause, GrantEnd};
+use super::{AcquireCommand, Attempt, FencingToken, Limit, Moment, Owner, TokenHash, Waiter};
 use crate::snapshot::deserialize_time;
 
 /// Up to how many requests that renew one entry the queue remembers by themselves.
@@ -48,6 +49,8 @@ pub struct QueueEntry {
     /// When the waiter joined the queue, on the same clock as `since`. For people to read; no rule asks for it.
     #[serde(deserialize_with = "deserialize_time")]
     pub joined: Duration,
+    /// Which wait it is, for those that may not see its token: the number of the request that joined.
+    pub number: u64,
 }
 
 impl QueueEntry {
@@ -55,13 +58,14 @@ impl QueueEntry {
     pub(super) fn of(command: &AcquireCommand, lasts: Duration, now: Duration) -> Self {
         let AcquireCommand { token, attempt, limit, .. } = *command;
         let owner = command.owner.clone();
-        Self { token, attempts: vec![attempt], since: now, lasts, limit, owner, joined: now }
+        let (attempts, number) = (vec![attempt], attempt.request());
+        Self { token, attempts, since: now, lasts, limit, owner, joined: now, number }
     }
 
     /// The waiter as any client may see it.
-    fn public(&self, now: Duration) -> Waiter {
+    pub(super) fn public(&self, now: Duration) -> Waiter {
         let waited = now.saturating_sub(self.joined);
-        Waiter { owner: self.owner.clone(), waited, limit: self.limit }
+        Waiter { owner: self.owner.clone(), waited, limit: self.limit, number: self.number }
     }
 
     /// The attempts that keep the place after `attempt` has asked for it too.
@@ -102,7 +106,8 @@ impl WaitQueue {
                 let before = &mut entries[position];
                 let attempts = entry.attempts.first().map(|attempt| before.attempts_with(*attempt));
                 let attempts = attempts.unwrap_or_default();
-                *before = QueueEntry { attempts, joined: before.joined, ..entry };
+                let QueueEntry { joined, number, .. } = *before;
+                *before = QueueEntry { attempts, joined, number, ..entry };
             }
             None => entries.push(entry),
         }
@@ -123,6 +128,26 @@ impl WaitQueue {
         }
         let rest = self.entries().iter().enumerate().filter(|(position, _)| *position != left);
         *self = rest.map(|(_, entry)| entry.clone()).collect();
+    }
+
+    /// Removes the entry with this number, and gives the end of its wait.
+    pub(super) fn end_wait(
+        &mut self,
+        number: FencingToken,
+        why: Arc<Break>,
+        moment: &Moment,
+    ) -> Option<GrantEnd> {
+        let entry = self.entries().iter().find(|entry| entry.number == number.get())?;
+        let end = GrantEnd {
+            token: entry.token,
+            fencing_token: number,
+            owner: entry.owner.clone(),
+            acquired_at_millis: moment.date_of(entry.joined),
+            ended_at_millis: why.at_millis,
+            cause: EndCause::WaitEnd { why, since: moment.now },
+        };
+        self.leave(&end.token, None);
+        Some(end)
     }
 
     /// The attempt that may withdraw what `attempt` gets for the place of `token`.

@@ -118,7 +118,7 @@ impl LockState {
                 LockReply::Look(state.holding(name, moment.now, Limit::HOLDERS_MAX))
             }
             LockCommand::LookAtQueue => LockReply::LookAtQueue(state.queue.public(moment.now)),
-            LockCommand::Recall => LockReply::Recall(state.history.ends().to_vec()),
+            LockCommand::Recall => LockReply::Recall(state.history.grants().cloned().collect()),
         };
         (state, reply)
     }
@@ -297,6 +297,12 @@ impl LockState {
                 self.change_limit(name, command, moment)
             };
         }
+        if command.attempt.keeps_entry()
+            && self.queue.find(&command.token).is_none()
+            && let Some(why) = self.history.find_wait_end(&command.token)
+        {
+            return AcquireReply::WaitEnded(Arc::clone(why));
+        }
         let ahead = self.queue.ahead_of(&command.token);
         if self.has_room_behind(ahead, command.limit) {
             let sole_attempt = self.queue.sole_attempt(&command.token, command.attempt);
@@ -444,9 +450,10 @@ impl LockState {
         command: &BreakCommand,
         moment: &Moment,
     ) -> BreakReply {
-        let BreakCommand { fencing_token, slot, reason, by, grace } = command;
+        let BreakCommand { is_of_wait, fencing_token, slot, reason, by, grace } = command;
         let is_broken = |holder: &HolderState| {
-            holder.fencing_token == *fencing_token && slot.is_none_or(|slot| slot == holder.slot)
+            let is_in_slot = slot.is_none_or(|slot| slot == holder.slot);
+            !is_of_wait && holder.fencing_token == *fencing_token && is_in_slot
         };
         let at_millis = moment.unix_micros / 1000;
         let why = Arc::new(Break { reason: reason.clone(), by: by.clone(), at_millis });
@@ -458,9 +465,13 @@ impl LockState {
             }
             ends_in = ends_in.max(Some(holder.expires_in(moment.now)));
         });
-        let mut earlier = self.history.ends().iter();
-        let is_known =
-            earlier.any(|end| end.fencing_token == *fencing_token && end.broken().is_some());
+        if *is_of_wait {
+            self.history.extend(self.queue.end_wait(*fencing_token, why, moment));
+        }
+        let is_known = self.history.ends().iter().any(|end| {
+            let is_such = if *is_of_wait { end.is_of_wait() } else { end.broken().is_some() };
+            is_such && end.fencing_token == *fencing_token
+        });
         match ends_in.or(is_known.then_some(Duration::ZERO)) {
             Some(ends_in) => {
                 *self = self.live(moment);
@@ -474,7 +485,9 @@ impl LockState {
     }
 
     fn contention(&self, name: &LockName, now: Duration, ahead: u64) -> Contention {
-        Contention { holding: self.holding_told(name, now), ahead }
+        let first = self.queue.entries().first().filter(|_| ahead > 0);
+        let first = first.map(|entry| entry.public(now));
+        Contention { holding: self.holding_told(name, now), ahead, first }
     }
 
     fn grant(

@@ -21,7 +21,7 @@ use tokio_util::task::TaskTracker;
 use super::target::{Reply, Target};
 use super::withdrawal::{self, PendingAttempt};
 use super::{
-    AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, Contention, EntryName,
+    AcquireCommand, AcquireReply, Attempt, Break, BreakCommand, BreakReply, Contention, EntryName,
     GrantEnd, Holding, Lease, Limit, LockLoss, LockName, Owner, Release, ReleaseReply, RenewReply,
     Token, Ttl, Waiter,
 };
@@ -168,6 +168,9 @@ pub enum LockError {
     /// As many wait as may.
     #[error("too many wait")]
     TooManyWaiters,
+    /// Another client ended the wait.
+    #[error("the wait was ended")]
+    WaitEnded(Arc<Break>),
     /// The service shuts down, and the lock was not to be had before.
     #[error("the service shuts down")]
     Leaving,
@@ -332,6 +335,7 @@ impl LockService {
                 Acquisition::Held { contention, waited: arrived.elapsed() }
             }
             AcquireReply::NotAlone(contention) => Acquisition::NotAlone(contention),
+            AcquireReply::WaitEnded(why) => return Err(LockError::WaitEnded(why)),
             AcquireReply::Full => Acquisition::Full,
         })
     }

@@ -248,6 +248,7 @@ impl Verdicts {
                 AcquireReply::NotAlone(why) => {
                     all.never.get_or_insert_with(|| AcquireReply::NotAlone(of(why)));
                 }
+                AcquireReply::WaitEnded(why) => all.never = Some(AcquireReply::WaitEnded(why)),
                 AcquireReply::Full => {
                     all.never.get_or_insert(AcquireReply::Full);
                 }

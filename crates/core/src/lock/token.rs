@@ -133,9 +133,14 @@ impl Attempt {
         Self(self.0 & !rounds | (round << 1) & rounds | u64::from(keeps_entry))
     }
 
+    /// The number of its request.
+    pub(super) fn request(self) -> u64 {
+        self.0 >> Self::ROUND_BITS
+    }
+
     /// Whether both are of one request.
     pub(super) fn is_of_request_of(self, other: Self) -> bool {
-        self.0 >> Self::ROUND_BITS == other.0 >> Self::ROUND_BITS
+        self.request() == other.request()
     }
 
     /// Whether an earlier attempt of the same request got a queue entry.

@@ -66,9 +66,10 @@ impl LockService {
                     on_busy(T::contention(contention));
                     pause(T::contention(contention), self.until_tick(request.target.bucket()))
                 }
-                // A grant, or a refusal that no release changes: neither keeps an entry.
-                Ok(_) => {
-                    entry.last = None;
+                // A grant, or a refusal that no release changes: neither keeps an entry. But a set whose wait was ended
+                // in one queue still has those in the others, which the ticket withdraws.
+                Ok(found) => {
+                    entry.last.take_if(|_| !matches!(found, AcquireReply::WaitEnded(_)));
                     return Ok(LastReply { reply: reply?, attempt, sent });
                 }
                 Err(StoreError::Unsupported) => return Err(StoreError::Unsupported.into()),

@@ -90,7 +90,8 @@ impl Lock {
 
     fn break_lease(&mut self, fencing_token: FencingToken, grace: Option<Duration>) -> BreakReply {
         let reason = Reason::parse("it stands still").expect("a reason");
-        let command = BreakCommand { fencing_token, slot: None, reason, by: None, grace };
+        let command =
+            BreakCommand { is_of_wait: false, fencing_token, slot: None, reason, by: None, grace };
         match self.run(&LockCommand::Break(command)) {
             LockReply::Break(reply) => reply,
             other => panic!("{other:?}"),

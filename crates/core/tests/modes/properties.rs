@@ -127,6 +127,7 @@ impl Pair {
                     AcquireReply::Repeated(_) => "repeated",
                     AcquireReply::Busy(_) => "busy",
                     AcquireReply::NotAlone(_) => "not alone",
+                    AcquireReply::WaitEnded(_) => "ended",
                     AcquireReply::Full => "full",
                 };
                 (expected, found)
@@ -220,7 +221,8 @@ impl Pair {
         let reason = Reason::parse("it stands still").expect("a reason");
         let grace = grace.map(Duration::from_millis);
         let slot = Some(slot);
-        let command = BreakCommand { fencing_token, slot, reason, by: None, grace };
+        let command =
+            BreakCommand { is_of_wait: false, fencing_token, slot, reason, by: None, grace };
         let command = LockCommand::Break(command);
         let LockReply::Break(reply) = self.run(&command) else { unreachable!() };
         self.oracle.expire(self.now);

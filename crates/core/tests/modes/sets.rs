@@ -176,6 +176,7 @@ fn word<L, C>(reply: &AcquireReply<L, C>) -> &'static str {
         AcquireReply::Repeated(_) => "repeated",
         AcquireReply::Busy(_) => "busy",
         AcquireReply::NotAlone(_) => "not alone",
+        AcquireReply::WaitEnded(_) => "ended",
         AcquireReply::Full => "full",
     }
 }

@@ -78,7 +78,14 @@ impl BreakLast {
     fn command(self) -> LockCommand {
         let Self { by, grace } = self;
         let reason = Reason::parse("it stands still").expect("a reason");
-        LockCommand::Break(BreakCommand { fencing_token: LAST, slot: None, reason, by, grace })
+        LockCommand::Break(BreakCommand {
+            is_of_wait: false,
+            fencing_token: LAST,
+            slot: None,
+            reason,
+            by,
+            grace,
+        })
     }
 }
 

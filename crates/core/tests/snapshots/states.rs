@@ -15,7 +15,7 @@ use keylatch_core::lock::{
     Limit, LockState, Owner, QueueEntry, Reason, Slots, TokenHash,
 };
 
-/// A lock that two hold in different ways, with a waiter, an expiry and a break.
+/// A lock that two hold in different ways, with a waiter, an expiry, a break and the end of a wait.
 pub(crate) fn lock() -> LockState {
     let waiter = QueueEntry {
         token: TokenHash::from_bytes([3; 32]),
@@ -25,9 +25,11 @@ pub(crate) fn lock() -> LockState {
         limit: Limit::Exclusive,
         owner: owner("waiter"),
         joined: Duration::from_secs(63_244_802),
+        number: 3,
     };
     let cause = EndCause::Break { why: broken(), since: Duration::new(63_244_799, 5) };
-    let ends = [end(EndCause::Expiry), end(cause)];
+    let wait = EndCause::WaitEnd { why: broken(), since: Duration::new(63_244_798, 7) };
+    let ends = [end(EndCause::Expiry), end(cause), end(wait)];
     LockState::new(holders(), [waiter].into_iter().collect(), ends.into_iter().collect())
 }
 

@@ -26,6 +26,7 @@ async fn take_and_break(store: &dyn Store, number: usize) {
         other => panic!("{other:?}"),
     };
     let command = BreakCommand {
+        is_of_wait: false,
         fencing_token: lease.fencing_token,
         slot: None,
         reason: Reason::parse("it hangs").unwrap(),

@@ -195,7 +195,7 @@ impl<'a> Proposer<'a> {
         let is_held = matches!(decision, AcquireDecision::Held | AcquireDecision::Contended);
         let reply = if is_held && !self.has_proposed {
             let holding = tally.holder(&self.attempt.name).map(Holding::by_one);
-            Ok(AcquireReply::Busy(Contention { holding, ahead: 0 }))
+            Ok(AcquireReply::Busy(Contention { holding, ahead: 0, first: None }))
         } else {
             // What an earlier round may have got counts as well.
             let had_quorum = self.maybe_granted.len() >= self.nodes.quorum;
