@@ -180,9 +180,8 @@ async fn idle_upgraded_connection_is_closed_on_both_sides() {
     let mut config = echo.config();
     config.server.upgrade_idle_timeout_ms = 200;
     let service = Service::start_with(config).await;
+    // Nothing is sent: a busy machine may take longer for it than the connection may be idle.
     let mut wire = switched(service.address).await;
-    wire.send("ping").await;
-    wire.receives("ping").await;
     wire.closed().await;
     echo.ended().await;
 }
