@@ -123,7 +123,7 @@ impl Guard {
 
     /// What decides which requests are the same, and so has to be the same at all instances on one store: each setting
     /// by name, every spelling of it as one.
-    pub fn shared_settings(&self) -> [(&'static str, Vec<String>); 6] {
+    pub fn shared_settings(&self) -> [(&'static str, Vec<String>); 10] {
         let set = |list: &[String], of: fn(&str) -> String| {
             list.iter().map(|one| of(one)).collect::<BTreeSet<_>>().into_iter().collect()
         };
@@ -132,6 +132,10 @@ impl Guard {
             ("access", vec![format!("{:?}", self.access)]),
             ("principal_header", vec![self.principal_header.to_ascii_lowercase()]),
             ("require_principal", vec![self.require_principal.to_string()]),
+            ("key", self.key.iter().map(ToString::to_string).collect()),
+            ("missing_key", vec![format!("{:?}", self.missing_key)]),
+            ("derive", vec![format!("{:?}", self.derive)]),
+            ("once_per", vec![format!("{:?}", self.once_per)]),
             ("ignore_fields", set(&self.ignore_fields, str::to_owned)),
             ("fingerprint_headers", set(&self.fingerprint_headers, str::to_ascii_lowercase)),
         ]
