@@ -56,6 +56,8 @@ pub struct Metrics {
     pub(crate) mismatches: Counter,
     /// Requests whose key has an unknown outcome.
     pub(crate) unknowns: Counter,
+    /// Guarded requests that ran without their keys, because the store could not be reached.
+    pub(crate) unguarded: Counter,
     /// Guards that another instance has with other settings.
     pub(crate) differing_guards: Gauge,
     pub(crate) audit: AuditCounters,
@@ -123,6 +125,11 @@ impl Metrics {
                 &mut all,
                 "idempotency_unknowns",
                 "Requests that read an unknown outcome",
+            ),
+            unguarded: counted(
+                &mut all,
+                "idempotency_unguarded",
+                "Guarded requests that ran without their keys, because the store could not be reached",
             ),
             differing_guards: counted(
                 &mut all,

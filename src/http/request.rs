@@ -42,7 +42,7 @@ use crate::metrics::{Metrics, RouteDurations};
 use crate::telemetry::AccessLog;
 use crate::traces::RequestSpan;
 use keylatch_axum::gateway::{Admission, TrustedProxy};
-use keylatch_axum::{GuardAccess, ProblemCause, ProblemCode};
+use keylatch_axum::{GuardAccess, ProblemCause, ProblemCode, RanUnguarded};
 use keylatch_core::store::Effect;
 
 /// Why a page of this origin does not get what is for identities.
@@ -334,6 +334,9 @@ impl RequestTicket {
         let code = response.extensions().get().map(|ProblemCode(code)| *code);
         if let Some(code) = code {
             shared.metrics.problem(code);
+        }
+        if response.extensions().get::<RanUnguarded>().is_some() {
+            shared.metrics.unguarded.inc();
         }
         let (method, id, span) = (self.method, &self.id, &self.span);
         shared.log_request(AccessEntry { method, route, id, span, took }, &response);

@@ -6,6 +6,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use keylatch::http::OnStoreDown;
 use keylatch_testkit::{
     Answer, Api, Proxy, RawConnection, RedisServer, Shop, TestStore, Upstream, created, eventually,
     guard_orders, redis_test, scaled, soon, store_test,
@@ -94,6 +95,32 @@ async fn unreachable_store_prevents_the_run() {
     redis.restart().await;
     unless_refused(&shop, "k-2").await.is_run(2);
     assert_eq!(shop.upstream.runs(), 2);
+}
+
+/// The operator has said that a payment twice is better than none.
+#[redis_test]
+async fn unreachable_store_lets_requests_pass_where_the_guard_says_so() {
+    let mut redis = RedisServer::start().await;
+    let shop = Shop::open_with(&redis.url(), |guard| guard.on_store_down = OnStoreDown::Pass).await;
+    shop.buy("k-1").await.is_run(1);
+    redis.kill().await;
+    // A command that was on its way may have been carried out, so its request is refused.
+    let passed = async || Some(shop.buy("k-1").await).filter(|answer| answer.status != 503);
+    let passed = eventually(passed).await;
+    passed.is_run(2);
+    assert_eq!(passed.header("idempotency-key-source"), "none", "{passed:?}");
+    assert_eq!(passed.header("idempotency-key-expires"), "", "{passed:?}");
+    let seen = shop.upstream.last();
+    assert_eq!(seen.headers["idempotency-key"], "k-1");
+    assert!(!seen.headers.contains_key("idempotency-fence") && !seen.body.is_empty(), "{seen:?}");
+    shop.buy("k-1").await.is_run(3);
+    assert_eq!(shop.metric("keylatch_idempotency_unguarded_total").await, 2);
+    redis.restart().await;
+    eventually(async || {
+        Some(shop.buy("k-2").await)
+            .filter(|answer| !answer.header("idempotency-key-expires").is_empty())
+    })
+    .await;
 }
 
 #[redis_test]

@@ -58,6 +58,8 @@ pub struct Guard {
     pub on_failure: FailurePolicy,
     /// What a process that dies in the middle leaves behind.
     pub on_crash: OnCrash,
+    /// What becomes of a request where the store cannot be used, and nothing was begun.
+    pub on_store_down: OnStoreDown,
     /// How long the lease of a run lasts unless renewed; the layer renews it at a third.
     pub lease_ms: u64,
     /// How long a record is kept after its run has ended: a day, or 365 with `once_per`, unless said otherwise. A
@@ -115,6 +117,7 @@ impl Default for Guard {
             once_per: Vec::new(),
             on_failure: OnFailure::Unknown.into(),
             on_crash: OnCrash::Unknown,
+            on_store_down: OnStoreDown::Refuse,
             lease_ms: 30_000,
             retention_ms: None,
             max_wait_ms: 30_000,
@@ -151,6 +154,16 @@ pub enum MissingKey {
     /// It gets one that is derived from it: the same request again, soon, is the same intent.
     Derive,
     /// It runs unguarded.
+    Pass,
+}
+
+/// What becomes of a request where the store cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnStoreDown {
+    /// It is refused.
+    Refuse,
+    /// It runs unguarded, so a repeat runs too.
     Pass,
 }
 
@@ -277,6 +290,11 @@ impl Guard {
             "once_per",
             self.once_per.is_empty() || !uses_keys,
             "stands in place of `key` and `derive`: leave them out",
+        )?;
+        rule(
+            "on_store_down",
+            self.on_store_down == OnStoreDown::Refuse || self.once_per.is_empty(),
+            "must be `refuse` with `once_per`: what is done once for each would be done again",
         )
     }
 

@@ -19,16 +19,16 @@ use axum::extract::Request;
 use axum::http::HeaderName;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
-use tower::{Layer, Service};
+use tower::{Layer, Service, ServiceExt as _};
 
 use crate::key_source::KeyKind;
 use crate::response::{self, with_source};
 use crate::submission::{KeyedRequest, PrincipalFn, Submission, check_method};
 use crate::{Guard, InvalidSetting, Problem, Records, with_resolve};
 use keylatch_core::idempotency::{
-    IdempotencyService, OnCrash, OnceRun, Principal, RecordScope, Run, Share,
+    IdempotencyError, IdempotencyService, OnCrash, OnceRun, Principal, RecordScope, Run, Share,
 };
-use keylatch_core::store::Store;
+use keylatch_core::store::{Store, StoreError};
 
 /// The fencing token of a run, for the handler to hand to what it changes.
 pub const IDEMPOTENCY_FENCE: HeaderName = HeaderName::from_static("idempotency-fence");
@@ -232,14 +232,14 @@ where
 impl IdempotencyLayer {
     async fn guard<I>(self, mut inner: I, request: Request) -> Response
     where
-        I: Service<Request, Response = Response, Error = Infallible> + Send + 'static,
+        I: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
         I::Future: Send + 'static,
     {
         let LayerState { service, guard, principal, answer_timeout, resolve_url, name, address } =
             &*self.0;
         let address = address(&request);
         let submission = Submission::read(guard, name, principal, request).await;
-        let KeyedRequest { request, mut ask, kind, prefers_wait } = match submission {
+        let KeyedRequest { request, mut ask, kind, prefers_wait, spare } = match submission {
             Ok(Submission::Keyed(keyed)) => keyed,
             Ok(Submission::Unkeyed(request)) => {
                 let Ok(response) = inner.call(request).await;
@@ -255,6 +255,7 @@ impl IdempotencyLayer {
         // One clone for all of the run, since each changes a count that all cores share.
         let of_run = self.clone();
         let (limit, lease) = (*answer_timeout, guard.lease());
+        let spare = spare.map(|spare| (inner.clone(), spare));
         let work = move |run: Run| async move {
             let answer = async move {
                 let LayerState { service, guard, .. } = &*of_run.0;
@@ -266,7 +267,10 @@ impl IdempotencyLayer {
         let (wait, on_crash) = (ask.wait, ask.on_crash);
         let response = match service.once(ask, work).await {
             Ok(run) => response_of(run, kind, on_crash),
-            Err(error) => Problem::from(error).with_retry().into_response(),
+            Err(error) => match spare.filter(|_| is_store_down(&error)) {
+                Some((inner, request)) => return run_unguarded(inner, *request, error).await,
+                None => Problem::from(error).with_retry().into_response(),
+            },
         };
         let url = resolve_url.as_ref().filter(|_| scope.leads_to(&key));
         let leads_back = || url.map(|url| url(&scope));
@@ -283,6 +287,26 @@ fn in_share(scope: RecordScope, guard: &str, address: Option<IpAddr>) -> RecordS
     };
     scope.in_share(share)
 }
+
+/// Whether the store cannot be reached, so that this instance has begun nothing.
+fn is_store_down(error: &IdempotencyError) -> bool {
+    matches!(error, IdempotencyError::Store(StoreError::Unreachable(_)))
+}
+
+/// The response to a request that runs although no store keeps that it does.
+async fn run_unguarded<I>(inner: I, request: Request, error: IdempotencyError) -> Response
+where
+    I: Service<Request, Response = Response, Error = Infallible> + Send + 'static,
+{
+    tracing::warn!(%error, "the store cannot be used: a request runs unguarded, and so does its repeat");
+    let Ok(mut response) = inner.oneshot(request).await;
+    response.extensions_mut().insert(RanUnguarded);
+    with_source(response, KeyKind::None)
+}
+
+/// In the extensions of a response: its request ran without its key, because the store could not be used.
+#[derive(Debug, Clone, Copy)]
+pub struct RanUnguarded;
 
 fn response_of(run: OnceRun<Response>, kind: KeyKind, on_crash: OnCrash) -> Response {
     match run {

@@ -130,12 +130,12 @@ mod submission;
 pub use canonical_json::JsonPointer;
 #[cfg(fuzzing)]
 pub use fuzzing::{canonical_json, fingerprint_of};
-pub use guard::{BodyLimits, DeriveKey, Guard, InvalidSetting, KeyPart, MissingKey};
+pub use guard::{BodyLimits, DeriveKey, Guard, InvalidSetting, KeyPart, MissingKey, OnStoreDown};
 #[cfg(feature = "gateway")]
 pub use guard::{CrossOrigin, GuardAccess};
 pub use key_source::KeySource;
 pub use keylatch_wire::Code;
-pub use layer::{GuardService, IDEMPOTENCY_FENCE, IdempotencyLayer};
+pub use layer::{GuardService, IDEMPOTENCY_FENCE, IdempotencyLayer, RanUnguarded};
 pub use policy::{FailurePolicy, OnFailure, RetentionPolicy};
 pub use problem::{Problem, ProblemCause, ProblemCode, status_code, with_resolve};
 pub use records::Records;

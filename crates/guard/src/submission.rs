@@ -22,7 +22,9 @@ use crate::escapes::normalize_escapes;
 use crate::fingerprint::FingerprintInput;
 use crate::key_source::{FoundKey, KeyKind, find_key};
 use crate::media_type::{MediaType, content_coding, text_of};
-use crate::{BodyLimits, Code, Guard, KeyPart, KeySource, MissingKey, OnFailure, Problem};
+use crate::{
+    BodyLimits, Code, Guard, KeyPart, KeySource, MissingKey, OnFailure, OnStoreDown, Problem,
+};
 use keylatch_core::idempotency::{
     Fingerprint, FingerprintHasher, IdempotencyKey, Principal, RecordScope, RunRequest, Scope,
 };
@@ -58,6 +60,8 @@ pub(crate) struct KeyedRequest {
     pub(crate) kind: KeyKind,
     /// Whether the client prefers waiting for a run that is under way to being refused.
     pub(crate) prefers_wait: bool,
+    /// The same request for a run without a store, where the guard allows one.
+    pub(crate) spare: Option<Box<Request>>,
 }
 
 impl Submission {
@@ -97,9 +101,10 @@ impl Submission {
         let preferred = preferred_wait(&parts.headers);
         let (ask, kind) = (run_request(guard, &parts, &intent, preferred), intent.kind);
         pass_key_on(&mut parts, &intent.key);
-        let request = Box::new(Request::from_parts(parts, Body::from(body)));
-        let prefers_wait = preferred.is_some();
-        Ok(Self::Keyed(KeyedRequest { request, ask, kind, prefers_wait }))
+        let of_parts = |parts| Box::new(Request::from_parts(parts, Body::from(body.clone())));
+        let spare = (guard.on_store_down == OnStoreDown::Pass).then(|| of_parts(parts.clone()));
+        let (request, prefers_wait) = (of_parts(parts), preferred.is_some());
+        Ok(Self::Keyed(KeyedRequest { request, ask, kind, prefers_wait, spare }))
     }
 }
 

@@ -123,6 +123,8 @@ fn invalid_source_of_keys_is_named() {
         ("derive", "{ anonymous = true }"),
         ("once_per", "[\"body\"]\nprincipal_header = \"X-User\""),
         ("once_per", "[\"path\"]\nkey = [\"query:id\"]"),
+        ("on_store_down", "\"run\""),
+        ("on_store_down", "\"pass\"\nonce_per = [\"path\"]"),
     ] {
         guard_is_refused(&format!("path = \"/a\"\nupstream = \"http://a\"\n{key} = {value}"), key);
     }
