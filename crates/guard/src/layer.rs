@@ -215,8 +215,7 @@ where
         // A fencing token is the layer's to give, never the client's.
         request.headers_mut().remove(IDEMPOTENCY_FENCE);
         if let Err(problem) = check_method(&self.layer.0.guard, &request) {
-            let refusal = problem.with_retry().into_response();
-            return Box::pin(ready(Ok(with_source(refusal, KeyKind::None))));
+            return Box::pin(ready(Ok(refuse(problem))));
         }
         if !self.layer.0.guard.guards(request.method()) {
             return Box::pin(self.inner.call(request));
@@ -245,9 +244,7 @@ impl IdempotencyLayer {
                 let Ok(response) = inner.call(request).await;
                 return with_source(response, KeyKind::None);
             }
-            Err(refusal) => {
-                return with_source(refusal.with_retry().into_response(), KeyKind::None);
-            }
+            Err(refusal) => return refuse(refusal),
         };
         ask.scope = in_share(ask.scope, name, address);
         let (key, scope) = (ask.key, ask.scope.clone());
@@ -277,6 +274,11 @@ impl IdempotencyLayer {
         let response = with_source(with_resolve(response, leads_back), kind);
         if prefers_wait { response::with_applied_wait(response, wait) } else { response }
     }
+}
+
+/// The response to a request whose key was not asked for.
+fn refuse(problem: Problem) -> Response {
+    with_source(problem.with_retry().into_response(), KeyKind::None)
 }
 
 /// The scope in the share of its principal or, without one, of an address.
