@@ -123,17 +123,26 @@ impl Fleet {
     fn before(store: &str, upstream: &str) -> Self {
         let mut config = NamedTempFile::new().expect("a temporary file");
         for (path, on_crash) in [("/orders", "unknown"), ("/mails", "rerun")] {
-            let lease = LEASE.as_millis();
-            let guard = format!("[[guard]]\npath = \"{path}\"\nupstream = \"{upstream}\"");
-            let times =
-                format!("lease_ms = {lease}\ntimeout_ms = {}", UPSTREAM_TIMEOUT.as_millis());
-            writeln!(config, "{guard}\non_crash = \"{on_crash}\"\n{times}")
-                .expect("the file takes it");
+            let guard = config_of(path, upstream, on_crash);
+            writeln!(config, "{guard}").expect("the file takes it");
         }
+        let derives = "missing_key = \"derive\"\nmax_wait_ms = 3000\n\
+                       derive = { anonymous = true, window_ms = 86400000 }";
+        let clicks = config_of("/clicks", upstream, "unknown");
+        writeln!(config, "{clicks}\n{derives}").expect("the file takes it");
         let (processes, addresses) = Default::default();
         let (store, directory) = (store.to_owned(), TempDir::new().expect("a directory"));
         Self { store, link: None, disk: None, config, directory, processes, addresses }
     }
+}
+
+/// A guard, as the configuration has it.
+fn config_of(path: &str, upstream: &str, on_crash: &str) -> String {
+    let (lease, timeout) = (LEASE.as_millis(), UPSTREAM_TIMEOUT.as_millis());
+    format!(
+        "[[guard]]\npath = \"{path}\"\nupstream = \"{upstream}\"\non_crash = \"{on_crash}\"\n\
+         lease_ms = {lease}\ntimeout_ms = {timeout}"
+    )
 }
 
 /// The address of the server in the URL of a store, if there is one.

@@ -6,9 +6,10 @@
 //! of the campaign has the same mixture. `guilt.rs` picks its keys by these rules.
 
 use keylatch_testkit::Dice;
+use serde::Deserialize;
 
 /// A key of the campaign; its number says all of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub(super) struct Key {
     pub(super) number: u64,
 }
@@ -53,7 +54,12 @@ impl Key {
         self.kind() == Kind::Plain && self.number % 6 == 1
     }
 
-    /// What names the scope of its record.
+    /// Whether its client sends no key, and the guard derives one.
+    pub(super) fn is_derived(self) -> bool {
+        self.number % 6 == 4
+    }
+
+    /// What names the scope of its record, unless the key is derived.
     pub(super) fn scope(self) -> String {
         if self.is_by_calls() {
             String::new()
@@ -62,8 +68,12 @@ impl Key {
         }
     }
 
-    pub(super) fn path(self) -> &'static str {
-        if self.is_rerun() { "/mails" } else { "/orders" }
+    pub(super) fn path(self) -> String {
+        match (self.is_derived(), self.is_rerun()) {
+            (true, _) => format!("/clicks/{}", self.number),
+            (false, true) => "/mails".to_owned(),
+            (false, false) => "/orders".to_owned(),
+        }
     }
 
     pub(super) fn kind(self) -> Kind {

@@ -185,9 +185,12 @@ impl Book {
 
 /// Does what the kind of the key says. When the connection to the caller breaks, the rest is not
 /// done.
-async fn run(State(book): State<Arc<Book>>, headers: HeaderMap, _body: Bytes) -> Response {
+async fn run(State(book): State<Arc<Book>>, headers: HeaderMap, body: Bytes) -> Response {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    let key = text("idempotency-key").and_then(Key::parse).expect("a key of the campaign");
+    // A derived key says nothing of the client's.
+    let of_body = || serde_json::from_slice(&body).ok();
+    let key = text("idempotency-key").and_then(Key::parse).or_else(of_body);
+    let key = key.expect("a key of the campaign");
     let fencing_token = text("idempotency-fence")
         .map_or(0, |fencing_token| fencing_token.parse().expect("a fence"));
     let place = book.arrive(key, fencing_token);

@@ -167,8 +167,14 @@ impl Shopper {
         let mut refused = 0;
         while begun.elapsed() < PATIENCE {
             let address = self.fleet.any(&mut dice).await;
-            let record = format!("http://{address}/v1/idempotency/{name}{below}");
-            let url = format!("{record}{}", self.key.scope());
+            let (name, scope) = match self.derived_name(address).await {
+                Ok(derived) => derived.unwrap_or((name.clone(), self.key.scope())),
+                Err(_) => {
+                    refused += 1;
+                    continue;
+                }
+            };
+            let url = format!("http://{address}/v1/idempotency/{name}{below}{scope}");
             let answer = Answer::of(request(url)).await;
             if answer.status != 503 {
                 return (answer, refused);
@@ -176,6 +182,26 @@ impl Shopper {
             refused += 1;
         }
         panic!("{name}: the store is never there");
+    }
+
+    /// The name and the scope of the record whose key the guard derived, as the list of records has them.
+    async fn derived_name(&self, address: SocketAddr) -> Result<Option<(String, String)>, Answer> {
+        if !self.key.is_derived() {
+            return Ok(None);
+        }
+        let list = format!("http://{address}/v1/idempotency?limit=1000&path={}", self.key.path());
+        let mut page = Answer::of(self.http.get(&list)).await;
+        loop {
+            if page.status != 200 {
+                return Err(page);
+            }
+            if let Some(name) = page.json["records"][0]["key"].as_str() {
+                let scope = format!("{}&source=derived", self.key.scope());
+                return Ok(Some((name.to_owned(), scope)));
+            }
+            let Some(cursor) = page.json["next_cursor"].as_str() else { return Ok(None) };
+            page = Answer::of(self.http.get(format!("{list}&cursor={cursor}"))).await;
+        }
     }
 
     async fn insist(&self, history: &mut History, dice: &mut Dice) {
@@ -253,7 +279,10 @@ impl Shopper {
 
     fn buy(&self, address: &str, dice: &mut Dice) -> RequestBuilder {
         let request = self.http.post(format!("http://{address}{}", self.key.path()));
-        let request = request.header("Idempotency-Key", self.key.name());
+        let request = match self.key.is_derived() {
+            true => request,
+            false => request.header("Idempotency-Key", self.key.name()),
+        };
         let request = request.json(&json!({"number": self.key.number}));
         if dice.below(2) == 0 { request.header("Prefer", "wait=3") } else { request }
     }
