@@ -131,7 +131,7 @@ impl App {
         };
         let requests = request_layer(&config, &metrics, &authenticator, &audit);
         let extras = Extras { guards: &config.guard, sandbox: config.serves_sandbox() };
-        let router = http::router(api, extras, &config.cors, &requests)?;
+        let router = http::router(api, extras, (&config.cors, &config.gateway), &requests)?;
         Ok(Self {
             _ends: EndReporter::start(&*store, &metrics, past_grants, audit, &authenticator),
             tls: tls_files(&config)?.map(Arc::new),
@@ -375,5 +375,6 @@ fn check_access(config: &Config) -> Result<(), Error> {
     }
     config.check_tls()?;
     config.check_jwt()?;
+    config.check_gateway()?;
     Ok(())
 }

@@ -21,16 +21,18 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio_rustls::TlsConnector;
 
+use crate::config::Config;
 use crate::error::Error;
 use crate::http::{ListenerSettings, reachable};
 
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// Whether the service that has this listener answers `/livez` with 200 within 3 s. Where it has a
-/// certificate, a listener may speak TLS.
-pub async fn check(listener: &ListenerSettings, has_certificate: bool) -> Result<(), Error> {
-    let place = listener.place();
-    let asked = tokio::time::timeout(LIMIT, request_liveness(listener, has_certificate)).await;
+/// Whether the service of this configuration says by 200 at this listener within 3 s that it is alive.
+pub async fn check(config: &Config, listener: &ListenerSettings) -> Result<(), Error> {
+    let (place, has_certificate) = (listener.place(), config.tls.is_on());
+    let path = config.gateway.liveness_at(listener);
+    let asked = request_liveness(listener, has_certificate, path);
+    let asked = tokio::time::timeout(LIMIT, asked).await;
     match asked {
         Ok(Ok(status)) if status.is_success() => Ok(()),
         Ok(Ok(status)) => Err(Error::Unhealthy(format!("{place} answered {status}"))),
@@ -44,9 +46,10 @@ type AskError = Box<dyn std::error::Error + Send + Sync>;
 async fn request_liveness(
     listener: &ListenerSettings,
     has_certificate: bool,
+    path: &str,
 ) -> Result<StatusCode, AskError> {
-    if let Some(path) = listener.path() {
-        return ask_over(UnixStream::connect(path).await?, "localhost").await;
+    if let Some(socket) = listener.path() {
+        return ask_over(UnixStream::connect(socket).await?, "localhost", path).await;
     }
     let address = lookup_host(&listener.address).await?.next().ok_or("no such address")?;
     let address = reachable(address);
@@ -54,19 +57,20 @@ async fn request_liveness(
     let host = address.to_string();
     let stream = TcpStream::connect(address).await?;
     if !listener.is_tls(has_certificate) {
-        return ask_over(stream, &host).await;
+        return ask_over(stream, &host, path).await;
     }
     let connector = TlsConnector::from(Arc::new(any_service()?));
-    ask_over(connector.connect(address.ip().into(), stream).await?, &host).await
+    ask_over(connector.connect(address.ip().into(), stream).await?, &host, path).await
 }
 
 async fn ask_over(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     host: &str,
+    path: &str,
 ) -> Result<StatusCode, AskError> {
     let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
     let request =
-        Request::get("/livez").header(hyper::header::HOST, host).body(Empty::<Bytes>::new())?;
+        Request::get(path).header(hyper::header::HOST, host).body(Empty::<Bytes>::new())?;
     // The connection ends when the sender is gone, if not before.
     let asking = async move { sender.send_request(request).await.map(|answer| answer.status()) };
     let (status, _) = tokio::join!(asking, connection);

@@ -401,7 +401,7 @@ async fn check_health(place: Place) -> Result<(), Error> {
     let config = Serve { place, store: None }.config()?;
     let listeners = config.listeners();
     let [first, ..] = listeners.as_slice() else { return Ok(()) };
-    healthcheck::check(first, config.tls.is_on()).await
+    healthcheck::check(&config, first).await
 }
 
 fn check_config(flags: Serve) -> Result<(), Error> {

@@ -47,8 +47,9 @@ impl Opening {
         listeners: &[BoundListener],
     ) -> Self {
         let (later, receiver) = watch::channel(None);
-        let router =
-            Router::new().route("/livez", get(async || "ok")).fallback(wait).with_state(receiver);
+        let alive = || get(async || "ok");
+        let router = Router::new().route("/livez", alive()).route("/.keylatch/livez", alive());
+        let router = router.fallback(wait).with_state(receiver);
         let closing = CancellationToken::new();
         let server = Server::new(router, settings, metrics, closing.clone());
         let server = server.with_listeners(listeners, tls);

@@ -14,6 +14,7 @@ use crate::access::JwtSettings;
 use crate::http::{self, GuardAccess, ListenerSettings, OriginPolicy};
 use crate::telemetry;
 use crate::traces;
+use keylatch_axum::gateway::ErrorPage;
 use keylatch_stores::{
     EtcdSettings, PostgresSettings, RedisSettings, RedlockSettings, ZookeeperSettings, scheme_of,
 };
@@ -51,6 +52,7 @@ pub struct Config {
     pub idempotency: Idempotency,
     pub log: telemetry::Settings,
     pub cors: http::Cors,
+    pub gateway: http::PassThrough,
     /// The listeners in place of the one of `listen`: none unless a file has some.
     #[serde(default)]
     pub listener: Vec<ListenerSettings>,
@@ -341,6 +343,18 @@ impl Config {
         let is_for_identities = self.tls.client_ca.is_empty() || self.identity_file().is_some();
         check("tls.client_ca", is_for_identities, "must be empty without `identities`")
             .map_err(of_tls)
+    }
+
+    /// Refuses a page that cannot be read, and to pass an app through where keylatch has paths of its own.
+    pub(crate) fn check_gateway(&self) -> Result<(), ConfigError> {
+        for (place, guard) in self.guard.iter().enumerate() {
+            ErrorPage::read(&guard.error_page).map_err(|error| {
+                let rule = format!("`guard[{place}].error_page` must be a template: {error}");
+                invalid("the configuration", rule)
+            })?;
+        }
+        let rule = self.gateway.check(&self.listeners());
+        rule.map_err(|rule| invalid("the configuration", format!("`gateway.upstream` {rule}")))
     }
 
     fn check_origins(&self) -> Result<(), String> {

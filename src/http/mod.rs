@@ -14,11 +14,13 @@ mod caller;
 mod console;
 mod docs;
 mod extract;
+mod guards;
 pub mod idempotency;
 mod locks;
 mod openapi;
 mod origin;
 mod parts;
+mod pass_through;
 mod problem;
 mod problem_pages;
 mod record_counts;
@@ -31,6 +33,7 @@ mod streams;
 mod system;
 
 use std::convert::Infallible;
+use std::io;
 use std::sync::Arc;
 
 use axum::Router;
@@ -47,11 +50,10 @@ use tower_http::map_response_body::MapResponseBodyLayer;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
-use self::idempotency::{GATEWAY_HOOKS, api as records, erase, list as record_list};
+use self::guards::Guards;
+use self::idempotency::{api as records, erase, list as record_list};
 use self::openapi::routes;
 use keylatch_axum::InvalidSetting;
-use keylatch_axum::gateway::Admission;
-use keylatch_client::https::{Trust, https_client};
 use keylatch_core::idempotency::IdempotencyService;
 
 pub use api::{Api, Backups, Streams};
@@ -62,6 +64,7 @@ pub use keylatch_axum::{
 pub use openapi::Document;
 pub use origin::{Cors, OriginPolicy};
 pub use parts::{Part, Parts};
+pub use pass_through::PassThrough;
 pub use problem::{Code, Problem};
 pub use record_counts::RecordCounter;
 pub(crate) use request::RequestRules;
@@ -93,13 +96,16 @@ pub struct Extras<'a> {
 pub fn router(
     api: Api,
     extras: Extras<'_>,
-    cors: &Cors,
+    (cors, passes): (&Cors, &PassThrough),
     requests: &RequestLayer,
-) -> std::io::Result<Router> {
+) -> io::Result<Router> {
     let extras = Extras { sandbox: extras.sandbox && api.records.is_some(), ..extras };
-    let guarded = match &api.records {
-        Some(records) => guarded(extras, records, requests)?,
-        None => Router::new(),
+    let guards = Guards::new(extras.guards, passes, requests)?;
+    let (guarded, shop) = match &api.records {
+        Some(records) => {
+            (guards.routes(records)?, shop(extras, records, requests).map_err(io::Error::other)?)
+        }
+        None => (Router::new(), Router::new()),
     };
     let max_wait = api.max_wait;
     let api = Arc::new(api);
@@ -120,34 +126,29 @@ pub fn router(
         .method_not_allowed_fallback(system::method_not_allowed)
         .fallback(system::not_found);
     let long_poll = layered(long_poll, requests.with_extra_time(max_wait));
-    let all = layered(own, requests.clone()).merge(long_poll).merge(guarded);
-    Ok(match cors.layer() {
-        Some(cors) => all.layer((cors, MapResponseLayer::new(origin::remove_cors_headers))),
-        None => all,
+    let own = layered(own, requests.clone());
+    let of_app =
+        guards.rest()?.map(|rest| rest.merge(guarded.clone()).nest(pass_through::OWN, own.clone()));
+    let all = own.merge(long_poll).merge(guarded).merge(shop);
+    let with_cors = |routes: Router| match cors.layer() {
+        Some(cors) => routes.layer((cors, MapResponseLayer::new(origin::remove_cors_headers))),
+        None => routes,
+    };
+    Ok(match of_app {
+        Some(of_app) => pass_through::by_listener(with_cors(all), with_cors(of_app)),
+        None => with_cors(all),
     })
 }
 
-/// The guarded routes, each with the time that it may take.
-fn guarded(
+/// The routes of the toy shop, guarded as well.
+fn shop(
     extras: Extras<'_>,
     records: &Arc<IdempotencyService>,
     requests: &RequestLayer,
-) -> std::io::Result<Router> {
-    // Who calls no upstream over TLS needs no certificates of the system.
-    let is_tls = extras.guards.iter().any(Guard::calls_over_tls);
-    let client = https_client(if is_tls { &Trust::System } else { &Trust::None }, None)?;
-    let configured = extras.guards.iter().map(|guard| {
-        let requests = requests.with_deadline(guard.deadline()).over(guard.cross_origin.into());
-        let requests = requests.with_admission(Admission::new(guard, extras.guards));
-        let layer = guard.layer(Arc::clone(records), GATEWAY_HOOKS)?;
-        Ok(layered_over(layer, guard.upstream(&client, GATEWAY_HOOKS)?, requests))
-    });
+) -> Result<Router, InvalidSetting> {
     let of_shop = requests.with_deadline(sandbox::deadline()).over(CrossOrigin::Refuse.into());
-    let shop = sandbox::routers(records, |path| !extras.serves_shop_at(path));
-    let shop = shop.map(|router| Ok(layered(router?, of_shop.clone())));
-    let mut all = configured.chain(shop);
-    let all = all.try_fold(Router::new(), |all, one| Ok(all.merge(one?)));
-    all.map_err(|error: InvalidSetting| std::io::Error::other(error))
+    let mut shop = sandbox::routers(records, |path| !extras.serves_shop_at(path));
+    shop.try_fold(Router::new(), |all, one| Ok(all.merge(layered(one?, of_shop.clone()))))
 }
 
 fn layered(router: Router, requests: RequestLayer) -> Router {

@@ -37,6 +37,11 @@ impl Parts {
         self.0 & part as u8 != 0
     }
 
+    /// Whether they are the guards and nothing else, so that other paths may be those of an app.
+    pub(super) fn are_guards_alone(self) -> bool {
+        self.0 == Part::Guards as u8
+    }
+
     /// What of these is served with identities where pages of guarded services are: such a page has the origin of the
     /// console, and a browser that knows an operator's key for the one sends it for the other.
     pub(crate) fn beside_guarded_pages(self) -> Self {

@@ -40,7 +40,7 @@ fn page_of(code: Code) -> Bytes {
     let others = Code::all().filter(|other| other.slug() == slug && *other != code);
     let others: String = others.map(|other| format!(" or {}", status_code(other))).collect();
     let body = format!(
-        "<p><a href=\"/problems\">‹ All problems</a></p>\n<h1>{title}</h1>\n\
+        "<p><a href=\"../problems\">‹ All problems</a></p>\n<h1>{title}</h1>\n\
          <section>\n<p>HTTP status {status}{others}, code <code>{slug}</code></p>\n\
          <h2>What to do</h2>\n<p>{advice}</p>\n<p>{retry}</p>\n\
          <h2>With curl</h2>\n<pre tabindex=\"0\"><code>{command}</code></pre>\n</section>\n",
@@ -50,7 +50,7 @@ fn page_of(code: Code) -> Bytes {
         retry = next_request(code.retry()),
         command = escaped(command_for(code)),
     );
-    page(code.title(), &body)
+    page(code.title(), "..", &body)
 }
 
 /// All problems, in the order of their statuses.
@@ -63,7 +63,7 @@ fn page_of_all() -> Bytes {
     let row = |code: Code| {
         format!(
             "<tr><td data-label=\"Status\">{status}</td>\
-             <th scope=\"row\"><a href=\"{page}\">{slug}</a></th>\
+             <th scope=\"row\"><a href=\".{page}\">{slug}</a></th>\
              <td data-label=\"What happened\">{title}</td></tr>\n",
             status = code.status(),
             page = code.page(),
@@ -78,13 +78,13 @@ fn page_of_all() -> Bytes {
          <th scope=\"col\">Status</th><th scope=\"col\">Code</th><th scope=\"col\">What happened</th>\
          </tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n</section>\n",
     );
-    page("Problems", &body)
+    page("Problems", ".", &body)
 }
 
-/// A whole page; `body` is HTML.
-fn page(title: &str, body: &str) -> Bytes {
+/// A whole page; `body` is HTML. Beside an app behind keylatch `root` is below a path, so that links are relative.
+fn page(title: &str, root: &str, body: &str) -> Bytes {
     let frame = include_str!("../../assets/problem.html");
-    frame.replace("{{title}}", title).replace("{{body}}", body).into()
+    frame.replace("{{root}}", root).replace("{{title}}", title).replace("{{body}}", body).into()
 }
 
 fn served(page: &Bytes) -> impl IntoResponse + use<> {

@@ -31,6 +31,7 @@ use super::X_REQUEST_ID;
 use super::audit::{Act, RequestId, Subject, is_refusal, write};
 use super::origin::{Arrival, OriginPolicy, Surface};
 use super::parts::{Part, Parts};
+use super::pass_through::OWN;
 use super::problem::{Code, Problem, forbidden, overloaded, quota_exceeded, unauthenticated};
 use super::system;
 use crate::access::{
@@ -41,7 +42,7 @@ use crate::audit::AuditLog;
 use crate::metrics::{Metrics, RouteDurations};
 use crate::telemetry::AccessLog;
 use crate::traces::RequestSpan;
-use keylatch_axum::gateway::{Admission, TrustedProxy};
+use keylatch_axum::gateway::{Admission, ErrorPage, TrustedProxy, wants_page};
 use keylatch_axum::{GuardAccess, ProblemCause, ProblemCode, RanUnguarded};
 use keylatch_core::store::Effect;
 
@@ -123,6 +124,7 @@ impl RequestLayer {
         // Taken out and not cloned: no handler reads it, and all cores share the count of its clones.
         let path = request.extensions_mut().remove::<MatchedPath>();
         let route = path.as_ref().map(MatchedPath::as_str);
+        let route = route.map(|route| route.strip_prefix(OWN).unwrap_or(route));
         let urgency = Urgency::of(request, surface, route);
         let (in_flight, others) = InFlight::begin(Arc::clone(self));
         let admitted = shared.make_room(others, urgency, Arrival::of(request));
@@ -138,13 +140,41 @@ impl RequestLayer {
             subject = route.and_then(|route| Subject::of(route, request.uri()));
             request.extensions_mut().insert(RequestId(id.clone()));
         }
-        let ticket =
-            RequestTicket { started, method, route: path, id, span, identity, subject, in_flight };
+        let wants_page = surface != Surface::Api && wants_page(request.headers());
+        let ticket = RequestTicket {
+            started,
+            method,
+            route: path,
+            id,
+            span,
+            identity,
+            subject,
+            wants_page,
+            in_flight,
+        };
         if surface != Surface::Api {
             ticket.prepare_forwarding(request);
         }
         let let_in = |()| self.admission.as_ref().map_or(Ok(()), |guard| guard.admit(request));
         (ticket, passed.and_then(let_in))
+    }
+
+    /// The setting that lets a guarded request pass which was refused so, for the log.
+    fn setting_behind(&self, code: Code) -> Option<&'static str> {
+        match code {
+            _ if self.surface == Surface::Api => None,
+            Code::PayloadTooLarge => Some("body_limit_bytes of the guard"),
+            Code::CrossOrigin => Some("cors.allow_origins, or cross_origin of the guard"),
+            _ => None,
+        }
+    }
+
+    /// The response, with a page in place of a problem.
+    fn with_page(&self, response: Response<Body>) -> Response<Body> {
+        match &self.admission {
+            Some(admission) => admission.page().show(response),
+            None => ErrorPage::default().show(response),
+        }
     }
 
     /// Whether the route is there for clients of the listener that the request came to.
@@ -309,6 +339,8 @@ struct RequestTicket {
     identity: Option<Arc<Identity>>,
     /// The lock or key in its path, where there is an audit log to name it.
     subject: Option<Subject>,
+    /// Whether a person reads the response, in a browser and of a guarded route.
+    wants_page: bool,
     in_flight: InFlight,
 }
 
@@ -331,15 +363,16 @@ impl RequestTicket {
         let status = response.status().as_u16();
         let at = (self.method, route, &self.in_flight.0.durations);
         shared.metrics.request(at, status, took);
-        let code = response.extensions().get().map(|ProblemCode(code)| *code);
+        let code = response.extensions().get().map(|ProblemCode(code, _)| *code);
         if let Some(code) = code {
             shared.metrics.problem(code);
         }
         if response.extensions().get::<RanUnguarded>().is_some() {
             shared.metrics.unguarded.inc();
         }
+        let setting = code.and_then(|code| self.in_flight.0.setting_behind(code));
         let (method, id, span) = (self.method, &self.id, &self.span);
-        shared.log_request(AccessEntry { method, route, id, span, took }, &response);
+        shared.log_request(AccessEntry { method, route, id, span, took, setting }, &response);
         span.end(response.status(), code);
         if let (Some(audit), Some(code)) = (&shared.audit, code)
             && is_refusal(self.method, code)
@@ -351,7 +384,7 @@ impl RequestTicket {
             write(audit, &self.id, self.identity.as_deref(), &act, None);
         }
         response.headers_mut().insert(X_REQUEST_ID, self.id.clone());
-        response
+        if self.wants_page { self.in_flight.0.with_page(response) } else { response }
     }
 }
 
@@ -444,7 +477,9 @@ impl RequestRules {
 
     /// Writes the line of a request, if it is to have one.
     fn log_request(&self, entry: AccessEntry<'_>, response: &Response<Body>) {
-        let is_notable = response.status().is_server_error() || entry.took >= self.slow;
+        let is_notable = response.status().is_server_error()
+            || entry.took >= self.slow
+            || entry.setting.is_some();
         let is_logged = match self.log {
             AccessLog::All => true,
             AccessLog::Errors => is_notable,
@@ -519,10 +554,12 @@ struct AccessEntry<'a> {
     id: &'a HeaderValue,
     span: &'a RequestSpan,
     took: Duration,
+    /// The setting that would have let it pass.
+    setting: Option<&'static str>,
 }
 
 fn write_line(entry: AccessEntry<'_>, response: &Response<Body>) {
-    let AccessEntry { method, route, id, span, took } = entry;
+    let AccessEntry { method, route, id, span, took, setting } = entry;
     let status = response.status().as_u16();
     let duration_ms = took.as_secs_f64() * 1000.0;
     let request_id = id.to_str().unwrap_or_default();
@@ -532,7 +569,16 @@ fn write_line(entry: AccessEntry<'_>, response: &Response<Body>) {
         let cause = cause.map(|ProblemCause(cause)| tracing::field::display(chain(cause.as_ref())));
         tracing::error!(method, route, status, duration_ms, request_id, trace_id, cause, "request");
     } else {
-        tracing::info!(method, route, status, duration_ms, request_id, trace_id, "request");
+        tracing::info!(
+            method,
+            route,
+            status,
+            duration_ms,
+            request_id,
+            trace_id,
+            setting,
+            "request"
+        );
     }
 }
 

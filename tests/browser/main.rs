@@ -11,6 +11,7 @@ mod console_keys;
 mod console_lock;
 mod console_presses;
 mod console_states;
+mod error_pages;
 mod foreign_pages;
 mod keys;
 mod openapi_page;

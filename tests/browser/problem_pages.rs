@@ -19,7 +19,7 @@ async fn list_leads_to_every_problem_on_a_phone_without_scripts() {
     assert_eq!(page.eval(fits).await, true, "the list");
     for link in ["lock-held", "outcome-unknown", "unauthenticated"] {
         page.goto(&console.url("problems")).await;
-        page.click(&format!("a[href='/problems/{link}']"), 1).await;
+        page.click(&format!("a[href$='/problems/{link}']"), 1).await;
         shows(&page, "What to do").await;
         shows(&page, "curl ").await;
         assert_eq!(page.eval(fits).await, true, "{link}");

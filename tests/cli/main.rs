@@ -12,6 +12,7 @@ mod backup;
 mod commands;
 mod config;
 mod demo;
+mod gateway_examples;
 mod key_commands;
 mod keys;
 mod listeners;

@@ -95,6 +95,9 @@ pub struct Guard {
     /// Whether the route takes requests of foreign pages.
     #[cfg(feature = "gateway")]
     pub cross_origin: CrossOrigin,
+    /// The file of the page that a browser shows in place of a problem; empty for keylatch's own.
+    #[cfg(feature = "gateway")]
+    pub error_page: String,
     /// Who may use the route.
     #[cfg(feature = "gateway")]
     pub access: GuardAccess,
@@ -137,6 +140,8 @@ impl Default for Guard {
             require_principal: true,
             #[cfg(feature = "gateway")]
             cross_origin: CrossOrigin::Refuse,
+            #[cfg(feature = "gateway")]
+            error_page: String::new(),
             #[cfg(feature = "gateway")]
             access: GuardAccess::Public,
             #[cfg(feature = "gateway")]

@@ -46,10 +46,10 @@ struct Parts {
 #[derive(Debug, Clone)]
 pub struct ProblemCause(pub Arc<dyn Error + Send + Sync>);
 
-/// The code of a problem, in the extensions of its response: the answers of others have none, whatever they
-/// look like.
+/// The code of a problem and what its request did, in the extensions of its response: the answers of others have
+/// none, whatever they look like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ProblemCode(pub Code);
+pub struct ProblemCode(pub Code, pub Option<wire::Effect>);
 
 impl Problem {
     /// A problem with this code; `detail` says what is wrong with this request.
@@ -139,7 +139,7 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let Parts { code, document, cause } = *self.0;
         let mut response = (status_code(code), json_of(&document)).into_response();
-        response.extensions_mut().insert(ProblemCode(code));
+        response.extensions_mut().insert(ProblemCode(code, document.outcome));
         let headers = response.headers_mut();
         let problem_json = HeaderValue::from_static("application/problem+json");
         headers.insert(header::CONTENT_TYPE, problem_json);

@@ -15,7 +15,8 @@ use keylatch_axum::gateway::{ClientConnection, ServerHooks, client_address, hold
 pub(super) use document::{add_headers, document, name_operation};
 
 /// What the service's own paths begin with, for no guard to stand in their way.
-const OWN: [&str; 12] = [
+const OWN: [&str; 13] = [
+    "/.keylatch",
     "/assets",
     "/console",
     "/demo",

@@ -6,7 +6,7 @@
 use keylatch::config::DEFAULTS;
 use keylatch_axum::{FailurePolicy, OnFailure};
 
-use super::{file_is_refused, load, variable_is_refused};
+use super::{File, file_is_refused, load, variable_is_refused};
 
 #[test]
 fn guard_in_the_comments_of_the_defaults_shows_all_defaults() {
@@ -167,4 +167,32 @@ fn trusted_proxies_are_on_loopback_by_default() {
             "server.trusted_proxies",
         );
     }
+}
+
+#[tokio::test]
+async fn app_beside_other_parts_is_refused_and_so_is_a_page_that_cannot_be_read() {
+    let app = "[gateway]\nupstream = \"http://127.0.0.1:8000\"\n";
+    let listener = |port: u16, serves: &str| {
+        format!("[[listener]]\naddress = \"127.0.0.1:{port}\"\nserves = [{serves}]\n")
+    };
+    let guard = "[[guard]]\npath = \"/a\"\nupstream = \"http://a\"\n";
+    let (alone, api) = (listener(1, "\"guards\""), listener(2, "\"api\", \"guards\""));
+    for (text, named) in [
+        (app.to_owned(), "serves = [\"guards\"]"),
+        (format!("{app}{alone}{api}"), "serves = [\"guards\"]"),
+        (format!("{app}{}", listener(1, "\"api\"")), "serves = [\"guards\"]"),
+        (app.replace("8000", "8000/a") + &alone, "`gateway.upstream` must be a URL"),
+        (format!("{guard}error_page = \"/nowhere.html\"\n"), "`guard[0].error_page`"),
+        (format!("{guard}error_page = \"/dev/null\"\n"), "it has no {{message}}"),
+    ] {
+        let file = File::new(&text);
+        let path = file.path().display().to_string();
+        let checked = crate::KEYLATCH.run(&["config", "check", "--config", &path]).await;
+        assert_ne!(checked.code, Some(0), "{text}");
+        assert!(checked.stderr.contains(named), "{text}: {checked:?}");
+    }
+    let file = File::new(&format!("{app}{alone}{}", listener(2, "\"api\"")));
+    let path = file.path().display().to_string();
+    let checked = crate::KEYLATCH.run(&["config", "check", "--config", &path]).await;
+    assert_eq!(checked.code, Some(0), "{checked:?}");
 }

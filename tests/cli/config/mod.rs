@@ -122,6 +122,7 @@ fn other(key: &str, default: &Value) -> Value {
         ("access", _) => "all".into(),
         ("cert" | "key" | "client_ca", _) => "other.pem".into(),
         ("identities", _) => "identities.toml".into(),
+        ("upstream", _) => "http://127.0.0.1:9".into(),
         ("audit", _) => "audit.log".into(),
         ("sandbox" | "break" | "backup", _) => "off".into(),
         _ => panic!("`{key}` is new: give it another valid value here"),

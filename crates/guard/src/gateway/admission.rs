@@ -6,9 +6,12 @@
 //! request comes from) is added behind this, where no client reaches it and no repeat pays for it. It is a step of the
 //! one middleware and costs no layer. Tested in `tests/api/gateway_headers.rs`, `gateway_paths.rs` and `principals.rs`.
 
-use axum::extract::Request;
-use axum::http::HeaderName;
+use std::io;
 
+use axum::extract::Request;
+use axum::http::{HeaderName, Method};
+
+use super::error_page::ErrorPage;
 use super::forwarding::{
     FORWARDED, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, is_claim,
 };
@@ -17,6 +20,7 @@ use super::path_reading::PathReading;
 use super::principal::{PrincipalHeader, TrustedProxy};
 use crate::guard::is_plain_header;
 use crate::response::is_mark;
+use crate::submission::check_method;
 use crate::{Code, Guard, GuardAccess, IDEMPOTENCY_FENCE, IDEMPOTENCY_KEY, Problem};
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -39,24 +43,42 @@ pub struct Admission {
     /// The paths of the guards within this one.
     inner_guards: Vec<String>,
     principal: Option<PrincipalHeader>,
+    /// What names the principal at other guards, whose upstream may be the same.
+    other_principals: Vec<HeaderName>,
+    page: ErrorPage,
     guard: Guard,
 }
 
 impl Admission {
     /// The rules of a guard beside these other guards.
-    pub fn new(guard: &Guard, others: &[Guard]) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// Its `error_page` cannot be read.
+    pub fn new(guard: &Guard, others: &[Guard]) -> io::Result<Self> {
         let principal = PrincipalHeader::of(guard);
         let of_principal = principal.as_ref().map(|header| header.name.clone());
-        let own_headers = OWN_HEADERS.into_iter().chain(of_principal).collect();
+        let other_principals = others.iter().filter_map(PrincipalHeader::of);
+        let other_principals = other_principals.filter(|header| !header.is_credential);
+        let other_principals: Vec<_> = other_principals.map(|header| header.name).collect();
+        let own_headers = OWN_HEADERS.into_iter().chain(of_principal);
+        let own_headers = own_headers.chain(other_principals.iter().cloned()).collect();
         let paths = others.iter().map(|other| &other.path);
         let inner = paths.filter(|path| holds(&guard.path, path) && **path != guard.path);
         let inner_guards = inner.cloned().collect();
-        Self { own_headers, inner_guards, principal, guard: guard.clone() }
+        let page = ErrorPage::read(&guard.error_page)?;
+        let guard = guard.clone();
+        Ok(Self { own_headers, inner_guards, principal, other_principals, page, guard })
     }
 
     /// Who may use the route.
     pub fn access(&self) -> GuardAccess {
         self.guard.access
+    }
+
+    /// What a browser shows in place of a problem.
+    pub fn page(&self) -> &ErrorPage {
+        &self.page
     }
 
     /// Takes from a request what its client may not say to the upstream.
@@ -65,7 +87,12 @@ impl Admission {
     ///
     /// The guard does not let the request in: its path, its upgrade or its principal is none that it takes.
     pub fn admit(&self, request: &mut Request) -> Result<(), Problem> {
-        self.check_path(request.uri().path())?;
+        self.check_path(request.uri().path(), request.method())?;
+        if self.guard.path.is_empty() {
+            // At a guard its layer does both.
+            check_method(&self.guard, request)?;
+            request.headers_mut().remove(IDEMPOTENCY_FENCE);
+        }
         let is_guarded = self.guard.guards(request.method());
         let protocols = upgrade_of(request.headers());
         if is_guarded && protocols.is_some() {
@@ -87,7 +114,8 @@ impl Admission {
 
     /// Whether nobody but keylatch and its proxies has to say what a header says.
     fn drops(&self, name: &HeaderName, is_trusted: bool) -> bool {
-        let is_principal = self.principal.as_ref().is_some_and(|header| header.name == *name);
+        let is_own = self.principal.as_ref().is_some_and(|header| header.name == *name);
+        let is_others = !is_own && self.other_principals.contains(name);
         // CGI, WSGI and PHP take `_` for `-`, and so one name for another.
         !is_plain_header(name.as_str())
             || is_mark(name)
@@ -96,15 +124,18 @@ impl Admission {
                 .drop_headers
                 .iter()
                 .any(|dropped| name.as_str().eq_ignore_ascii_case(dropped))
-            || !is_principal && is_claim(name, is_trusted)
+            || is_others && !is_trusted
+            || !is_own && !is_others && is_claim(name, is_trusted)
     }
 
-    fn check_path(&self, path: &str) -> Result<(), Problem> {
+    fn check_path(&self, path: &str, method: &Method) -> Result<(), Problem> {
         let refused = |detail| Err(Problem::new(Code::NotFound, detail));
-        let Some(reading) = PathReading::of(path).filter(|reading| !reading.climbs()) else {
+        let reading = PathReading::of(path).filter(|_| path.starts_with('/'));
+        let Some(reading) = reading.filter(|reading| !reading.climbs()) else {
             return refused("A path with `..`, or with what may hide one, is not sent on.");
         };
-        let is_within = |guard: &String| !reading.is_plain() || reading.is_within(guard);
+        let changes = !method.is_safe();
+        let is_within = |guard: &String| !reading.is_plain() || reading.is_within(guard, changes);
         if self.inner_guards.iter().any(is_within) {
             return refused(
                 "Written so, the path is not sent on: a server may read it as that of another guard.",

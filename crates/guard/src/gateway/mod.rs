@@ -5,6 +5,7 @@
 //! `gateway_*.rs` files beside it, and `tests/cli/config`.
 
 mod admission;
+mod error_page;
 mod forwarding;
 mod headers;
 mod path_reading;
@@ -24,11 +25,12 @@ use axum::http::request::Parts;
 use self::principal::PrincipalHeader;
 use self::proxy::Gateway;
 use crate::guard::{PLAIN_HEADERS, is_plain_header, rule};
-use crate::{Guard, GuardAccess, IdempotencyLayer, InvalidSetting};
+use crate::{CrossOrigin, Guard, GuardAccess, IdempotencyLayer, InvalidSetting};
 use keylatch_client::https::HttpsClient;
 use keylatch_core::idempotency::{IdempotencyService, Principal};
 
 pub use admission::{Admission, holds};
+pub use error_page::{ErrorPage, wants_page};
 pub use forwarding::{ClientConnection, client_address};
 pub use principal::TrustedProxy;
 pub use proxy::{EndCall, ServerHooks};
@@ -76,6 +78,22 @@ impl Guard {
             is_known || !self.needs_principal(),
             "must name the header of whose request it is, since the key is made of that; or set `anonymous = true` in `derive`",
         )
+    }
+
+    /// What lets every request through that these guards do not name, as strictly as they are read.
+    pub fn around(upstream: &str, guards: &[Self]) -> Self {
+        let all = |of: fn(&Self) -> &Vec<String>| guards.iter().flat_map(of).cloned().collect();
+        Self {
+            path: String::new(),
+            upstream: upstream.to_owned(),
+            methods: all(|guard| &guard.methods),
+            drop_headers: all(|guard| &guard.drop_headers),
+            // An app takes what other pages send it, and keeps what it has against them.
+            cross_origin: CrossOrigin::Pass,
+            // For uploads and long polls.
+            timeout_ms: 300_000,
+            ..Self::default()
+        }
     }
 
     /// How long a request may take altogether.
@@ -147,7 +165,11 @@ impl Guard {
     }
 
     /// The scheme and authority of the service behind.
-    fn origin(&self) -> Result<Uri, InvalidSetting> {
+    ///
+    /// # Errors
+    ///
+    /// `upstream` is no URL of a service.
+    pub fn origin(&self) -> Result<Uri, InvalidSetting> {
         let uri = self.upstream.parse().ok().filter(|uri: &Uri| {
             let known = matches!(uri.scheme_str(), Some("http" | "https"));
             let bare = uri.path() == "/" && uri.query().is_none() && !self.upstream.ends_with('/');

@@ -2,7 +2,8 @@
 //!
 //! Guards are chosen by the path as it is written, and upstreams read paths in ways of their own: they decode
 //! escapes, a `/` among them, once or more often, drop empty segments and `.`, take `\` for `/`, cut parameters
-//! (`;x=1`), and dots and blanks at the end of a segment, off. Whatever one of them might read as the path of a stricter
+//! (`;x=1`, `%3Fx`), and dots and blanks at the end of a segment, off, ignore the case of letters, and serve `/orders` as
+//! `/orders.json` and `/index.php/orders`. Whatever one of them might read as the path of a stricter
 //! guard is not sent on by a looser one, and neither is a path with `..` in it, or with what hides one: control
 //! characters, of which one ends a path in C, and characters in more bytes than they have in UTF-8. Tested in
 //! `tests/api/gateway_paths.rs`.
@@ -13,6 +14,9 @@ use percent_encoding::percent_decode;
 
 /// How often a path may be decoded before nothing changes. One time is enough for what a client means.
 const MAX_DECODINGS: usize = 4;
+
+/// What the names of scripts end with, below which a front controller serves the paths that it serves without it.
+const SCRIPTS: [&str; 6] = [".php", ".cgi", ".fcgi", ".pl", ".py", ".aspx"];
 
 /// A path, read so.
 #[derive(Debug)]
@@ -45,7 +49,8 @@ impl<'a> PathReading<'a> {
     fn segments(&self) -> impl Iterator<Item = &[u8]> {
         let segments = self.decoded.split(|byte| b"/\\".contains(byte));
         segments.map(|segment| {
-            let end = segment.iter().position(|byte| *byte == b';').unwrap_or(segment.len());
+            let end = segment.iter().position(|byte| b";?#".contains(byte));
+            let end = end.unwrap_or(segment.len());
             &segment[..end]
         })
     }
@@ -62,12 +67,31 @@ impl<'a> PathReading<'a> {
         !self.decoded.contains(&b'%') && str::from_utf8(&self.decoded).is_ok()
     }
 
-    /// Whether the path is that of a guard, or below it.
-    pub(super) fn is_within(&self, guard: &str) -> bool {
-        let mut guard = guard.split('/').filter(|segment| !segment.is_empty());
-        let mut segments = self.segments().map(without_end).filter(|segment| !segment.is_empty());
-        guard.all(|segment| segments.next().is_some_and(|own| own == segment.as_bytes()))
+    /// Whether the path is that of a guard, or below it; also with a format (`.json`), where the request changes something.
+    pub(super) fn is_within(&self, guard: &str, takes_format: bool) -> bool {
+        let guard: Vec<_> = guard.split('/').filter(|part| !part.is_empty()).collect();
+        let own = self.segments().map(without_end).filter(|segment| !segment.is_empty());
+        let own: Vec<_> = own.map(|segment| folded(&String::from_utf8_lossy(segment))).collect();
+        let behind_script = own.iter().position(|own| SCRIPTS.iter().any(|end| own.ends_with(end)));
+        let starts = [Some(0), behind_script.map(|place| place + 1)];
+        starts.into_iter().flatten().any(|start| leads(&own[start..], &guard, takes_format))
     }
+}
+
+/// Whether segments begin with those of a guard.
+fn leads(own: &[String], guard: &[&str], takes_format: bool) -> bool {
+    let is_whole = own.len() == guard.len();
+    let is_part = |(place, (own, part)): (usize, (&String, &&str))| {
+        let has_format = takes_format && is_whole && place + 1 == guard.len();
+        let rest = own.strip_prefix(&folded(part));
+        rest.is_some_and(|rest| rest.is_empty() || has_format && rest.starts_with('.'))
+    };
+    own.len() >= guard.len() && own.iter().zip(guard).enumerate().all(is_part)
+}
+
+/// A text without the case of its letters. Some capitals come of two letters, and some letters of two capitals.
+fn folded(text: &str) -> String {
+    if text.is_ascii() { text.to_ascii_lowercase() } else { text.to_uppercase().to_lowercase() }
 }
 
 /// A segment without dots and blanks at its end, which Windows cuts off.

@@ -54,7 +54,16 @@ impl PrincipalHeader {
             return Err(problem.with_field(self.name.as_str()));
         }
         if value.is_none() && is_guarded && self.is_required {
-            let detail = "No trusted proxy says whose request this is. Nothing was run.";
+            let name = &self.name;
+            let detail = match self.is_credential {
+                true => format!(
+                    "The request has no `{name}`, which `principal_header` of the guard names. Nothing was run."
+                ),
+                false => format!(
+                    "No proxy of `server.trusted_proxies` says in `{name}`, which `principal_header` of the guard names, \
+                     whose request this is. Nothing was run."
+                ),
+            };
             let problem = Problem::new(Code::PrincipalRequired, detail);
             return Err(problem.with_field(self.name.as_str()));
         }

@@ -84,8 +84,11 @@ impl Gateway {
         Ok(Self { client, origin, host, timeout, tries, server })
     }
 
-    /// Everything at `path` and below it.
+    /// Everything at `path` and below it; without a path, all that no other route has.
     pub(super) fn router(self, path: &str) -> Router {
+        if path.is_empty() {
+            return Router::new().fallback(forward).with_state(Arc::new(self));
+        }
         Router::new()
             .route(path, any(forward))
             .route(&format!("{path}/"), any(forward))
