@@ -372,6 +372,26 @@ async fn send_plain_form(shop: &Shop) {
 }
 
 #[tokio::test]
+async fn form_without_key_and_javascript_is_one_order_when_it_is_clicked_twice() {
+    let shop = Shop::open().await;
+    let page = shop.browser.open("about:blank").await;
+    page.disable_javascript().await;
+    page.goto(&shop.url()).await;
+    assert_eq!(
+        page.eval("document.querySelector('.keyless [name=idempotency_key]')").await,
+        Value::Null
+    );
+    page.click(".keyless button", 2).await;
+    page.until("location.search.startsWith('?order=')").await;
+    assert_eq!(shop.orders().await, 1);
+    let order = page.eval("location.search").await;
+    // Nor does a third click on the next page make another.
+    page.click(".keyless button", 1).await;
+    page.until("location.search.startsWith('?order=')").await;
+    assert_eq!((page.eval("location.search").await, shop.orders().await), (order, 1));
+}
+
+#[tokio::test]
 async fn reloaded_refusal_of_a_plain_form_stays_the_same() {
     let shop = Shop::open().await;
     let page = shop.browser.open("about:blank").await;

@@ -33,8 +33,10 @@ use super::idempotency::{add_headers, name_operation};
 use super::openapi::problems::{self, HEALTH};
 use super::problem::{Code, Problem};
 use super::system;
+use keylatch_axum::gateway::wants_page;
 use keylatch_axum::{
-    BodyLimits, Guard, IdempotencyLayer, InvalidSetting, RetentionPolicy, read_body,
+    BodyLimits, DeriveKey, Guard, IdempotencyLayer, InvalidSetting, MissingKey, RetentionPolicy,
+    read_body,
 };
 use keylatch_core::idempotency::IdempotencyService;
 use keylatch_core::lock::FencingToken;
@@ -44,6 +46,8 @@ use keylatch_core::store::{Effect, StoreError};
 const PATHS: [&str; 2] = ["/v1/orders", PAYMENTS];
 /// Where they are called payments.
 const PAYMENTS: &str = "/v1/payments";
+/// Where the form of the page places an order that has neither JavaScript nor a key.
+const KEYLESS: &str = "/demo/orders";
 /// How long a run may go unheard before it counts as interrupted.
 const LEASE_MS: u64 = 3000;
 /// What a request may take beside its waits: some steps of the store.
@@ -75,10 +79,21 @@ pub(super) fn routers(
     records: &Arc<IdempotencyService>,
     taken: impl Fn(&str) -> bool,
 ) -> impl Iterator<Item = Result<Router, InvalidSetting>> {
-    paths(taken).map(|path| {
+    let of = |path: &str, guard| {
         let orders = OrderBook::new(Arc::clone(records), path.to_owned());
-        let layer = IdempotencyLayer::over(Arc::clone(records)).with_guard(guard())?;
-        Ok(router(orders, layer.with_resolve_url(resolve_url)))
+        let layer = IdempotencyLayer::over(Arc::clone(records)).with_guard(guard)?;
+        Ok((orders, layer.with_resolve_url(resolve_url)))
+    };
+    paths(taken).map(move |path| {
+        let (orders, layer) = of(path, guard())?;
+        let routes = router(orders, layer);
+        if path == PAYMENTS {
+            return Ok(routes);
+        }
+        let (orders, layer) = of(path, keyless_guard())?;
+        let keyless = post(create).route_layer(layer).with_state(Arc::new(orders));
+        let routes = routes.route(KEYLESS, keyless);
+        Ok(routes.method_not_allowed_fallback(system::method_not_allowed))
     })
 }
 
@@ -112,6 +127,12 @@ fn schemas() -> Vec<(String, RefOr<Schema>)> {
 
 fn guard() -> Guard {
     Guard { lease_ms: LEASE_MS, body_limit_bytes: LIMITS.bytes, ..Guard::default() }
+}
+
+/// Two equal orders within 10 s are one, whoever sends them: people who try it are alone.
+fn keyless_guard() -> Guard {
+    let derive = DeriveKey { anonymous: true, ..DeriveKey::default() };
+    Guard { missing_key: MissingKey::Derive, derive, ..guard() }
 }
 
 /// What to create. All but the amount and the currency may be left out.
@@ -352,11 +373,6 @@ fn of_form(body: &[u8]) -> Result<NewOrder, Problem> {
 
 fn invalid(field: &str, rule: &str) -> Problem {
     Problem::new(Code::ValidationFailed, format!("`{field}` {rule}.")).with_field(field)
-}
-
-fn wants_page(headers: &HeaderMap) -> bool {
-    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
-    accept.is_some_and(|accept| accept.contains("text/html"))
 }
 
 fn content_type(headers: &HeaderMap) -> &str {
