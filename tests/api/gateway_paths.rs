@@ -26,7 +26,9 @@ async fn post(service: &Service, path: &str) -> keylatch_testkit::Answer {
 }
 
 /// What some server reads as `/api/payments`, or what no two servers read alike.
-const SPELLINGS: [&str; 31] = [
+const SPELLINGS: [&str; 33] = [
+    "/api/Payments",
+    "/api/payments.json",
     "/api/%70ayments",
     "/api/payment%73/1",
     "/api//payments",

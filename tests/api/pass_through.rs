@@ -73,11 +73,15 @@ async fn what_no_guard_names_passes_through() {
     }
     site.api.get("/assets/keylatch.js").await.is_run(12);
     site.api.get("/orders.js").await.is_run(13);
+    let head =
+        "GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+    RawConnection::sending(site.api.address, head).await.answer().await.is_run(14);
+    assert_eq!(site.upstream.last().headers["upgrade"], "websocket");
     site.post("/orders").await.is_problem(400, "key-required");
     // The other listener is as it was.
     site.other.get("/cart").await.is_problem(404, "not-found");
     assert_eq!(site.other.get("/v1/locks").await.status, 200);
-    assert_eq!(site.upstream.runs(), 13);
+    assert_eq!(site.upstream.runs(), 14);
 }
 
 #[tokio::test]
@@ -106,7 +110,10 @@ async fn paths_of_keylatch_are_below_their_own_one() {
 }
 
 /// What some server reads as `/orders`, or what no two servers read alike.
-const SPELLINGS: [&str; 40] = [
+const SPELLINGS: [&str; 43] = [
+    "//shop.example/orders",
+    "/\\shop.example/orders",
+    "/%2fshop.example/orders",
     "//orders",
     "/./orders",
     "/%6frders",

@@ -332,7 +332,7 @@ async fn every_problem_has_a_page() {
     let list = service.get("/problems").await;
     assert_eq!(list.header("content-type"), "text/html; charset=utf-8");
     for code in Code::all() {
-        assert!(list.text.contains(&format!("href=\"{}\"", code.page())), "{code:?}");
+        assert!(list.text.contains(&format!("href=\".{}\"", code.page())), "{code:?}");
     }
 }
 

@@ -73,8 +73,11 @@ impl<'a> PathReading<'a> {
         let own = self.segments().map(without_end).filter(|segment| !segment.is_empty());
         let own: Vec<_> = own.map(|segment| folded(&String::from_utf8_lossy(segment))).collect();
         let behind_script = own.iter().position(|own| SCRIPTS.iter().any(|end| own.ends_with(end)));
-        let starts = [Some(0), behind_script.map(|place| place + 1)];
-        starts.into_iter().flatten().any(|start| leads(&own[start..], &guard, takes_format))
+        // Behind two slashes, what reads a path as a URL takes the first segment for a host.
+        let has_host = self.decoded.iter().take_while(|byte| b"/\\".contains(byte)).count() > 1;
+        let starts = [Some(0), behind_script.map(|place| place + 1), has_host.then_some(1)];
+        let mut parts = starts.into_iter().flatten().filter_map(|start| own.get(start..));
+        parts.any(|own| leads(own, &guard, takes_format))
     }
 }
 
