@@ -45,7 +45,7 @@ struct ComparedGuard {
     lock: LockName,
     token: Token,
     /// The name and the digest of each setting.
-    digests: [(&'static str, String); 10],
+    digests: [(&'static str, String); 11],
 }
 
 impl GuardComparison {

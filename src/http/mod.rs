@@ -58,8 +58,8 @@ use keylatch_core::idempotency::IdempotencyService;
 
 pub use api::{Api, Backups, Streams};
 pub use keylatch_axum::{
-    BodyLimits, CrossOrigin, DeriveKey, Guard, GuardAccess, KeyPart, KeySource, MissingKey,
-    OnStoreDown,
+    BodyLimits, CrossOrigin, DeriveKey, FieldName, Guard, GuardAccess, KeyPart, KeySource,
+    MissingKey, OnStoreDown,
 };
 pub use openapi::Document;
 pub use origin::{Cors, OriginPolicy};

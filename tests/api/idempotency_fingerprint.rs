@@ -2,6 +2,7 @@
 //!
 //! Method: pairs of requests in every media type, on each store.
 
+use keylatch::http::FieldName;
 use keylatch_testkit::{Answer, Shop, TestStore, store_test};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
@@ -377,7 +378,7 @@ async fn other_bodies_are_compared_by_bytes(shop: &Shop) {
 
 #[store_test(service)]
 async fn ignored_fields_may_differ(store: &TestStore) {
-    let ignored = vec!["sent_at".to_owned(), "nonce".to_owned()];
+    let ignored = fields(["sent_at", "nonce"]);
     let shop = Shop::open_with(store.url(), |guard| guard.ignore_fields = ignored).await;
     let json = |body| ("/orders", JSON, body);
     are_told_apart(
@@ -398,6 +399,83 @@ async fn ignored_fields_may_differ(store: &TestStore) {
     let [first, same, other] = [body("1", "1"), body("1", "2"), body("2", "1")];
     let (first, same) = (("/orders", kind, first.as_str()), ("/orders", kind, same.as_str()));
     are_told_apart(&shop, first, &[same], &[("/orders", kind, &other)]).await;
+}
+
+/// The names of fields, as a guard has them.
+fn fields<const N: usize>(names: [&str; N]) -> Vec<FieldName> {
+    names.map(|name| name.to_owned().try_into().expect("the name of a field")).to_vec()
+}
+
+#[tokio::test]
+async fn pointer_ignores_what_it_leads_to_and_nothing_else() {
+    let ignored = fields(["/meta/sent_at", "/items/0/id", "/a~1b", "/x~0y", "/list/01"]);
+    let shop = Shop::open_with("memory:", |guard| guard.ignore_fields = ignored).await;
+    let json = |body| ("/orders", JSON, body);
+    are_told_apart(
+        &shop,
+        json(r#"{"meta":{"sent_at":1,"by":"a"},"n":1}"#),
+        &[
+            json(r#"{"n":1,"meta":{"by":"a","sent_at":{"at":2}}}"#),
+            json(r#"{"n":1,"meta":{"by":"a"}}"#),
+        ],
+        &[
+            json(r#"{"meta":{"sent_at":1,"by":"b"},"n":1}"#),
+            json(r#"{"meta":{"by":"a"},"n":1,"sent_at":1}"#),
+            json(r#"{"meta":{"by":"a","x":{"sent_at":1}},"n":1}"#),
+            json(r#"{"n":1}"#),
+        ],
+    )
+    .await;
+    are_told_apart(
+        &shop,
+        json(r#"{"items":[{"id":1,"n":2},{"id":3}]}"#),
+        &[json(r#"{"items":[{"id":9,"n":2},{"id":3}]}"#)],
+        &[json(r#"{"items":[{"id":1,"n":2},{"id":4}]}"#), json(r#"{"items":[{"id":1},{"id":3}]}"#)],
+    )
+    .await;
+    let escaped = json(r#"{"a/b":1,"x~y":1,"n":1}"#);
+    are_told_apart(&shop, escaped, &[json(r#"{"n":1}"#)], &[json(r#"{"n":1,"a":{"b":1}}"#)]).await;
+    // A place in an array has no leading zero (RFC 6901), and a form has no pointers.
+    are_told_apart(&shop, json(r#"{"list":[1,2]}"#), &[], &[json(r#"{"list":[1,3]}"#)]).await;
+    let form = |body| ("/orders", FORM, body);
+    are_told_apart(&shop, form("a%2Fb=1"), &[], &[form("a%2Fb=2")]).await;
+}
+
+#[tokio::test]
+async fn compared_fields_alone_count() {
+    let compared = fields(["order_no", "/pay/amount"]);
+    let shop = Shop::open_with("memory:", |guard| guard.compare_fields = compared).await;
+    let json = |body| ("/orders", JSON, body);
+    are_told_apart(
+        &shop,
+        json(r#"{"order_no":1,"pay":{"amount":5,"at":1},"x":1}"#),
+        &[json(r#"{"pay":{"at":2,"amount":5},"order_no":1}"#)],
+        &[
+            json(r#"{"order_no":2,"pay":{"amount":5}}"#),
+            json(r#"{"order_no":1,"pay":{"amount":6}}"#),
+            json(r#"{"order_no":1}"#),
+            json(r#"{"order_no":5,"pay":{"amount":1}}"#),
+        ],
+    )
+    .await;
+    let form = |body| ("/orders", FORM, body);
+    let (same, other) = (form("x=2&order_no=1"), form("order_no=2&x=1"));
+    are_told_apart(&shop, form("order_no=1&x=1"), &[same], &[other]).await;
+    // A body that has none of them is not the same as every other.
+    for (one, other) in [
+        (json(r#"{"a":1}"#), json(r#"{"a":2}"#)),
+        (json("[1]"), json("[2]")),
+        (json("{"), json("{ ")),
+        (form("a=1"), form("a=2")),
+    ] {
+        are_told_apart(&shop, one, &[], &[other]).await;
+    }
+    let part = |name: &str, value: &str| {
+        format!("--x\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n--x--")
+    };
+    let kind = "multipart/form-data; boundary=x";
+    let [one, other] = ["1", "2"].map(|value| part("a", value));
+    are_told_apart(&shop, ("/orders", kind, &one), &[], &[("/orders", kind, &other)]).await;
 }
 
 #[store_test(service)]

@@ -11,18 +11,28 @@ use std::fmt;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::fields::CountedFields;
+
 /// How deep canonical JSON goes; what is deeper is compared byte by byte.
 const MAX_DEPTH: usize = 64;
 
-/// The canonical form of a body, without the members of its object that are ignored.
-pub(crate) fn canonical_json(body: &[u8], ignore: &[String]) -> Option<Vec<u8>> {
+/// The canonical form of what counts of a body.
+pub(crate) fn canonical_json(body: &[u8], fields: &CountedFields) -> Option<Vec<u8>> {
     let whole: &RawValue = parse(std::str::from_utf8(body).ok()?)?;
     let mut value = Walk { rest: whole.get() }.value(MAX_DEPTH)?;
-    if let Value::Object(members) = &mut value {
-        members.retain(|(name, _)| !ignore.iter().any(|ignored| ignored == name));
-    }
     let mut canon = Vec::with_capacity(body.len());
-    value.write(&mut canon)?;
+    if !fields.need_one() {
+        value.remove(&fields.ways());
+        value.write(&mut canon)?;
+        return Some(canon);
+    }
+    let found: Vec<_> = fields.ways().into_iter().map(|way| value.find(way)).collect();
+    found.iter().any(Option::is_some).then_some(())?;
+    for one in found {
+        one.map_or(Some(()), |one| one.write(&mut canon))?;
+        // None is within canonical JSON.
+        canon.push(b'\n');
+    }
     Some(canon)
 }
 
@@ -40,24 +50,16 @@ pub(crate) enum Found {
 /// What stands at a place of a body; `None` where readers may read the body in different ways.
 pub(crate) fn find_json(body: &[u8], pointer: &JsonPointer) -> Option<Found> {
     let whole: &RawValue = parse(std::str::from_utf8(body).ok()?)?;
-    let mut value = &Walk { rest: whole.get() }.value(MAX_DEPTH)?;
-    for step in &pointer.0 {
-        let next = match value {
-            Value::Object(members) => {
-                members.iter().find(|(name, _)| name == step).map(|(_, member)| member)
-            }
-            Value::Array(values) => step.parse().ok().and_then(|at: usize| values.get(at)),
-            Value::Text(_) | Value::Written(_) => None,
-        };
-        let Some(next) = next else { return Some(Found::Nothing) };
-        value = next;
-    }
-    Some(match value {
-        Value::Text(text) => Found::Text(text.clone().into_owned()),
-        Value::Written(text) if text.starts_with(|c: char| c == '-' || c.is_ascii_digit()) => {
+    let value = Walk { rest: whole.get() }.value(MAX_DEPTH)?;
+    Some(match value.find(pointer.steps()) {
+        None => Found::Nothing,
+        Some(Value::Text(text)) => Found::Text(text.clone().into_owned()),
+        Some(Value::Written(text))
+            if text.starts_with(|c: char| c == '-' || c.is_ascii_digit()) =>
+        {
             Found::Text((*text).to_owned())
         }
-        _ => Found::Other,
+        Some(_) => Found::Other,
     })
 }
 
@@ -73,6 +75,11 @@ impl JsonPointer {
             (!has_other).then(|| step.replace("~1", "/").replace("~0", "~"))
         });
         steps.collect::<Option<_>>().map(Self)
+    }
+
+    /// The members and places in arrays that lead to it.
+    pub(crate) fn steps(&self) -> &[String] {
+        &self.0
     }
 }
 
@@ -101,7 +108,57 @@ enum Value<'a> {
     Written(&'a str),
 }
 
+/// Whether a step of a pointer leads to this place in an array.
+fn leads_to(step: &str, place: usize) -> bool {
+    step.parse() == Ok(place) && (step == "0" || step.starts_with(|c| matches!(c, '1'..='9')))
+}
+
 impl Value<'_> {
+    /// What a way leads to.
+    fn find(&self, way: &[String]) -> Option<&Self> {
+        let Some((step, rest)) = way.split_first() else { return Some(self) };
+        let next = match self {
+            Self::Object(members) => {
+                members.iter().find(|(name, _)| name == step).map(|(_, member)| member)
+            }
+            Self::Array(values) => {
+                let place = step.parse().ok().filter(|place| leads_to(step, *place));
+                place.and_then(|place: usize| values.get(place))
+            }
+            Self::Text(_) | Self::Written(_) => None,
+        };
+        next?.find(rest)
+    }
+
+    /// Removes what these ways lead to.
+    fn remove(&mut self, ways: &[&[String]]) {
+        if ways.is_empty() {
+            return;
+        }
+        // What is left of the ways that lead through a member; none where one leads to it.
+        let rest = |leads: &dyn Fn(&str) -> bool| -> Option<Vec<&[String]>> {
+            let firsts = ways.iter().filter_map(|way| way.split_first());
+            let rests = firsts.filter(|(step, _)| leads(step)).map(|(_, rest)| rest);
+            rests.map(|rest| (!rest.is_empty()).then_some(rest)).collect()
+        };
+        let keep = |value: &mut Self, rest: Option<Vec<&[String]>>| {
+            rest.map(|rest| value.remove(&rest)).is_some()
+        };
+        match self {
+            Self::Object(members) => {
+                members.retain_mut(|(name, value)| keep(value, rest(&|step| step == name)));
+            }
+            Self::Array(values) => {
+                let mut places = 0..;
+                values.retain_mut(|value| {
+                    let place = places.next().unwrap_or_default();
+                    keep(value, rest(&|step| leads_to(step, place)))
+                });
+            }
+            Self::Text(_) | Self::Written(_) => {}
+        }
+    }
+
     fn write(&self, canon: &mut Vec<u8>) -> Option<()> {
         match self {
             Self::Object(members) => {
@@ -232,7 +289,7 @@ mod tests {
     /// How many bytes are read to make a text canonical, for each that it has.
     fn reads(text: &str) -> usize {
         READ.set(0);
-        assert!(canonical_json(text.as_bytes(), &[]).is_some());
+        assert!(canonical_json(text.as_bytes(), &CountedFields::AllBut(Vec::new())).is_some());
         READ.get().div_ceil(text.len())
     }
 

@@ -21,6 +21,7 @@ use tokio::task::spawn_blocking;
 use crate::KeyPart;
 use crate::canonical_json::canonical_json;
 use crate::escapes::{has_whole_escapes, normalize_escapes};
+use crate::fields::CountedFields;
 use crate::media_type::{MediaType, text_of};
 
 /// From this length on a body is read on a thread of its own.
@@ -43,8 +44,8 @@ pub(crate) struct FingerprintInput {
     pub(crate) coding: String,
     /// The body.
     pub(crate) body: Bytes,
-    /// Members of the JSON object, or fields of the form, that do not count.
-    pub(crate) ignore: Vec<String>,
+    /// What counts of the body.
+    pub(crate) fields: CountedFields,
     /// The headers that say what is asked, by name.
     pub(crate) headers: Vec<(String, String)>,
 }
@@ -92,13 +93,13 @@ impl FingerprintInput {
 
     /// What all spellings of the body have in common; `None` where only its bytes can be compared.
     async fn canonical(&self) -> Option<Vec<u8>> {
-        let (body, ignore) = (&self.body, &*self.ignore);
+        let (body, fields) = (&self.body, &self.fields);
         match self.media_type.essence.as_str() {
             _ if !self.coding.is_empty() => None,
-            "application/x-www-form-urlencoded" => canonical_form(body, ignore),
+            "application/x-www-form-urlencoded" => canonical_form(body, fields),
             // In a box, so that no other request keeps room for it.
             "multipart/form-data" => Box::pin(canonical_parts(self)).await,
-            _ if self.media_type.is_json() => canonical_json(body, ignore),
+            _ if self.media_type.is_json() => canonical_json(body, fields),
             _ => None,
         }
     }
@@ -181,7 +182,7 @@ fn sorted(mut pairs: Vec<(String, String)>) -> Option<Vec<(String, String)>> {
 /// The fields of a form by name, as those of a query, or else as they are written. `None` where it is not such a form as
 /// programs write, or not UTF-8: read as one, `C++` would be `C  `, and all that is not UTF-8 the same replacement
 /// characters.
-fn canonical_form(body: &[u8], ignore: &[String]) -> Option<Vec<u8>> {
+fn canonical_form(body: &[u8], counted: &CountedFields) -> Option<Vec<u8>> {
     // Some readers take `;` for `&`.
     let is_plain = |byte: &u8| byte.is_ascii_graphic() && !b"\"<>\\^`{|};".contains(byte);
     if !body.iter().all(is_plain) || !has_whole_escapes(body) {
@@ -192,8 +193,10 @@ fn canonical_form(body: &[u8], ignore: &[String]) -> Option<Vec<u8>> {
     if !body.is_empty() && !fields.iter().all(|field| field.contains('=')) {
         return None;
     }
-    let is_ignored = |name: &str| ignore.iter().any(|ignored| ignored == name);
-    fields.retain(|field| !parse(field.as_bytes()).any(|(name, _)| is_ignored(&name)));
+    fields.retain(|field| parse(field.as_bytes()).all(|(name, _)| counted.count(&name)));
+    if fields.is_empty() && counted.need_one() {
+        return None;
+    }
     let fields = fields.join("&");
     let pairs =
         parse(fields.as_bytes()).map(|(name, value)| (name.into_owned(), value.into_owned()));
@@ -226,7 +229,7 @@ async fn canonical_parts(request: &FingerprintInput) -> Option<Vec<u8>> {
     while let Some(part) = parts.next_field().await.ok()? {
         delimiters = delimiters.checked_sub(1)?;
         let name = part.name().unwrap_or_default().to_owned();
-        if request.ignore.contains(&name) {
+        if !request.fields.count(&name) {
             continue;
         }
         let file = part.file_name().unwrap_or_default().to_owned();
@@ -235,7 +238,7 @@ async fn canonical_parts(request: &FingerprintInput) -> Option<Vec<u8>> {
         read.push(([name, file, kind], more, part.bytes().await.ok()?));
     }
     // One within a part ends it to readers that take a bare line feed for the end of a line.
-    if delimiters != 1 {
+    if delimiters != 1 || (read.is_empty() && request.fields.need_one()) {
         return None;
     }
     let is_plain = read.iter().all(|(_, more, _)| more.is_empty());
@@ -279,6 +282,7 @@ mod tests {
     use futures_util::FutureExt as _;
 
     use super::*;
+    use crate::FieldName;
 
     async fn of(query: &str, content_type: &str, body: &str) -> Fingerprint {
         let mut headers = HeaderMap::new();
@@ -290,7 +294,7 @@ mod tests {
             media_type: MediaType::of(&headers),
             coding: String::new(),
             body: Bytes::copy_from_slice(body.as_bytes()),
-            ignore: vec!["nonce".to_owned()],
+            fields: CountedFields::AllBut(vec![FieldName::Name("nonce".to_owned())]),
             headers: Vec::new(),
         };
         input.fingerprint().await

@@ -8,12 +8,13 @@ use bytes::Bytes;
 use keylatch_core::idempotency::Fingerprint;
 use tokio::runtime::Builder;
 
+use crate::fields::CountedFields;
 use crate::fingerprint::FingerprintInput;
 use crate::media_type::MediaType;
 
 /// The canonical form of JSON, if it has one.
 pub fn canonical_json(body: &[u8]) -> Option<Vec<u8>> {
-    crate::canonical_json::canonical_json(body, &[])
+    crate::canonical_json::canonical_json(body, &CountedFields::AllBut(Vec::new()))
 }
 
 /// The fingerprint of a request with this content type; `None` where no header has it.
@@ -27,7 +28,7 @@ pub fn fingerprint_of(content_type: &str, query: &str, body: &[u8]) -> Option<Fi
         media_type: MediaType::of(&headers),
         coding: String::new(),
         body: Bytes::copy_from_slice(body),
-        ignore: Vec::new(),
+        fields: CountedFields::AllBut(Vec::new()),
         headers: Vec::new(),
     };
     Some(Builder::new_current_thread().build().ok()?.block_on(input.fingerprint()))

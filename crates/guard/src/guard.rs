@@ -10,7 +10,8 @@ use std::time::Duration;
 use axum::http::Method;
 use serde::Deserialize;
 
-use crate::{FailurePolicy, KeySource, OnFailure};
+use crate::fields::CountedFields;
+use crate::{FailurePolicy, FieldName, KeySource, OnFailure};
 use keylatch_core::idempotency::OnCrash;
 
 const DAY_MILLIS: u64 = 86_400_000;
@@ -76,8 +77,10 @@ pub struct Guard {
     pub body_limit_bytes: usize,
     /// The largest answer that is stored, headers and body. Of a larger one the record keeps no body.
     pub answer_limit_bytes: usize,
-    /// Members of a JSON object, or fields of a form, that may differ between two tries.
-    pub ignore_fields: Vec<String>,
+    /// Fields of JSON or of a form that may differ between two tries.
+    pub ignore_fields: Vec<FieldName>,
+    /// The opposite: the fields that alone count. Empty where all do that are not ignored.
+    pub compare_fields: Vec<FieldName>,
     /// Headers that say what is asked, and so count for whether two requests are the same.
     pub fingerprint_headers: Vec<String>,
     /// Further headers that are taken from every request.
@@ -130,6 +133,7 @@ impl Default for Guard {
             body_limit_bytes: 1024 * 1024,
             answer_limit_bytes: 1024 * 1024,
             ignore_fields: Vec::new(),
+            compare_fields: Vec::new(),
             fingerprint_headers: FINGERPRINT_HEADERS.map(str::to_owned).to_vec(),
             #[cfg(feature = "gateway")]
             drop_headers: Vec::new(),
@@ -263,6 +267,11 @@ impl Guard {
             self.fingerprint_headers.iter().all(|name| is_plain_header(name)),
             PLAIN_HEADERS,
         )?;
+        rule(
+            "compare_fields",
+            self.compare_fields.is_empty() || self.ignore_fields.is_empty(),
+            "stands in place of `ignore_fields`: leave that out",
+        )?;
         self.check_keys()?;
         rule("lease_ms", (100..=86_400_000).contains(&self.lease_ms), "must be 100 to 86400000")?;
         rule(
@@ -327,6 +336,14 @@ impl Guard {
     pub(crate) fn retention(&self) -> Duration {
         let standard = if self.once_per.is_empty() { DAY_MILLIS } else { YEAR_MILLIS };
         Duration::from_millis(self.retention_ms.unwrap_or(standard))
+    }
+
+    /// The fields of a body that count.
+    pub(crate) fn counted_fields(&self) -> CountedFields {
+        match self.compare_fields.as_slice() {
+            [] => CountedFields::AllBut(self.ignore_fields.clone()),
+            only => CountedFields::Only(only.to_vec()),
+        }
     }
 
     /// Whether requests of this method are guarded.

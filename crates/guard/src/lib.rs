@@ -112,6 +112,7 @@ struct Readme;
 
 mod canonical_json;
 mod escapes;
+mod fields;
 mod fingerprint;
 #[cfg(fuzzing)]
 mod fuzzing;
@@ -128,6 +129,7 @@ mod response;
 mod submission;
 
 pub use canonical_json::JsonPointer;
+pub use fields::FieldName;
 #[cfg(fuzzing)]
 pub use fuzzing::{canonical_json, fingerprint_of};
 pub use guard::{BodyLimits, DeriveKey, Guard, InvalidSetting, KeyPart, MissingKey, OnStoreDown};

@@ -226,7 +226,7 @@ fn fingerprint_input(
         media_type,
         coding: content_coding(&parts.headers),
         body: body.clone(),
-        ignore: guard.ignore_fields.clone(),
+        fields: guard.counted_fields(),
         headers: counted_headers(&parts.headers, &guard.fingerprint_headers),
     }
 }

@@ -131,6 +131,21 @@ fn invalid_source_of_keys_is_named() {
 }
 
 #[test]
+fn field_that_matches_nothing_is_named() {
+    for (key, value) in [
+        ("ignore_fields", "[\"\"]"),
+        ("ignore_fields", "[\"/a~2\"]"),
+        ("ignore_fields", "[\"/a/b~\"]"),
+        ("compare_fields", "[\"a\", \"\"]"),
+        ("compare_fields", "[\"a\"]\nignore_fields = [\"b\"]"),
+    ] {
+        guard_is_refused(&format!("path = \"/a\"\nupstream = \"http://a\"\n{key} = {value}"), key);
+    }
+    let wrong = "[[guard]]\npath = \"/a\"\nupstream = \"http://a\"\nignore_fields = [\"/a~\"]";
+    file_is_refused(wrong, "`~0` a `~`");
+}
+
+#[test]
 fn origins_come_from_file_or_variable() {
     let shop = ["https://shop.example", "http://localhost:3000"];
     let file = "cors.allow_origins = [\"https://shop.example\", \"http://localhost:3000\"]";

@@ -25,7 +25,7 @@ use axum::http::request::Parts;
 use self::principal::PrincipalHeader;
 use self::proxy::Gateway;
 use crate::guard::{PLAIN_HEADERS, is_plain_header, rule};
-use crate::{CrossOrigin, Guard, GuardAccess, IdempotencyLayer, InvalidSetting};
+use crate::{CrossOrigin, FieldName, Guard, GuardAccess, IdempotencyLayer, InvalidSetting};
 use keylatch_client::https::HttpsClient;
 use keylatch_core::idempotency::{IdempotencyService, Principal};
 
@@ -141,9 +141,12 @@ impl Guard {
 
     /// What decides which requests are the same, and so has to be the same at all instances on one store: each setting
     /// by name, every spelling of it as one.
-    pub fn shared_settings(&self) -> [(&'static str, Vec<String>); 10] {
+    pub fn shared_settings(&self) -> [(&'static str, Vec<String>); 11] {
         let set = |list: &[String], of: fn(&str) -> String| {
             list.iter().map(|one| of(one)).collect::<BTreeSet<_>>().into_iter().collect()
+        };
+        let fields = |list: &[FieldName]| {
+            set(&list.iter().map(ToString::to_string).collect::<Vec<_>>(), str::to_owned)
         };
         [
             ("methods", set(&self.methods, str::to_owned)),
@@ -154,7 +157,8 @@ impl Guard {
             ("missing_key", vec![format!("{:?}", self.missing_key)]),
             ("derive", vec![format!("{:?}", self.derive)]),
             ("once_per", vec![format!("{:?}", self.once_per)]),
-            ("ignore_fields", set(&self.ignore_fields, str::to_owned)),
+            ("ignore_fields", fields(&self.ignore_fields)),
+            ("compare_fields", fields(&self.compare_fields)),
             ("fingerprint_headers", set(&self.fingerprint_headers, str::to_ascii_lowercase)),
         ]
     }
