@@ -12,6 +12,7 @@ mod audit_files;
 mod backup;
 mod breaks;
 mod client_certificates;
+mod coded_bodies;
 mod connections;
 mod console;
 mod console_keys;

@@ -40,7 +40,7 @@ pub(crate) struct FingerprintInput {
     pub(crate) query: String,
     /// What the body is.
     pub(crate) media_type: MediaType,
-    /// How the body is coded; empty where it is not.
+    /// How the body is coded; empty where it is not, or what it contains was read.
     pub(crate) coding: String,
     /// The body.
     pub(crate) body: Bytes,
@@ -106,7 +106,7 @@ impl FingerprintInput {
 }
 
 /// Works on a body of this length, off the workers of the runtime if it is long.
-fn off_worker<T: Send + 'static>(
+pub(crate) fn off_worker<T: Send + 'static>(
     length: usize,
     work: impl Future<Output = T> + Send + 'static,
 ) -> impl Future<Output = T> + Send {

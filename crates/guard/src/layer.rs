@@ -238,7 +238,7 @@ impl IdempotencyLayer {
             &*self.0;
         let address = address(&request);
         let submission = Submission::read(guard, name, principal, request).await;
-        let KeyedRequest { request, mut ask, kind, prefers_wait, spare } = match submission {
+        let KeyedRequest { request, mut ask, kind, is_coded, prefers_wait, spare } = match submission {
             Ok(Submission::Keyed(keyed)) => keyed,
             Ok(Submission::Unkeyed(request)) => {
                 let Ok(response) = inner.call(request).await;
@@ -263,7 +263,7 @@ impl IdempotencyLayer {
         };
         let (wait, on_crash) = (ask.wait, ask.on_crash);
         let response = match service.once(ask, work).await {
-            Ok(run) => response_of(run, kind, on_crash),
+            Ok(run) => response_of(run, kind, is_coded, on_crash),
             Err(error) => match spare.filter(|_| is_store_down(&error)) {
                 Some((inner, request)) => return run_unguarded(inner, *request, error).await,
                 None => Problem::from(error).with_retry().into_response(),
@@ -310,12 +310,17 @@ where
 #[derive(Debug, Clone, Copy)]
 pub struct RanUnguarded;
 
-fn response_of(run: OnceRun<Response>, kind: KeyKind, on_crash: OnCrash) -> Response {
+fn response_of(
+    run: OnceRun<Response>,
+    kind: KeyKind,
+    is_coded: bool,
+    on_crash: OnCrash,
+) -> Response {
     match run {
         OnceRun::Ran { answer, kept } => response::with_expiry(answer, kept),
         OnceRun::Found(view) => response::repeat_response(view),
         OnceRun::Reused(view) if kind == KeyKind::OncePer => response::already_done_response(view),
-        OnceRun::Reused(view) => response::reused_key_response(&view),
+        OnceRun::Reused(view) => response::reused_key_response(&view, is_coded),
         OnceRun::Interrupted => response::interrupted_run_response(on_crash),
     }
 }

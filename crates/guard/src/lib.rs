@@ -111,6 +111,7 @@
 struct Readme;
 
 mod canonical_json;
+mod content;
 mod escapes;
 mod fields;
 mod fingerprint;

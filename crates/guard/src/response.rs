@@ -27,6 +27,7 @@ use keylatch_core::idempotency::{
 };
 use keylatch_core::store::Effect;
 use keylatch_core::task::BoxFuture;
+use keylatch_wire::{ProblemDocument, Retry};
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// The time until which the key is remembered, at least (an HTTP date).
@@ -198,10 +199,19 @@ pub fn repeat_response(view: RecordView) -> Response {
     with_expiry(response, Some(expires_in))
 }
 
-/// The answer to another request under a key that was used.
-pub(crate) fn reused_key_response(view: &RecordView) -> Response {
-    let detail = "The key was used for a request with other content. Nothing was run.";
-    with_expiry(refuse(Problem::new(Code::IdempotencyKeyReused, detail)), Some(view.expires_in))
+/// The answer to another request under a key that was used. A body that is compared as it was coded may be the first one
+/// again, which a new key would run twice.
+pub(crate) fn reused_key_response(view: &RecordView, is_coded: bool) -> Response {
+    let detail = match is_coded {
+        false => "The key was used for a request with other content. Nothing was run.",
+        true => {
+            "The key was used for a request with other bytes, and these are coded. Nothing was run."
+        }
+    };
+    let problem = Problem::new(Code::IdempotencyKeyReused, detail).with_retry();
+    let never = |problem: &mut ProblemDocument| problem.retry = Some(Retry::Never);
+    let problem = if is_coded { problem.with(never) } else { problem };
+    with_expiry(problem.into_response(), Some(view.expires_in))
 }
 
 /// The answer to another request for what is done once.

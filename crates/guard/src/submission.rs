@@ -18,6 +18,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 
+use crate::content::Content;
 use crate::escapes::normalize_escapes;
 use crate::fingerprint::FingerprintInput;
 use crate::key_source::{FoundKey, KeyKind, find_key};
@@ -58,6 +59,8 @@ pub(crate) struct KeyedRequest {
     pub(crate) ask: RunRequest,
     /// Where the key comes from.
     pub(crate) kind: KeyKind,
+    /// Whether the fingerprint covers the body as it was coded, so that the same content may have another one.
+    pub(crate) is_coded: bool,
     /// Whether the client prefers waiting for a run that is under way to being refused.
     pub(crate) prefers_wait: bool,
     /// The same request for a run without a store, where the guard allows one.
@@ -86,14 +89,20 @@ impl Submission {
             }
         }
         let body = read_body(body, guard.body_limits()).await?;
+        let coding = content_coding(&parts.headers);
+        let content = Content::read(coding, &body, guard.body_limit_bytes).await;
+        let is_coded = !content.coding.is_empty();
         if !early {
-            found = find_key(sources, &parts, &media_type, &body).await?;
+            found = find_key(sources, &parts, &media_type, &content.readable()).await?;
         }
         if found.is_none() && !is_made {
             return without_key(guard, Request::from_parts(parts, Body::from(body)));
         }
         let principal = principal(&parts);
-        let input = fingerprint_input(guard, &parts, media_type, &body);
+        if found.is_none() && guard.derive().is_some_and(|one| one.of.contains(&KeyPart::Body)) {
+            content.check_whole()?;
+        }
+        let input = fingerprint_input(guard, &parts, media_type, content);
         let intent = match found {
             Some(found) => Intent::named(guard, principal, found, input).await,
             None => Intent::made(guard, own_path, principal, input).await?,
@@ -104,7 +113,7 @@ impl Submission {
         let of_parts = |parts| Box::new(Request::from_parts(parts, Body::from(body.clone())));
         let spare = (guard.on_store_down == OnStoreDown::Pass).then(|| of_parts(parts.clone()));
         let (request, prefers_wait) = (of_parts(parts), preferred.is_some());
-        Ok(Self::Keyed(KeyedRequest { request, ask, kind, prefers_wait, spare }))
+        Ok(Self::Keyed(KeyedRequest { request, ask, kind, is_coded, prefers_wait, spare }))
     }
 }
 
@@ -217,15 +226,15 @@ fn fingerprint_input(
     guard: &Guard,
     parts: &Parts,
     media_type: MediaType,
-    body: &Bytes,
+    content: Content,
 ) -> FingerprintInput {
     FingerprintInput {
         method: parts.method.as_str().to_owned(),
         path: normalize_path(parts.uri.path()).into_owned(),
         query: parts.uri.query().unwrap_or_default().to_owned(),
         media_type,
-        coding: content_coding(&parts.headers),
-        body: body.clone(),
+        coding: content.coding,
+        body: content.bytes,
         fields: guard.counted_fields(),
         headers: counted_headers(&parts.headers, &guard.fingerprint_headers),
     }
