@@ -23,6 +23,7 @@ use crate::http::{
     Parts, RecordCounter, RequestLayer, RequestRules, Server, Streams, TlsFiles,
 };
 use crate::instrumented::InstrumentedStore;
+use crate::issuing::Issuing;
 use crate::metrics::Metrics;
 use crate::opening::Opening;
 use crate::past_grants::PastGrants;
@@ -45,6 +46,7 @@ pub struct App {
     records: Option<Arc<IdempotencyService>>,
     authenticator: Option<Arc<Authenticator>>,
     tls: Option<Arc<TlsFiles>>,
+    issuing: Option<Arc<Issuing>>,
     metrics: Arc<Metrics>,
     guards: Arc<GuardComparison>,
     /// Reports ends of grants for as long as this lives.
@@ -111,9 +113,12 @@ impl App {
         warn_of_shared_origins(&config);
         let (authenticator, closing) = (authenticator(&config)?, CancellationToken::new());
         let guards = Arc::new(GuardComparison::new(&config.guard)?);
+        let issuing = Issuing::open(&config)?.map(Arc::new);
         let api = Api {
             locks: Arc::clone(&locks),
             records: records.clone(),
+            issued_keys: issuing.as_ref().map(|issuing| issuing.keys.clone()),
+            guard_settings: config.guard.clone(),
             record_counter: RecordCounter::default(),
             guards: Arc::clone(&guards),
             metrics: Arc::clone(&metrics),
@@ -135,6 +140,7 @@ impl App {
         Ok(Self {
             _ends: EndReporter::start(&*store, &metrics, past_grants, audit, &authenticator),
             tls: tls_files(&config)?.map(Arc::new),
+            issuing,
             config,
             router,
             locks,
@@ -194,6 +200,8 @@ impl App {
             })
         });
         let of_tls = self.tls.clone().map(|tls| tokio::spawn(tls.follow()));
+        let of_issuing = self.issuing.clone();
+        let of_issuing = of_issuing.map(|one| tokio::spawn(async move { one.follow().await }));
         let metrics = Arc::clone(&self.metrics);
         let of_metrics = tokio::spawn(async move { metrics.recent.sample_all().await });
         let (unconnected, killed) = (CancellationToken::new(), server.killed());
@@ -216,7 +224,7 @@ impl App {
         };
         let guards = self.guards.follow(locks, &self.metrics, &self.closing);
         let (served, (), ()) = tokio::join!(connections, closing, guards);
-        for following in [of_access, of_tls, Some(of_metrics)].into_iter().flatten() {
+        for following in [of_access, of_tls, of_issuing, Some(of_metrics)].into_iter().flatten() {
             following.abort();
         }
         Ok(served?)
@@ -353,7 +361,7 @@ fn check_guards(config: &Config, store: &str, has_records: bool) -> Result<(), E
         Some(guard) if !has_records => {
             Err(Error::Unguarded { path: guard.path.clone(), store: store.to_owned() })
         }
-        _ => Ok(()),
+        _ => Issuing::check(config),
     }
 }
 

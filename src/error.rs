@@ -30,6 +30,26 @@ pub enum Error {
         /// The kind of store.
         store: String,
     },
+    /// A guard takes issued keys, and nothing signs them.
+    #[error(
+        "the guard of {path} takes issued keys, and nothing signs them: set `issued_keys.secret_file` \
+         (KEYLATCH_ISSUED_KEYS_SECRET_FILE) to a file with a secret of 32 bytes or more, the same for all instances. \
+         A `{store}:` store has none; `embedded:` makes one"
+    )]
+    NoSecret {
+        /// The guard's path.
+        path: String,
+        /// The kind of store.
+        store: String,
+    },
+    /// The secrets of issued keys are of no use.
+    #[error("{place}: {reason}")]
+    IssuedKeys {
+        /// The setting and the file, or the store.
+        place: String,
+        /// What is wrong, without a word of the file.
+        reason: String,
+    },
     /// The file of identities or the issuer of tokens is of no use.
     #[error(transparent)]
     Authenticator(#[from] AuthenticatorError),

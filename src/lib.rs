@@ -57,6 +57,7 @@ mod guard_comparison;
 pub mod healthcheck;
 pub mod http;
 mod instrumented;
+mod issuing;
 pub mod metrics;
 mod opening;
 mod past_grants;

@@ -114,6 +114,11 @@ impl Permissions {
         readable.map(|rule| rule.prefix.as_str())
     }
 
+    /// Whether some keys may be used, so that one may be issued.
+    pub fn cover_issuing(&self) -> bool {
+        self.keys.iter().any(|rule| rule.may.contains(&KeyAct::Use))
+    }
+
     /// Whether every lock and every key may be read.
     pub fn cover_all_reading(&self) -> bool {
         self.cover_lock(LockAct::Read, "") && self.cover_key(KeyAct::Read, "")

@@ -50,6 +50,7 @@ pub struct Config {
     pub wait: Wait,
     pub stream: Stream,
     pub idempotency: Idempotency,
+    pub issued_keys: IssuedKeys,
     pub log: telemetry::Settings,
     pub cors: http::Cors,
     pub gateway: http::PassThrough,
@@ -104,6 +105,14 @@ pub struct Wait {
 pub struct Idempotency {
     pub max_kept_bytes: u64,
     pub max_unknown: u64,
+}
+
+/// Where the secrets of issued keys are.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the file of defaults documents every setting")]
+pub struct IssuedKeys {
+    pub secret_file: String,
 }
 
 /// Who may read streams of events, and hold a lock by one.

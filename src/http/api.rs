@@ -20,7 +20,7 @@ use crate::audit::AuditLog;
 use crate::guard_comparison::GuardComparison;
 use crate::metrics::{GaugeGuard, Metrics, StreamKind};
 use crate::past_grants::PastGrants;
-use keylatch_axum::BodyLimits;
+use keylatch_axum::{BodyLimits, Guard, IssuedKeys};
 use keylatch_core::idempotency::{IdempotencyService, RecordKey, RecordView};
 use keylatch_core::lock::LockService;
 
@@ -31,6 +31,10 @@ pub struct Api {
     pub locks: Arc<LockService>,
     /// The records of idempotency keys, if the store keeps any.
     pub records: Option<Arc<IdempotencyService>>,
+    /// What signs the keys that are issued here, if anything.
+    pub issued_keys: Option<IssuedKeys>,
+    /// The guarded routes of the configuration.
+    pub guard_settings: Vec<Guard>,
     /// How many records there are, for consoles and scrapes.
     pub record_counter: RecordCounter,
     /// Which guards other instances have otherwise.

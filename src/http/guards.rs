@@ -13,7 +13,7 @@ use super::idempotency::GATEWAY_HOOKS;
 use super::pass_through::{OWN, PassThrough};
 use super::{RequestLayer, layered, layered_over};
 use keylatch_axum::gateway::Admission;
-use keylatch_axum::{Guard, InvalidSetting};
+use keylatch_axum::{Guard, InvalidSetting, IssuedKeys};
 use keylatch_client::https::{HttpsClient, Trust, https_client};
 use keylatch_core::idempotency::IdempotencyService;
 
@@ -44,9 +44,14 @@ impl<'a> Guards<'a> {
     }
 
     /// The guarded routes, each with the time that it may take.
-    pub(super) fn routes(&self, records: &Arc<IdempotencyService>) -> io::Result<Router> {
+    pub(super) fn routes(
+        &self,
+        records: &Arc<IdempotencyService>,
+        issued_keys: Option<&IssuedKeys>,
+    ) -> io::Result<Router> {
         self.guards.iter().try_fold(Router::new(), |all, guard| {
             let layer = guard.layer(Arc::clone(records), GATEWAY_HOOKS).map_err(invalid)?;
+            let layer = layer.with_issued_keys(issued_keys.cloned());
             Ok(all.merge(layered_over(layer, self.upstream(guard)?, self.requests_of(guard)?)))
         })
     }

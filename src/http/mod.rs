@@ -51,7 +51,7 @@ use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
 use self::guards::Guards;
-use self::idempotency::{api as records, erase, list as record_list};
+use self::idempotency::{api as records, erase, issue, list as record_list};
 use self::openapi::routes;
 use keylatch_axum::InvalidSetting;
 use keylatch_core::idempotency::IdempotencyService;
@@ -103,7 +103,7 @@ pub fn router(
     let guards = Guards::new(extras.guards, passes, requests)?;
     let (guarded, shop) = match &api.records {
         Some(records) => {
-            (guards.routes(records)?, shop(extras, records, requests).map_err(io::Error::other)?)
+            (guards.routes(records, api.issued_keys.as_ref())?, shop(extras, records, requests).map_err(io::Error::other)?)
         }
         None => (Router::new(), Router::new()),
     };
@@ -214,6 +214,7 @@ fn short_routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(streams::hold_lock))
         .routes(routes!(streams::watch_lock))
         .routes(routes!(record_list::list_idempotency))
+        .routes(routes!(issue::issue_idempotency_key))
         .routes(routes!(
             records::begin_idempotency,
             records::complete_idempotency,

@@ -33,7 +33,7 @@ enum Need {
 
 use Need::{AnyKey, Identity, Key, Lock, Open, Set, Store};
 
-const NEEDS: [(&str, &str, Need); 32] = [
+const NEEDS: [(&str, &str, Need); 33] = [
     ("post", "/v1/locks/{name}", Lock("acquire")),
     ("put", "/v1/locks/{name}", Lock("acquire")),
     ("delete", "/v1/locks/{name}", Lock("acquire")),
@@ -55,6 +55,8 @@ const NEEDS: [(&str, &str, Need); 32] = [
     ("delete", "/v1/idempotency/{key}/answer", Key("erase")),
     // It has what the identity may read.
     ("get", "/v1/idempotency", AnyKey("read")),
+    // A key of no name that the client could choose.
+    ("post", "/v1/idempotency-keys", AnyKey("use")),
     ("get", "/v1/info", Identity),
     ("get", "/v1/backup", Store("backup")),
     ("get", "/metrics", Store("metrics")),

@@ -50,6 +50,7 @@ mod idempotency_responses;
 mod identities;
 mod invalid_bodies;
 mod invalid_input;
+mod issued_keys;
 mod json;
 mod kept_bytes;
 mod key_sources;

@@ -285,7 +285,10 @@ impl Guard {
 
     fn check_keys(&self) -> Result<(), InvalidSetting> {
         rule("key", !self.key.is_empty(), "must name one source or more")?;
-        let derives = self.missing_key == MissingKey::Derive;
+        let (derives, issued) = (self.missing_key == MissingKey::Derive, self.takes_issued_keys());
+        rule("key", !issued || self.key.len() == 1, "must have no other source beside `issued`")?;
+        let is_strict = !issued || self.missing_key == MissingKey::Refuse;
+        rule("missing_key", is_strict, "must be `refuse` with `key = [\"issued\"]`")?;
         let is_used = derives || self.derive == DeriveKey::default();
         rule("derive", is_used, "needs `missing_key = \"derive\"`")?;
         if let Some(derive) = self.derive() {
@@ -325,15 +328,20 @@ impl Guard {
         derived || self.once_per.contains(&KeyPart::Principal)
     }
 
+    /// Whether it takes the keys that the service issues, and no others.
+    pub fn takes_issued_keys(&self) -> bool {
+        self.key.contains(&KeySource::Issued)
+    }
+
     /// Whether each request needs an `Idempotency-Key`, in its header or in a form.
     pub fn asks_for_header(&self) -> bool {
         self.missing_key == MissingKey::Refuse
-            && self.key == KeySource::standard()
+            && (self.key == KeySource::standard() || self.takes_issued_keys())
             && self.once_per.is_empty()
     }
 
     /// How long a record is kept whose key is not derived.
-    pub(crate) fn retention(&self) -> Duration {
+    pub fn retention(&self) -> Duration {
         let standard = if self.once_per.is_empty() { DAY_MILLIS } else { YEAR_MILLIS };
         Duration::from_millis(self.retention_ms.unwrap_or(standard))
     }

@@ -15,6 +15,7 @@ use serde::Deserialize;
 
 use crate::canonical_json::{Found, JsonPointer, find_json};
 use crate::fingerprint::form_field;
+use crate::issued_key;
 use crate::media_type::MediaType;
 use crate::{Code, IDEMPOTENCY_KEY, Problem};
 use keylatch_core::idempotency::{IdempotencyKey, InvalidKey};
@@ -36,14 +37,19 @@ pub enum KeySource {
     Form(String),
     /// A parameter of the query, as `query:id`.
     Query(String),
+    /// The `Idempotency-Key` header or its form field, with a key that the service issued; it stands alone.
+    Issued,
 }
 
 impl TryFrom<String> for KeySource {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, &'static str> {
-        const RULE: &str = "a source of keys is `header:NAME`, `json:/POINTER`, `form:FIELD` or \
-                            `query:PARAMETER`, of at most 128 bytes";
+        const RULE: &str = "a source of keys is `header:NAME`, `json:/POINTER`, `form:FIELD`, \
+                            `query:PARAMETER` or `issued`, of at most 128 bytes";
+        if text == issued_key::SOURCE {
+            return Ok(Self::Issued);
+        }
         let (kind, name) = text.split_once(':').ok_or(RULE)?;
         if name.is_empty() || text.len() > MAX_BYTES {
             return Err(RULE);
@@ -65,6 +71,7 @@ impl fmt::Display for KeySource {
             Self::Json(pointer) => write!(f, "json:{pointer}"),
             Self::Form(name) => write!(f, "form:{name}"),
             Self::Query(name) => write!(f, "query:{name}"),
+            Self::Issued => f.write_str(issued_key::SOURCE),
         }
     }
 }
@@ -80,13 +87,17 @@ impl KeySource {
         match self {
             Self::Header(name) => *name == IDEMPOTENCY_KEY,
             Self::Form(name) => name == FIELD,
-            Self::Json(_) | Self::Query(_) => false,
+            Self::Json(_) | Self::Query(_) | Self::Issued => false,
         }
     }
 
     /// What a problem calls it.
     pub(crate) fn name(&self) -> String {
-        if self.is_standard() { "Idempotency-Key".to_owned() } else { self.to_string() }
+        if self.is_standard() || *self == Self::Issued {
+            "Idempotency-Key".to_owned()
+        } else {
+            self.to_string()
+        }
     }
 
     /// What tells its keys from those of other sources, in the scope of a record.
@@ -98,7 +109,7 @@ impl KeySource {
     pub(crate) fn reads_body(&self, media_type: &MediaType) -> bool {
         match self {
             Self::Json(_) => media_type.is_json(),
-            Self::Form(_) => media_type.is_form(),
+            Self::Form(_) | Self::Issued => media_type.is_form(),
             Self::Header(_) | Self::Query(_) => false,
         }
     }
@@ -109,6 +120,7 @@ impl KeySource {
             Self::Json(_) => KeyKind::Json,
             Self::Form(_) => KeyKind::Form,
             Self::Query(_) => KeyKind::Query,
+            Self::Issued => KeyKind::Issued,
         }
     }
 
@@ -137,7 +149,7 @@ impl KeySource {
                 Some(Found::Other) => Err(self.refused("it is neither a text nor a number")),
                 None => Err(self.refused("the body is no JSON that all read alike")),
             },
-            Self::Json(_) => Ok(None),
+            Self::Json(_) | Self::Issued => Ok(None),
             Self::Query(name) => {
                 let pairs = parts.uri.query().unwrap_or_default().split('&');
                 let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
@@ -181,6 +193,7 @@ pub(crate) enum KeyKind {
     Json,
     Form,
     Query,
+    Issued,
     Derived,
     OncePer,
     None,
@@ -193,6 +206,7 @@ impl KeyKind {
             Self::Json => "json",
             Self::Form => "form",
             Self::Query => "query",
+            Self::Issued => issued_key::SOURCE,
             Self::Derived => "derived",
             Self::OncePer => "once-per",
             Self::None => "none",
@@ -221,7 +235,9 @@ pub(crate) async fn find_key(
     body: &Bytes,
 ) -> Result<Option<FoundKey>, Problem> {
     let mut found: Option<FoundKey> = None;
-    for source in sources {
+    let standard = KeySource::standard();
+    let is_issued = sources == [KeySource::Issued];
+    for source in if is_issued { &standard } else { sources } {
         let counts = |found: &FoundKey| found.scope.is_empty() && source.is_standard();
         if !found.as_ref().is_none_or(counts) {
             continue;
@@ -235,5 +251,7 @@ pub(crate) async fn find_key(
             None => found = Some(FoundKey { key, kind: source.kind(), scope: source.scope() }),
         }
     }
-    Ok(found)
+    let issued =
+        |found| FoundKey { kind: KeyKind::Issued, scope: KeySource::Issued.scope(), ..found };
+    Ok(if is_issued { found.map(issued) } else { found })
 }

@@ -24,7 +24,7 @@ use tower::{Layer, Service, ServiceExt as _};
 use crate::key_source::KeyKind;
 use crate::response::{self, with_source};
 use crate::submission::{KeyedRequest, PrincipalFn, Submission, check_method};
-use crate::{Guard, InvalidSetting, Problem, Records, with_resolve};
+use crate::{Guard, InvalidSetting, IssuedKeys, Problem, Records, with_resolve};
 use keylatch_core::idempotency::{
     IdempotencyError, IdempotencyService, OnCrash, OnceRun, Principal, RecordScope, Run, Share,
 };
@@ -52,6 +52,7 @@ struct LayerState {
     service: Arc<IdempotencyService>,
     guard: Guard,
     principal: PrincipalFn,
+    issued: Option<IssuedKeys>,
     answer_timeout: Option<Duration>,
     resolve_url: Option<ResolveUrlFn>,
     /// The guard in whose shares the records count.
@@ -72,6 +73,7 @@ impl IdempotencyLayer {
             service,
             guard: Guard::default(),
             principal: Arc::new(|_| Principal::None),
+            issued: None,
             answer_timeout: None,
             resolve_url: None,
             name: Arc::default(),
@@ -105,6 +107,13 @@ impl IdempotencyLayer {
         principal: impl Fn(&Parts) -> Principal + Send + Sync + 'static,
     ) -> Self {
         self.with(|state| state.principal = Arc::new(principal))
+    }
+
+    /// Says what signs the keys of a guard that takes issued ones alone ([`KeySource::Issued`](crate::KeySource)); without
+    /// it such a guard refuses every key.
+    #[must_use]
+    pub fn with_issued_keys(self, keys: Option<IssuedKeys>) -> Self {
+        self.with(|state| state.issued = keys)
     }
 
     /// Limits how long a client waits for the whole answer of a run. Then it gets 504, the outcome is unknown, and
@@ -234,10 +243,18 @@ impl IdempotencyLayer {
         I: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
         I::Future: Send + 'static,
     {
-        let LayerState { service, guard, principal, answer_timeout, resolve_url, name, address } =
-            &*self.0;
+        let LayerState {
+            service,
+            guard,
+            principal,
+            issued,
+            answer_timeout,
+            resolve_url,
+            name,
+            address,
+        } = &*self.0;
         let address = address(&request);
-        let submission = Submission::read(guard, name, principal, request).await;
+        let submission = Submission::read(guard, name, principal, issued.as_ref(), request).await;
         let KeyedRequest { request, mut ask, kind, is_coded, prefers_wait, spare } = match submission {
             Ok(Submission::Keyed(keyed)) => keyed,
             Ok(Submission::Unkeyed(request)) => {

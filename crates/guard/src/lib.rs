@@ -120,6 +120,7 @@ mod fuzzing;
 #[cfg(feature = "gateway")]
 pub mod gateway;
 mod guard;
+mod issued_key;
 mod key_source;
 mod layer;
 mod media_type;
@@ -136,6 +137,7 @@ pub use fuzzing::{canonical_json, fingerprint_of};
 pub use guard::{BodyLimits, DeriveKey, Guard, InvalidSetting, KeyPart, MissingKey, OnStoreDown};
 #[cfg(feature = "gateway")]
 pub use guard::{CrossOrigin, GuardAccess};
+pub use issued_key::{InvalidSecrets, IssuedKeys};
 pub use key_source::KeySource;
 pub use keylatch_wire::Code;
 pub use layer::{GuardService, IDEMPOTENCY_FENCE, IdempotencyLayer, RanUnguarded};

@@ -24,7 +24,8 @@ use crate::fingerprint::FingerprintInput;
 use crate::key_source::{FoundKey, KeyKind, find_key};
 use crate::media_type::{MediaType, content_coding, text_of};
 use crate::{
-    BodyLimits, Code, Guard, KeyPart, KeySource, MissingKey, OnFailure, OnStoreDown, Problem,
+    BodyLimits, Code, Guard, IssuedKeys, KeyPart, KeySource, MissingKey, OnFailure, OnStoreDown,
+    Problem,
 };
 use keylatch_core::idempotency::{
     Fingerprint, FingerprintHasher, IdempotencyKey, Principal, RecordScope, RunRequest, Scope,
@@ -73,6 +74,7 @@ impl Submission {
         guard: &Guard,
         own_path: &str,
         principal: &PrincipalFn,
+        issued: Option<&IssuedKeys>,
         request: Request,
     ) -> Result<Self, Problem> {
         let (mut parts, body) = request.into_parts();
@@ -104,7 +106,7 @@ impl Submission {
         }
         let input = fingerprint_input(guard, &parts, media_type, content);
         let intent = match found {
-            Some(found) => Intent::named(guard, principal, found, input).await,
+            Some(found) => Intent::named(guard, principal, found, issued, input).await?,
             None => Intent::made(guard, own_path, principal, input).await?,
         };
         let preferred = preferred_wait(&parts.headers);
@@ -148,13 +150,18 @@ impl Intent {
         guard: &Guard,
         principal: Principal,
         found: FoundKey,
+        issued: Option<&IssuedKeys>,
         input: FingerprintInput,
-    ) -> Self {
+    ) -> Result<Self, Problem> {
         let FoundKey { key, kind, scope: source } = found;
         let (method, path) = (input.method.clone(), input.path.clone());
-        let (is_form, retention) = (input.media_type.is_form(), guard.retention());
+        let (is_form, mut retention) = (input.media_type.is_form(), guard.retention());
+        if kind == KeyKind::Issued {
+            let scope = Scope { principal: &principal, method: &method, path: &path, source: "" };
+            retention = retention.max(check_issued(issued, &key, &scope)?);
+        }
         let fingerprint = input.fingerprint().await;
-        Self { key, kind, source, principal, method, path, fingerprint, retention, is_form }
+        Ok(Self { key, kind, source, principal, method, path, fingerprint, retention, is_form })
     }
 
     /// That of a request without a key, which gets one of its parts.
@@ -191,6 +198,16 @@ impl Intent {
         let (key, source) = (hasher.finish().into(), kind.as_str().to_owned());
         Ok(Self { key, kind, source, principal, method, path, fingerprint, retention, is_form })
     }
+}
+
+/// How long the record of an issued key has to live.
+fn check_issued(
+    issued: Option<&IssuedKeys>,
+    key: &IdempotencyKey,
+    scope: &Scope<'_>,
+) -> Result<Duration, Problem> {
+    let no_secret = || Problem::new(Code::InvalidKey, "No key is issued here. Nothing was run.");
+    issued.ok_or_else(no_secret)?.check(key, scope)
 }
 
 /// What is to be done once.

@@ -121,6 +121,14 @@ pub fn check(url: &str, settings: Settings<'_>) -> Result<UnopenedStore, OpenErr
     Ok(UnopenedStore { records: scheme_of(url).and_then(feature_of) != Some("redlock") })
 }
 
+/// The secret of a store of this process alone, which it keeps in its directory and makes if there is none; `None` for
+/// other stores. The store is open.
+#[cfg(feature = "embedded")]
+pub fn own_secret(url: &str) -> Option<Result<Vec<u8>, OpenError>> {
+    let directory = url.strip_prefix("embedded:").filter(|directory| !directory.is_empty())?;
+    Some(embedded::own_secret(directory.as_ref()))
+}
+
 /// What is known of a store by its URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnopenedStore {

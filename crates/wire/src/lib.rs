@@ -56,7 +56,8 @@ pub use number::whole_number;
 pub use problem::{Code, Effect, ProblemDocument, Retry};
 pub use record::{
     BeginRecordRequest, CompleteRecordRequest, HeaderValues, IdempotencyAnswer, IdempotencyRecord,
-    ListedRecord, OnCrash, RecordPage, ResolveRecordRequest, SettlementNote,
+    IssueKeyRequest, IssuedKey, ListedRecord, OnCrash, RecordPage, ResolveRecordRequest,
+    SettlementNote,
 };
 pub use system::{ServiceInfo, StoreInfo};
 

@@ -39,6 +39,42 @@ pub struct BeginRecordRequest {
     pub on_crash: Option<OnCrash>,
 }
 
+/// For which request a key is issued.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = IssueKey))]
+#[serde(deny_unknown_fields, expecting = "a JSON object")]
+pub struct IssueKeyRequest {
+    /// The method of the request, such as `POST`.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required, pattern = "^[A-Za-z]+$"))]
+    pub method: String,
+    /// The path of the request, without its query.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required, pattern = "^/[^?#]*$"))]
+    pub path: String,
+    /// Whose request it will be, such as `user:ann`: as the guard knows it. Left out it is the identity of the caller or,
+    /// where there are none, nobody; empty it is nobody.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub principal: Option<String>,
+    /// How long the key is good, in milliseconds: at most for the retention of its guard. Left out it is that, or a day
+    /// if that is shorter.
+    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1000, maximum = 31536000000_u64))]
+    pub ttl_ms: Option<u64>,
+}
+
+/// A key that was issued for one request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct IssuedKey {
+    /// The key, for the `Idempotency-Key` header or the form field `idempotency_key`.
+    pub key: String,
+    /// When it expires (RFC 3339). From then on it is refused, also where it ran.
+    pub expires_at: String,
+    /// How long it is good, in milliseconds.
+    pub ttl_ms: u64,
+}
+
 /// What a run leaves behind whose caller went away in the middle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -39,6 +39,9 @@ fn forwarded(guard: &Guard) -> Paths {
         if !guard.principal_header.is_empty() {
             codes.extend([Code::InvalidPrincipal, Code::PrincipalRequired]);
         }
+        if guard.takes_issued_keys() {
+            codes.push(Code::KeyExpired);
+        }
         if !guard.once_per.is_empty() {
             codes.push(Code::AlreadyDone);
         }

@@ -6,6 +6,7 @@
 pub(super) mod api;
 mod document;
 pub(super) mod erase;
+pub(super) mod issue;
 pub(super) mod list;
 
 use super::origin::Arrival;
@@ -15,7 +16,7 @@ use keylatch_axum::gateway::{ClientConnection, ServerHooks, client_address, hold
 pub(super) use document::{add_headers, document, name_operation};
 
 /// What the service's own paths begin with, for no guard to stand in their way.
-const OWN: [&str; 13] = [
+const OWN: [&str; 14] = [
     "/.keylatch",
     "/assets",
     "/console",
@@ -28,6 +29,7 @@ const OWN: [&str; 13] = [
     "/readyz",
     "/v1/backup",
     "/v1/idempotency",
+    "/v1/idempotency-keys",
     "/v1/locks",
 ];
 

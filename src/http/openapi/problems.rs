@@ -63,6 +63,7 @@ pub(super) fn own(handler: &str) -> &'static [Code] {
             &[NoRecord, OutcomeUnknown, TokenMismatch]
         }
         "renew_idempotency" => &[TokenMismatch],
+        "issue_idempotency_key" => &[NotSupported],
         "get_idempotency" => &[NoRecord],
         "resolve_idempotency" => &[NoRecord, NothingToResolve],
         "erase_idempotency_answer" => &[NoRecord, RequestInProgress, OutcomeUnknown],

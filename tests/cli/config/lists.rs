@@ -116,6 +116,11 @@ fn invalid_source_of_keys_is_named() {
         ("key", "[\"json:/a~2\"]"),
         ("key", "[\"header:\"]"),
         ("missing_key", "\"run\""),
+        ("key", "[\"issued\", \"query:id\"]"),
+        ("key", "[\"header:Idempotency-Key\", \"issued\"]"),
+        ("missing_key", "\"pass\"\nkey = [\"issued\"]"),
+        ("missing_key", "\"derive\"\nkey = [\"issued\"]\nderive = { anonymous = true }"),
+        ("once_per", "[\"path\"]\nkey = [\"issued\"]"),
         // A key that is derived of nobody's request would be everybody's.
         ("principal_header", "\"\"\nmissing_key = \"derive\""),
         ("derive", "{ of = [\"path\"] }\nmissing_key = \"derive\""),

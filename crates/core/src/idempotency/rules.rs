@@ -236,9 +236,11 @@ impl Record {
     fn lasts(&self) -> Duration {
         match (&self.stage, self.on_crash) {
             (RecordStage::InFlight, OnCrash::Rerun) => self.lease + self.retention,
-            (RecordStage::InFlight, OnCrash::Unknown) => self.lease + UNKNOWN_RETENTION,
+            (RecordStage::InFlight, OnCrash::Unknown) => {
+                self.lease + self.retention.max(UNKNOWN_RETENTION)
+            }
             (RecordStage::Done(..), _) => self.retention,
-            (RecordStage::Unknown(..), _) => UNKNOWN_RETENTION,
+            (RecordStage::Unknown(..), _) => self.retention.max(UNKNOWN_RETENTION),
         }
     }
 

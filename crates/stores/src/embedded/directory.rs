@@ -29,6 +29,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::tables::{self, FileError};
 use crate::OpenError;
+use keylatch_core::lock::Token;
 
 /// The data file in the directory.
 const DATA: &str = "locks.sqlite";
@@ -38,6 +39,9 @@ const LOG: &str = "locks.sqlite-wal";
 const NEW: [&str; 3] = ["locks.sqlite.new", "locks.sqlite.new-wal", "locks.sqlite.new-journal"];
 /// Locked for as long as a process uses the directory, and holds that process's id.
 const LOCK: &str = "lock";
+/// What keys are signed with that the service issues, and where it is made.
+const SECRET: &str = "issued_keys.secret";
+const NEW_SECRET: &str = "issued_keys.secret.new";
 /// A commit that takes less than this is quick.
 const QUICK: Duration = Duration::from_micros(500);
 /// What the files and the directory allow to their user, and no one else.
@@ -193,6 +197,25 @@ impl Drop for Directory {
             tracing::warn!(%error, path = %self.path.display(), "the directory was not unlocked");
         }
     }
+}
+
+/// The secret in a directory that this process has locked. It is made if it is not there, and whole before it has its name.
+pub(super) fn own_secret(directory: &Path) -> io::Result<Vec<u8>> {
+    let directory = fs::canonicalize(directory)?;
+    let (file, new) = (directory.join(SECRET), directory.join(NEW_SECRET));
+    let mut secret = Vec::new();
+    if let Some(mut found) = find(open_own(&mut OpenOptions::new(), &file))? {
+        found.read_to_end(&mut secret)?;
+        return Ok(secret);
+    }
+    secret.extend_from_slice(Token::generate().map_err(io::Error::other)?.expose().as_bytes());
+    find(fs::remove_file(&new))?;
+    let mut made = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&new)?;
+    made.write_all(&secret)?;
+    made.sync_all()?;
+    fs::rename(&new, &file)?;
+    File::open(&directory)?.sync_all()?;
+    Ok(secret)
 }
 
 /// Opens a file of the directory to be read, and leaves it to its user alone. Who else may write in the directory would have

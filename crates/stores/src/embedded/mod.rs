@@ -75,6 +75,12 @@ pub async fn embedded(path: &Path) -> Result<Arc<dyn Store>, OpenError> {
     Ok(Arc::new(Ruled::start(opened?)))
 }
 
+/// The secret in the directory of a store that is open.
+pub(super) fn own_secret(path: &Path) -> Result<Vec<u8>, OpenError> {
+    directory::own_secret(path)
+        .map_err(|source| OpenError::Directory { path: path.to_owned(), source })
+}
+
 /// The executor on a medium, be it a file or a test's.
 #[derive(Debug)]
 struct Embedded {

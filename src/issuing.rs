@@ -1,0 +1,81 @@
+//! The secrets that issued keys are signed with: the operator's file, or one that the embedded store keeps.
+//!
+//! The file is followed as that of identities, so that a secret is rotated without a restart. Where a guard takes issued
+//! keys and there is no secret, the service does not start. Tested in `tests/api/issued_keys.rs` and `tests/cli/keys.rs`.
+
+use crate::config::Config;
+use crate::error::Error;
+use crate::followed_files::FollowedFiles;
+use keylatch_axum::IssuedKeys;
+use keylatch_stores::{own_secret, scheme_of};
+
+/// What signs issued keys, and where its secrets come from.
+#[derive(Debug)]
+pub(crate) struct Issuing {
+    pub(crate) keys: IssuedKeys,
+    file: Option<(String, FollowedFiles)>,
+}
+
+impl Issuing {
+    /// Reads the secrets, if there are any; the directory of the store is open.
+    pub(crate) fn open(config: &Config) -> Result<Option<Self>, Error> {
+        if let Some(issuing) = Self::of_file(config)? {
+            return Ok(Some(issuing));
+        }
+        let takes_issued = config.guard.iter().any(|guard| guard.takes_issued_keys());
+        let secret =
+            takes_issued.then(|| own_secret(config.store.expose())).flatten().transpose()?;
+        let keys = secret.map(|secret| IssuedKeys::read(&secret)).transpose();
+        let keys = keys.map_err(|error| of_secrets("the secret of the store", error))?;
+        Ok(keys.map(|keys| Self { keys, file: None }))
+    }
+
+    /// Whether [`open`](Self::open) would find secrets where a guard needs some.
+    pub(crate) fn check(config: &Config) -> Result<(), Error> {
+        let store = scheme_of(config.store.expose()).unwrap_or_default();
+        let guard = config.guard.iter().find(|guard| guard.takes_issued_keys());
+        match guard.filter(|_| Self::of_file_is_unset(config) && store != "embedded") {
+            Some(guard) => {
+                Err(Error::NoSecret { path: guard.path.clone(), store: store.to_owned() })
+            }
+            None => Self::of_file(config).map(drop),
+        }
+    }
+
+    fn of_file_is_unset(config: &Config) -> bool {
+        config.issued_keys.secret_file.is_empty()
+    }
+
+    fn of_file(config: &Config) -> Result<Option<Self>, Error> {
+        if Self::of_file_is_unset(config) {
+            return Ok(None);
+        }
+        let path = config.issued_keys.secret_file.clone();
+        let file = FollowedFiles::read(vec![path.clone().into()])
+            .map_err(|error| of_secrets("issued_keys.secret_file", error))?;
+        let keys = IssuedKeys::read(&file.first().concat())
+            .map_err(|error| of_secrets(format!("issued_keys.secret_file: {path}"), error))?;
+        Ok(Some(Self { keys, file: Some((path, file)) }))
+    }
+
+    /// Follows the file, if there is one, until it is dropped.
+    pub(crate) async fn follow(&self) {
+        let Some((path, file)) = &self.file else { return };
+        let take = |read: Result<&[Vec<u8>], &str>| {
+            let taken = read.map_err(str::to_owned).and_then(|read| {
+                self.keys.replace(&read.concat()).map_err(|error| error.to_string())
+            });
+            match taken {
+                Ok(()) => tracing::info!(file = path, "the secrets of issued keys were read again"),
+                Err(error) => {
+                    tracing::error!(file = path, error, "the secrets of issued keys stay");
+                }
+            }
+        };
+        file.follow(take).await;
+    }
+}
+
+fn of_secrets(place: impl Into<String>, source: impl ToString) -> Error {
+    Error::IssuedKeys { place: place.into(), reason: source.to_string() }
+}
