@@ -20,7 +20,8 @@
  *
  * Nothing is sent again by itself. Where `sessionStorage` is full or forbidden, keys are kept in
  * memory and do not outlive the page. A page that comes out of the back-forward cache waits for
- * nothing that was on its way when it was left, and its `idempotency_key` fields get new values; an
+ * nothing that was on its way when it was left, and its `idempotency_key` fields get new values, but
+ * for keys that the service issued; an
  * intent that had its last word gets a new key there as anywhere, and one that had not keeps its.
  *
  * @module
@@ -33,6 +34,8 @@ export interface OnceInit extends RequestInit {
    * page has one intent at a time for each method and URL.
    */
   intent?: string;
+  /** The key of a new intent, where the service issued one for it. Without it the module makes one. */
+  key?: string;
 }
 
 /**

@@ -14,7 +14,7 @@ const SLICE = 1 << 20;
 export async function fetchOnce(url, init = {}) {
   const request = new Request(url, init);
   const name = `keylatch:${request.method} ${request.url} ${init.intent ?? ''}`;
-  const key = recall(name) ?? remember(name, newKey());
+  const key = recall(name) ?? remember(name, init.key ?? newKey());
   const fields = [headersOf(request, url, init), ...fieldsOf(init.body ?? request)];
   request.headers.set('Idempotency-Key', `"${key}"`);
   let flight = flights.get(name);
@@ -33,7 +33,8 @@ export async function fetchOnce(url, init = {}) {
 export async function submitOnce(form, submitter) {
   const attribute = (name) => submitter?.getAttribute(`form${name}`) || form.getAttribute(name);
   const data = new FormData(form, submitter);
-  // The header has the key; the field is for pages without JavaScript.
+  // The header has the key; the field is for pages without JavaScript, or has one that keylatch issued.
+  const field = data.get('idempotency_key');
   data.delete('idempotency_key');
   const multipart = attribute('enctype')?.toLowerCase() === 'multipart/form-data';
   // Not `form.id`, which a field may be named.
@@ -46,6 +47,7 @@ export async function submitOnce(form, submitter) {
       body: multipart
         ? data
         : new URLSearchParams([...data].map(([name, value]) => [name, value.name ?? value])),
+      key: isIssued(field) ? field : undefined,
       intent: form.dataset.intent ?? `${location.pathname}${location.search}#${place}`,
     });
   } finally {
@@ -111,6 +113,11 @@ async function isSame(one, other) {
   return true;
 }
 
+/** Whether a key is one that only the service can make. */
+function isIssued(key) {
+  return typeof key === 'string' && key.startsWith('issued-');
+}
+
 // Not `randomUUID`: pages on plain HTTP do not have it.
 function newKey() {
   return crypto.getRandomValues(new Uint32Array(4)).join('-');
@@ -145,5 +152,7 @@ function forget(name) {
 addEventListener('pageshow', ({ persisted }) => {
   if (!persisted) return;
   flights.clear();
-  for (const field of document.getElementsByName('idempotency_key')) field.value = newKey();
+  for (const field of document.getElementsByName('idempotency_key')) {
+    if (!isIssued(field.value)) field.value = newKey();
+  }
 });

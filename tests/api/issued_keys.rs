@@ -146,10 +146,10 @@ async fn expired_key_is_gone_and_never_runs() {
     let key = issued["key"].as_str().expect("a key");
     let send = || Answer::of(order(&service, "/orders", "ann", key));
     let expired = eventually(async || Some(send().await).filter(|answer| answer.status != 201));
-    expired.await.is_refusal(410, "key-expired", "never");
+    expired.await.is_refusal(410, "key-expired", "new-key");
     let runs = upstream.runs();
     assert!(runs <= 1, "{runs}");
-    send().await.is_refusal(410, "key-expired", "never");
+    send().await.is_refusal(410, "key-expired", "new-key");
     assert_eq!(upstream.runs(), runs);
     let bob = Answer::of(order(&service, "/orders", "bob", key)).await;
     is_foreign(&bob);

@@ -393,6 +393,24 @@ async fn aborted_call_keeps_the_key() {
 }
 
 #[tokio::test]
+async fn form_is_sent_under_the_key_that_was_issued_for_it() {
+    let site = Site::open().await;
+    let form = r#"<form method="post" action="/played"><input name="idempotency_key" value="issued-1">
+            <input name="id" value="7"></form>"#;
+    site.page.eval(&format!("document.body.innerHTML = `{form}`")).await;
+    site.page.eval("window.answer = submitOnce(document.forms[0]); 0").await;
+    let held = site.page.held().await;
+    assert_eq!(held.header("Idempotency-Key"), "\"issued-1\"");
+    assert_eq!(held.request["postData"], "id=7");
+    site.page.answer(held, 201, JSON, "").await;
+    assert_eq!(site.page.eval("answer.then((answer) => answer.status)").await, 201);
+    // Only the service can make another.
+    site.page.eval("dispatchEvent(new PageTransitionEvent('pageshow', {persisted: true}))").await;
+    let field = "document.querySelector('[name=idempotency_key]').value";
+    assert_eq!(site.page.eval(field).await, "issued-1");
+}
+
+#[tokio::test]
 async fn form_is_sent_as_the_browser_sends_it() {
     let site = Site::open().await;
     let form = r#"<form method="post" action="/played" id="shop">

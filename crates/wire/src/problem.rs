@@ -139,7 +139,7 @@ problem_table! {
     NothingToResolve = 409 "nothing-to-resolve" NewKey
         "The outcome is not unknown"
         "Only an unknown outcome can be resolved, and only what was done can be `undone`, by the `fencing_token` of its run. `GET` of the same record shows how it stands; a `fencing_token` must be that of its last run.";
-    KeyExpired = 410 "key-expired" Never
+    KeyExpired = 410 "key-expired" NewKey
         "The key has expired"
         "The key was issued for a time that is over, and nothing runs under it any more. If it was sent before, see whether that was carried out. Then load the page again, which has a new key. Nothing was run now.";
     TokenMismatch = 412 "token-mismatch" NewKey

@@ -512,6 +512,18 @@ mod tests {
         }
     }
 
+    /// A key that is good for a year would run again after the 30 days of an unknown outcome.
+    #[test]
+    fn unknown_outcome_lives_as_long_as_the_retention() {
+        let year = Duration::from_secs(365 * 24 * 60 * 60);
+        let unknown = RecordStage::Unknown(0, UnknownReason::Interrupted);
+        for stage in [RecordStage::InFlight, unknown] {
+            let long = Record { retention: year, stage: stage.clone(), ..record() };
+            assert_eq!(long.lasts(), year);
+            assert_eq!(Record { retention: Duration::ZERO, ..long }.lasts(), UNKNOWN_RETENTION);
+        }
+    }
+
     #[test]
     fn run_without_a_lease_ends_even_before_it_began() {
         // The clock by which it began was ahead.
