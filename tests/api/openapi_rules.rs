@@ -46,13 +46,14 @@ const WORDS: [&str; 13] = [
     "role", "state", "tier",
 ];
 /// Texts all the same: what a person gave as a reason, and a method of the guarded routes, which HTTP names.
-const TEXTS: [(&str, &str); 6] = [
+const TEXTS: [(&str, &str); 7] = [
     ("BreakLock", "reason"),
     ("BreakNote", "reason"),
     ("GrantEnd", "reason"),
     ("ResolveRecord", "reason"),
     ("SettlementNote", "reason"),
     ("ListedRecord", "method"),
+    ("IssueKey", "method"),
 ];
 
 #[test]

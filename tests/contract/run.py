@@ -25,7 +25,10 @@ LEFT_OUT = "/(hold|events|backup)$"
 def serve(keylatch, directory, settings):
     """Starts the service on a free port of this machine, and gives it and its URL."""
     config = directory / "keylatch.toml"
-    config.write_text('sandbox = "on"\nlisten = "127.0.0.1:0"\n' + settings)
+    secret = directory / "issued.secret"
+    secret.write_text("0" * 32)
+    own = f'sandbox = "on"\nlisten = "127.0.0.1:0"\nissued_keys.secret_file = "{secret}"\n'
+    config.write_text(own + settings)
     arguments = [keylatch, "--store", "memory:", "--config", config]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("KEYLATCH_")}
     log = open(directory / "log", "w+b")
