@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 seconds=$1
 shift
 targets=("$@")
-[ $# -gt 0 ] || targets=(request fingerprint structured_field cursor snapshot redis_reply)
+[ $# -gt 0 ] || targets=(request fingerprint pointer issued_key structured_field cursor snapshot redis_reply)
 
 host=$(rustc -vV | sed -n 's/^host: //p')
 # What libFuzzer counts: every edge, and what is compared. The last tells the crates that this is such a build.

@@ -110,10 +110,9 @@ impl App {
         let (past_grants, audit) = (Arc::new(PastGrants::new()), audit_log(&config, &metrics)?);
         let store: Arc<dyn Store> = Arc::new(InstrumentedStore::new(store, &metrics, &past_grants));
         let (locks, records) = services(&config, &store)?;
-        warn_of_shared_origins(&config);
         let (authenticator, closing) = (authenticator(&config)?, CancellationToken::new());
-        let guards = Arc::new(GuardComparison::new(&config.guard)?);
-        let issuing = Issuing::open(&config)?.map(Arc::new);
+        let (guards, issuing) =
+            (GuardComparison::new(&config.guard)?.into(), Issuing::open(&config)?);
         let api = Api {
             locks: Arc::clone(&locks),
             records: records.clone(),
@@ -134,15 +133,12 @@ impl App {
             streams: streams(&config, &metrics),
             closing: closing.clone(),
         };
-        let requests = request_layer(&config, &metrics, &authenticator, &audit);
-        let extras = Extras { guards: &config.guard, sandbox: config.serves_sandbox() };
-        let router = http::router(api, extras, (&config.cors, &config.gateway), &requests)?;
         Ok(Self {
             _ends: EndReporter::start(&*store, &metrics, past_grants, audit, &authenticator),
             tls: tls_files(&config)?.map(Arc::new),
             issuing,
+            router: router(&config, api)?,
             config,
-            router,
             locks,
             records,
             authenticator,
@@ -277,6 +273,13 @@ pub async fn bind(config: &mut Config) -> Result<Vec<BoundListener>, Error> {
     }
     config.listener = bound.iter().map(|bound| bound.settings.clone()).collect();
     Ok(bound)
+}
+
+fn router(config: &Config, api: Api) -> std::io::Result<Router> {
+    warn_of_shared_origins(config);
+    let requests = request_layer(config, &api.metrics, &api.authenticator, &api.audit);
+    let extras = Extras { guards: &config.guard, sandbox: config.serves_sandbox() };
+    http::router(api, extras, (&config.cors, &config.gateway), &requests)
 }
 
 type Services = (Arc<LockService>, Option<Arc<IdempotencyService>>);

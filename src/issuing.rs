@@ -3,6 +3,8 @@
 //! The file is followed as that of identities, so that a secret is rotated without a restart. Where a guard takes issued
 //! keys and there is no secret, the service does not start. Tested in `tests/api/issued_keys.rs` and `tests/cli/keys.rs`.
 
+use std::sync::Arc;
+
 use crate::config::Config;
 use crate::error::Error;
 use crate::followed_files::FollowedFiles;
@@ -18,16 +20,16 @@ pub(crate) struct Issuing {
 
 impl Issuing {
     /// Reads the secrets, if there are any; the directory of the store is open.
-    pub(crate) fn open(config: &Config) -> Result<Option<Self>, Error> {
+    pub(crate) fn open(config: &Config) -> Result<Option<Arc<Self>>, Error> {
         if let Some(issuing) = Self::of_file(config)? {
-            return Ok(Some(issuing));
+            return Ok(Some(Arc::new(issuing)));
         }
         let takes_issued = config.guard.iter().any(|guard| guard.takes_issued_keys());
         let secret =
             takes_issued.then(|| own_secret(config.store.expose())).flatten().transpose()?;
         let keys = secret.map(|secret| IssuedKeys::read(&secret)).transpose();
-        let keys = keys.map_err(|error| of_secrets("the secret of the store", error))?;
-        Ok(keys.map(|keys| Self { keys, file: None }))
+        let keys = keys.map_err(|error| of_secrets("the secret of the store", &error))?;
+        Ok(keys.map(|keys| Arc::new(Self { keys, file: None })))
     }
 
     /// Whether [`open`](Self::open) would find secrets where a guard needs some.
@@ -52,9 +54,9 @@ impl Issuing {
         }
         let path = config.issued_keys.secret_file.clone();
         let file = FollowedFiles::read(vec![path.clone().into()])
-            .map_err(|error| of_secrets("issued_keys.secret_file", error))?;
+            .map_err(|error| of_secrets("issued_keys.secret_file", &error))?;
         let keys = IssuedKeys::read(&file.first().concat())
-            .map_err(|error| of_secrets(format!("issued_keys.secret_file: {path}"), error))?;
+            .map_err(|error| of_secrets(format!("issued_keys.secret_file: {path}"), &error))?;
         Ok(Some(Self { keys, file: Some((path, file)) }))
     }
 
@@ -76,6 +78,6 @@ impl Issuing {
     }
 }
 
-fn of_secrets(place: impl Into<String>, source: impl ToString) -> Error {
+fn of_secrets(place: impl Into<String>, source: &dyn ToString) -> Error {
     Error::IssuedKeys { place: place.into(), reason: source.to_string() }
 }

@@ -168,7 +168,7 @@ async fn record_lives_at_least_until_its_key_expires() {
     let key = key_of_ann(&issuing).await;
     let run = Answer::of(order(&guarding, "/orders", "ann", &key)).await;
     run.is_run(1);
-    let until = httpdate::parse_http_date(&run.header("idempotency-key-expires")).expect("a date");
+    let until = httpdate::parse_http_date(run.header("idempotency-key-expires")).expect("a date");
     let day = std::time::Duration::from_secs(24 * 60 * 60);
     assert!(until >= std::time::SystemTime::now() + day - std::time::Duration::from_secs(60));
 }

@@ -6,12 +6,11 @@
 //! no canonical form. Tested in `fingerprint` and, over HTTP, in `tests/api/idempotency_fingerprint.rs`.
 
 use std::borrow::Cow;
-use std::fmt;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::fields::CountedFields;
+use crate::fields::{CountedFields, JsonPointer};
 
 /// How deep canonical JSON goes; what is deeper is compared byte by byte.
 const MAX_DEPTH: usize = 64;
@@ -61,34 +60,6 @@ pub(crate) fn find_json(body: &[u8], pointer: &JsonPointer) -> Option<Found> {
         }
         Some(_) => Found::Other,
     })
-}
-
-/// A place in a JSON text (RFC 6901), such as `/order/no`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JsonPointer(Vec<String>);
-
-impl JsonPointer {
-    /// Reads a pointer to something within the text; `None` where it is none.
-    pub fn parse(text: &str) -> Option<Self> {
-        let steps = text.strip_prefix('/')?.split('/').map(|step| {
-            let has_other = step.replace("~0", "").replace("~1", "").contains('~');
-            (!has_other).then(|| step.replace("~1", "/").replace("~0", "~"))
-        });
-        steps.collect::<Option<_>>().map(Self)
-    }
-
-    /// The members and places in arrays that lead to it.
-    pub(crate) fn steps(&self) -> &[String] {
-        &self.0
-    }
-}
-
-impl fmt::Display for JsonPointer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0
-            .iter()
-            .try_for_each(|step| write!(f, "/{}", step.replace('~', "~0").replace('/', "~1")))
-    }
 }
 
 /// Has serde read a text. All that is read goes through here or [`Walk::take`], so that a test can count it.

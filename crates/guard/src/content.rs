@@ -6,9 +6,11 @@
 //! reads alike; else the bytes are the content. Tested in `tests/api/coded_bodies.rs`.
 
 use axum::body::Bytes;
+use axum::http::HeaderMap;
 use flate2::{Decompress, FlushDecompress, Status};
 
-use crate::fingerprint::off_worker;
+use crate::media_type::content_coding;
+use crate::worker::off_worker;
 use crate::{Code, Problem};
 
 /// How many bytes one byte of a stream stands for at most.
@@ -32,8 +34,9 @@ enum Unread {
 }
 
 impl Content {
-    /// That of a body with this coding, if it has at most so many bytes.
-    pub(crate) async fn read(coding: String, body: &Bytes, limit: usize) -> Self {
+    /// That of a body with these headers, if it has at most so many bytes.
+    pub(crate) async fn read(headers: &HeaderMap, body: &Bytes, limit: usize) -> Self {
+        let coding = content_coding(headers);
         let stream = match coding.as_str() {
             "gzip" | "x-gzip" => Decompress::new_gzip(15),
             "deflate" => Decompress::new(true),

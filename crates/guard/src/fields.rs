@@ -9,8 +9,6 @@ use std::fmt;
 
 use serde::Deserialize;
 
-use crate::JsonPointer;
-
 /// The name of a field in a setting.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
@@ -56,6 +54,34 @@ impl FieldName {
     }
 }
 
+/// A place in a JSON text (RFC 6901), such as `/order/no`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JsonPointer(Vec<String>);
+
+impl JsonPointer {
+    /// Reads a pointer to something within the text; `None` where it is none.
+    pub fn parse(text: &str) -> Option<Self> {
+        let steps = text.strip_prefix('/')?.split('/').map(|step| {
+            let has_other = step.replace("~0", "").replace("~1", "").contains('~');
+            (!has_other).then(|| step.replace("~1", "/").replace("~0", "~"))
+        });
+        steps.collect::<Option<_>>().map(Self)
+    }
+
+    /// The members and places in arrays that lead to it.
+    pub(crate) fn steps(&self) -> &[String] {
+        &self.0
+    }
+}
+
+impl fmt::Display for JsonPointer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0
+            .iter()
+            .try_for_each(|step| write!(f, "/{}", step.replace('~', "~0").replace('/', "~1")))
+    }
+}
+
 /// The fields of a body that count.
 #[derive(Debug, Clone)]
 pub(crate) enum CountedFields {
@@ -64,10 +90,13 @@ pub(crate) enum CountedFields {
 }
 
 impl CountedFields {
-    /// The ways to what is named.
+    /// The ways to what is named, in an order that is the same for every order of the names.
     pub(crate) fn ways(&self) -> Vec<&[String]> {
         let (Self::AllBut(fields) | Self::Only(fields)) = self;
-        fields.iter().map(FieldName::steps).collect()
+        let mut ways: Vec<_> = fields.iter().map(FieldName::steps).collect();
+        ways.sort_unstable();
+        ways.dedup();
+        ways
     }
 
     /// Whether a field of a form counts.

@@ -5,27 +5,20 @@
 //! cannot be read as what its media type says is compared byte by byte: two requests may count as
 //! different for that, but different ones never as the same. `docs/idempotency.md` lists what does not
 //! count. Golden values in the tests hold the digests, which stores keep.
-//!
-//! A long body takes milliseconds to read, for which a worker of the runtime would answer no client. So its
-//! fingerprint is taken on a thread for such work.
 
 use bytes::Bytes;
 use form_urlencoded::parse;
-use futures_util::future::Either;
 use keylatch_core::idempotency::{Fingerprint, FingerprintHasher};
 use multer::Field;
 use percent_encoding::percent_decode;
-use tokio::runtime::Handle;
-use tokio::task::spawn_blocking;
 
 use crate::KeyPart;
 use crate::canonical_json::canonical_json;
 use crate::escapes::{has_whole_escapes, normalize_escapes};
 use crate::fields::CountedFields;
 use crate::media_type::{MediaType, text_of};
+use crate::worker::off_worker;
 
-/// From this length on a body is read on a thread of its own.
-const LONG: usize = 64 * 1024;
 /// How many pairs every reader reads.
 const MAX_PAIRS: usize = 1000;
 
@@ -102,26 +95,6 @@ impl FingerprintInput {
             _ if self.media_type.is_json() => canonical_json(body, fields),
             _ => None,
         }
-    }
-}
-
-/// Works on a body of this length, off the workers of the runtime if it is long.
-pub(crate) fn off_worker<T: Send + 'static>(
-    length: usize,
-    work: impl Future<Output = T> + Send + 'static,
-) -> impl Future<Output = T> + Send {
-    if length < LONG { Either::Left(work) } else { Either::Right(Box::pin(on_thread(work))) }
-}
-
-async fn on_thread<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
-    let handle = Handle::current();
-    match spawn_blocking(move || handle.block_on(work)).await {
-        Ok(done) => done,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            // The runtime is ending, and this task with it.
-            Err(_) => std::future::pending().await,
-        },
     }
 }
 
@@ -283,6 +256,7 @@ mod tests {
 
     use super::*;
     use crate::FieldName;
+    use crate::worker::LONG;
 
     async fn of(query: &str, content_type: &str, body: &str) -> Fingerprint {
         let mut headers = HeaderMap::new();

@@ -1,20 +1,33 @@
 //! What the fuzz targets call of this crate, which has it in no other build.
 //!
 //! The functions stay private to the crate otherwise, because their input is a part of a request that the layer
-//! has checked before. Used by `fuzz/targets/fingerprint.rs`.
+//! has checked before. Used by `fingerprint.rs`, `pointer.rs` and `issued_key.rs` in `fuzz/targets`.
 
 use axum::http::{HeaderMap, HeaderValue, header};
 use bytes::Bytes;
-use keylatch_core::idempotency::Fingerprint;
+use keylatch_core::idempotency::{Fingerprint, IdempotencyKey, Scope};
 use tokio::runtime::Builder;
 
 use crate::fields::CountedFields;
 use crate::fingerprint::FingerprintInput;
 use crate::media_type::MediaType;
+use crate::{FieldName, IssuedKeys};
 
 /// The canonical form of JSON, if it has one.
 pub fn canonical_json(body: &[u8]) -> Option<Vec<u8>> {
     crate::canonical_json::canonical_json(body, &CountedFields::AllBut(Vec::new()))
+}
+
+/// The canonical form of JSON without this field or, where it alone counts, of this field.
+pub fn canonical_json_of(body: &[u8], field: &FieldName, only: bool) -> Option<Vec<u8>> {
+    let fields = vec![field.clone()];
+    let fields = if only { CountedFields::Only(fields) } else { CountedFields::AllBut(fields) };
+    crate::canonical_json::canonical_json(body, &fields)
+}
+
+/// Whether a key was issued for this, and has not expired.
+pub fn is_issued(keys: &IssuedKeys, key: &str, scope: &Scope<'_>) -> bool {
+    IdempotencyKey::parse(key).is_ok_and(|key| keys.check(&key, scope).is_ok())
 }
 
 /// The fingerprint of a request with this content type; `None` where no header has it.

@@ -310,8 +310,8 @@ impl Guard {
         )?;
         rule(
             "on_store_down",
-            self.on_store_down == OnStoreDown::Refuse || self.once_per.is_empty(),
-            "must be `refuse` with `once_per`: what is done once for each would be done again",
+            self.on_store_down == OnStoreDown::Refuse || (self.once_per.is_empty() && !issued),
+            "must be `refuse` with `once_per` and `issued`: what is done once would be done again",
         )
     }
 

@@ -13,7 +13,8 @@ use axum::http::request::Parts;
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 
-use crate::canonical_json::{Found, JsonPointer, find_json};
+use crate::canonical_json::{Found, find_json};
+use crate::fields::JsonPointer;
 use crate::fingerprint::form_field;
 use crate::issued_key;
 use crate::media_type::MediaType;

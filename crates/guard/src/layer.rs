@@ -238,31 +238,28 @@ where
 }
 
 impl IdempotencyLayer {
+    async fn submission(&self, request: Request) -> Result<Submission, Problem> {
+        let LayerState { guard, name, principal, issued, .. } = &*self.0;
+        Submission::read(guard, name, principal, issued.as_ref(), request).await
+    }
+
     async fn guard<I>(self, mut inner: I, request: Request) -> Response
     where
         I: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
         I::Future: Send + 'static,
     {
-        let LayerState {
-            service,
-            guard,
-            principal,
-            issued,
-            answer_timeout,
-            resolve_url,
-            name,
-            address,
-        } = &*self.0;
-        let address = address(&request);
-        let submission = Submission::read(guard, name, principal, issued.as_ref(), request).await;
-        let KeyedRequest { request, mut ask, kind, is_coded, prefers_wait, spare } = match submission {
-            Ok(Submission::Keyed(keyed)) => keyed,
-            Ok(Submission::Unkeyed(request)) => {
-                let Ok(response) = inner.call(request).await;
-                return with_source(response, KeyKind::None);
-            }
-            Err(refusal) => return refuse(refusal),
-        };
+        let LayerState { service, guard, answer_timeout, resolve_url, name, .. } = &*self.0;
+        let address = (self.0.address)(&request);
+        let submission = self.submission(request).await;
+        let KeyedRequest { request, mut ask, kind, is_coded, prefers_wait, spare } =
+            match submission {
+                Ok(Submission::Keyed(keyed)) => keyed,
+                Ok(Submission::Unkeyed(request)) => {
+                    let Ok(response) = inner.call(request).await;
+                    return with_source(response, KeyKind::None);
+                }
+                Err(refusal) => return refuse(refusal),
+            };
         ask.scope = in_share(ask.scope, name, address);
         let (key, scope) = (ask.key, ask.scope.clone());
         let of_answer = scope.clone();

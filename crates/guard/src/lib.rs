@@ -129,11 +129,11 @@ mod problem;
 mod records;
 mod response;
 mod submission;
+mod worker;
 
-pub use canonical_json::JsonPointer;
-pub use fields::FieldName;
+pub use fields::{FieldName, JsonPointer};
 #[cfg(fuzzing)]
-pub use fuzzing::{canonical_json, fingerprint_of};
+pub use fuzzing::{canonical_json, canonical_json_of, fingerprint_of, is_issued};
 pub use guard::{BodyLimits, DeriveKey, Guard, InvalidSetting, KeyPart, MissingKey, OnStoreDown};
 #[cfg(feature = "gateway")]
 pub use guard::{CrossOrigin, GuardAccess};

@@ -22,7 +22,7 @@ use crate::content::Content;
 use crate::escapes::normalize_escapes;
 use crate::fingerprint::FingerprintInput;
 use crate::key_source::{FoundKey, KeyKind, find_key};
-use crate::media_type::{MediaType, content_coding, text_of};
+use crate::media_type::{MediaType, text_of};
 use crate::{
     BodyLimits, Code, Guard, IssuedKeys, KeyPart, KeySource, MissingKey, OnFailure, OnStoreDown,
     Problem,
@@ -91,8 +91,7 @@ impl Submission {
             }
         }
         let body = read_body(body, guard.body_limits()).await?;
-        let coding = content_coding(&parts.headers);
-        let content = Content::read(coding, &body, guard.body_limit_bytes).await;
+        let content = Content::read(&parts.headers, &body, guard.body_limit_bytes).await;
         let is_coded = !content.coding.is_empty();
         if !early {
             found = find_key(sources, &parts, &media_type, &content.readable()).await?;
