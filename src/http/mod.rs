@@ -102,9 +102,10 @@ pub fn router(
     let extras = Extras { sandbox: extras.sandbox && api.records.is_some(), ..extras };
     let guards = Guards::new(extras.guards, passes, requests)?;
     let (guarded, shop) = match &api.records {
-        Some(records) => {
-            (guards.routes(records, api.issued_keys.as_ref())?, shop(extras, records, requests).map_err(io::Error::other)?)
-        }
+        Some(records) => (
+            guards.routes(records, api.issued_keys.as_ref())?,
+            shop(extras, records, requests).map_err(io::Error::other)?,
+        ),
         None => (Router::new(), Router::new()),
     };
     let max_wait = api.max_wait;

@@ -11,7 +11,8 @@ use axum::http::Method;
 use serde::Deserialize;
 
 use crate::fields::CountedFields;
-use crate::{FailurePolicy, FieldName, KeySource, OnFailure};
+use crate::key_source::{DeriveKey, KeyPart, KeySource, MissingKey};
+use crate::{FailurePolicy, FieldName, OnFailure};
 use keylatch_core::idempotency::OnCrash;
 
 const DAY_MILLIS: u64 = 86_400_000;
@@ -154,18 +155,6 @@ impl Default for Guard {
     }
 }
 
-/// What becomes of a request that has no key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum MissingKey {
-    /// It is refused.
-    Refuse,
-    /// It gets one that is derived from it: the same request again, soon, is the same intent.
-    Derive,
-    /// It runs unguarded.
-    Pass,
-}
-
 /// What becomes of a request where the store cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -174,39 +163,6 @@ pub enum OnStoreDown {
     Refuse,
     /// It runs unguarded, so a repeat runs too.
     Pass,
-}
-
-/// How a key is derived from a request.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct DeriveKey {
-    /// The parts that make it, beside the method.
-    pub of: Vec<KeyPart>,
-    /// How long the same request is a repeat, from the end of its run on.
-    pub window_ms: u64,
-    /// Whether requests of nobody get one, or of everybody the same.
-    pub anonymous: bool,
-}
-
-impl Default for DeriveKey {
-    fn default() -> Self {
-        let of = vec![KeyPart::Principal, KeyPart::Path, KeyPart::Query, KeyPart::Body];
-        Self { of, window_ms: 10_000, anonymous: false }
-    }
-}
-
-/// A part of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum KeyPart {
-    /// Whose request it is.
-    Principal,
-    /// Its path; without it, that of the guard.
-    Path,
-    /// Its query.
-    Query,
-    /// Its body, media type and the headers that count, without what is ignored.
-    Body,
 }
 
 /// Who may use a guarded route.

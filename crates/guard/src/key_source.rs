@@ -1,4 +1,4 @@
-//! Where the key of a guarded request comes from, when its client sends none or calls it otherwise.
+//! The settings that say where the key of a guarded request comes from, when its client sends none or calls it otherwise.
 //!
 //! A guard lists its sources, and the first that a request has counts. A key that no source has is derived from the
 //! request, or from its principal and path alone where a thing is done once for each. Derived keys have no secret, so
@@ -7,19 +7,15 @@
 
 use std::fmt;
 
-use axum::body::Bytes;
 use axum::http::HeaderName;
-use axum::http::request::Parts;
-use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 
-use crate::canonical_json::{Found, find_json};
 use crate::fields::JsonPointer;
-use crate::fingerprint::form_field;
 use crate::issued_key;
 use crate::media_type::MediaType;
-use crate::{Code, IDEMPOTENCY_KEY, Problem};
-use keylatch_core::idempotency::{IdempotencyKey, InvalidKey};
+
+/// The client's name for its intent (draft-ietf-httpapi-idempotency-key-header-07).
+pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// The form field that stands in for the `Idempotency-Key` header.
 const FIELD: &str = "idempotency_key";
@@ -84,7 +80,7 @@ impl KeySource {
     }
 
     /// Whether it is the `Idempotency-Key` header, or the form field that stands in for it.
-    fn is_standard(&self) -> bool {
+    pub(crate) fn is_standard(&self) -> bool {
         match self {
             Self::Header(name) => *name == IDEMPOTENCY_KEY,
             Self::Form(name) => name == FIELD,
@@ -102,7 +98,7 @@ impl KeySource {
     }
 
     /// What tells its keys from those of other sources, in the scope of a record.
-    fn scope(&self) -> String {
+    pub(crate) fn scope(&self) -> String {
         if self.is_standard() { String::new() } else { self.to_string() }
     }
 
@@ -115,7 +111,7 @@ impl KeySource {
         }
     }
 
-    fn kind(&self) -> KeyKind {
+    pub(crate) fn kind(&self) -> KeyKind {
         match self {
             Self::Header(_) => KeyKind::Header,
             Self::Json(_) => KeyKind::Json,
@@ -123,67 +119,6 @@ impl KeySource {
             Self::Query(_) => KeyKind::Query,
             Self::Issued => KeyKind::Issued,
         }
-    }
-
-    /// The key that a request has here.
-    async fn read(
-        &self,
-        parts: &Parts,
-        media_type: &MediaType,
-        body: &Bytes,
-    ) -> Result<Option<IdempotencyKey>, Problem> {
-        match self {
-            Self::Header(name) => {
-                let values = parts.headers.get_all(name).iter();
-                let values = values.map(|value| value.as_bytes().to_vec());
-                self.only(&values.collect::<Vec<_>>(), IdempotencyKey::from_header)
-            }
-            Self::Form(name) => {
-                let values = form_field(media_type, body, name).await;
-                self.only(&values, IdempotencyKey::from_header)
-            }
-            Self::Json(pointer) if media_type.is_json() => match find_json(body, pointer) {
-                Some(Found::Nothing) => Ok(None),
-                Some(Found::Text(text)) => {
-                    IdempotencyKey::parse(&text).map(Some).map_err(|why| self.invalid(why))
-                }
-                Some(Found::Other) => Err(self.refused("it is neither a text nor a number")),
-                None => Err(self.refused("the body is no JSON that all read alike")),
-            },
-            Self::Json(_) | Self::Issued => Ok(None),
-            Self::Query(name) => {
-                let pairs = parts.uri.query().unwrap_or_default().split('&');
-                let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-                let named = pairs.filter(|(one, _)| percent_decode_str(one).eq(name.bytes()));
-                let values = named.map(|(_, value)| percent_decode_str(value).collect());
-                self.only(&values.collect::<Vec<_>>(), |value| {
-                    IdempotencyKey::parse(str::from_utf8(value).map_err(|_| InvalidKey::Character)?)
-                })
-            }
-        }
-    }
-
-    /// The key of a part that is there once at most.
-    fn only(
-        &self,
-        values: &[Vec<u8>],
-        read: impl Fn(&[u8]) -> Result<IdempotencyKey, InvalidKey>,
-    ) -> Result<Option<IdempotencyKey>, Problem> {
-        match values {
-            [] => Ok(None),
-            [value] => read(value).map(Some).map_err(|why| self.invalid(why)),
-            _ => Err(self.refused("it is there more than once")),
-        }
-    }
-
-    fn invalid(&self, why: InvalidKey) -> Problem {
-        self.refused(&why.to_string())
-    }
-
-    fn refused(&self, why: &str) -> Problem {
-        let name = self.name();
-        let detail = format!("The key in `{name}` is not valid: {why}. Nothing was run.");
-        Problem::new(Code::InvalidKey, detail).with_field(name)
     }
 }
 
@@ -215,44 +150,47 @@ impl KeyKind {
     }
 }
 
-/// A key, and where it comes from.
-#[derive(Debug)]
-pub(crate) struct FoundKey {
-    pub(crate) key: IdempotencyKey,
-    pub(crate) kind: KeyKind,
-    /// What tells it from keys of other sources.
-    pub(crate) scope: String,
+/// What becomes of a request that has no key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MissingKey {
+    /// It is refused.
+    Refuse,
+    /// It gets one that is derived from it: the same request again, soon, is the same intent.
+    Derive,
+    /// It runs unguarded.
+    Pass,
 }
 
-/// The key of the first source that the request has.
-///
-/// # Errors
-///
-/// A key is not valid, or the header and its form field differ.
-pub(crate) async fn find_key(
-    sources: &[KeySource],
-    parts: &Parts,
-    media_type: &MediaType,
-    body: &Bytes,
-) -> Result<Option<FoundKey>, Problem> {
-    let mut found: Option<FoundKey> = None;
-    let standard = KeySource::standard();
-    let is_issued = sources == [KeySource::Issued];
-    for source in if is_issued { &standard } else { sources } {
-        let counts = |found: &FoundKey| found.scope.is_empty() && source.is_standard();
-        if !found.as_ref().is_none_or(counts) {
-            continue;
-        }
-        let Some(key) = source.read(parts, media_type, body).await? else { continue };
-        match &found {
-            Some(found) if found.key != key => {
-                return Err(source.refused("the header and the form field differ"));
-            }
-            Some(_) => {}
-            None => found = Some(FoundKey { key, kind: source.kind(), scope: source.scope() }),
-        }
+/// How a key is derived from a request.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DeriveKey {
+    /// The parts that make it, beside the method.
+    pub of: Vec<KeyPart>,
+    /// How long the same request is a repeat, from the end of its run on.
+    pub window_ms: u64,
+    /// Whether requests of nobody get one, or of everybody the same.
+    pub anonymous: bool,
+}
+
+impl Default for DeriveKey {
+    fn default() -> Self {
+        let of = vec![KeyPart::Principal, KeyPart::Path, KeyPart::Query, KeyPart::Body];
+        Self { of, window_ms: 10_000, anonymous: false }
     }
-    let issued =
-        |found| FoundKey { kind: KeyKind::Issued, scope: KeySource::Issued.scope(), ..found };
-    Ok(if is_issued { found.map(issued) } else { found })
+}
+
+/// A part of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KeyPart {
+    /// Whose request it is.
+    Principal,
+    /// Its path; without it, that of the guard.
+    Path,
+    /// Its query.
+    Query,
+    /// Its body, media type and the headers that count, without what is ignored.
+    Body,
 }

@@ -121,6 +121,7 @@ mod fuzzing;
 pub mod gateway;
 mod guard;
 mod issued_key;
+mod key_reading;
 mod key_source;
 mod layer;
 mod media_type;
@@ -134,15 +135,15 @@ mod worker;
 pub use fields::{FieldName, JsonPointer};
 #[cfg(fuzzing)]
 pub use fuzzing::{canonical_json, canonical_json_of, fingerprint_of, is_issued};
-pub use guard::{BodyLimits, DeriveKey, Guard, InvalidSetting, KeyPart, MissingKey, OnStoreDown};
+pub use guard::{BodyLimits, Guard, InvalidSetting, OnStoreDown};
 #[cfg(feature = "gateway")]
 pub use guard::{CrossOrigin, GuardAccess};
 pub use issued_key::{InvalidSecrets, IssuedKeys};
-pub use key_source::KeySource;
+pub use key_source::{DeriveKey, IDEMPOTENCY_KEY, KeyPart, KeySource, MissingKey};
 pub use keylatch_wire::Code;
 pub use layer::{GuardService, IDEMPOTENCY_FENCE, IdempotencyLayer, RanUnguarded};
 pub use policy::{FailurePolicy, OnFailure, RetentionPolicy};
 pub use problem::{Problem, ProblemCause, ProblemCode, status_code, with_resolve};
 pub use records::Records;
 pub use response::{CHOSEN, CHOSEN_BY, CHOSEN_REASON, has_body, repeat_response, stored_headers};
-pub use submission::{IDEMPOTENCY_KEY, normalize_path, read_body};
+pub use submission::{normalize_path, read_body};

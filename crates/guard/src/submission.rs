@@ -21,7 +21,8 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use crate::content::Content;
 use crate::escapes::normalize_escapes;
 use crate::fingerprint::FingerprintInput;
-use crate::key_source::{FoundKey, KeyKind, find_key};
+use crate::key_reading::{FoundKey, find_key};
+use crate::key_source::{IDEMPOTENCY_KEY, KeyKind};
 use crate::media_type::{MediaType, text_of};
 use crate::{
     BodyLimits, Code, Guard, IssuedKeys, KeyPart, KeySource, MissingKey, OnFailure, OnStoreDown,
@@ -30,9 +31,6 @@ use crate::{
 use keylatch_core::idempotency::{
     Fingerprint, FingerprintHasher, IdempotencyKey, Principal, RecordScope, RunRequest, Scope,
 };
-
-/// The client's name for its intent (draft-ietf-httpapi-idempotency-key-header-07).
-pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// Headers in which frameworks look for another method than that of the request line.
 const METHOD_OVERRIDES: [HeaderName; 3] = [
