@@ -124,6 +124,7 @@ impl App {
             past_grants: Arc::clone(&past_grants),
             store_kind: store.profile().kind,
             body_limits: body_limits(&config),
+            response_limit_bytes: config.idempotency.response_limit_bytes,
             authenticator: authenticator.clone(),
             audit: audit.clone(),
             breaks: config.serves_breaks(),

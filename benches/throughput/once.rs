@@ -144,7 +144,7 @@ fn most_resident(server: &Process, is_over: &AtomicBool) -> Result<f64> {
 fn large(machine: &Machine, load: &Load, rounds: u32) -> Result<()> {
     let (redis, upstream) = (machine.redis()?, machine.bare()?);
     let settings = format!(
-        "[[guard]]\npath = \"/v1/orders\"\nupstream = \"http://{}\"\nanswer_limit_bytes = {}\n",
+        "[[guard]]\npath = \"/v1/orders\"\nupstream = \"http://{}\"\nresponse_limit_bytes = {}\n",
         upstream.address,
         2 * LARGE
     );

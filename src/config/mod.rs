@@ -105,6 +105,7 @@ pub struct Wait {
 pub struct Idempotency {
     pub max_kept_bytes: u64,
     pub max_unknown: u64,
+    pub response_limit_bytes: usize,
 }
 
 /// Where the secrets of issued keys are.

@@ -47,6 +47,8 @@ pub struct Api {
     pub store_kind: &'static str,
     /// What the body of a request may be.
     pub body_limits: BodyLimits,
+    /// The most bytes that a record keeps of a response that a client completes with.
+    pub response_limit_bytes: usize,
     /// Who clients may be; where there are none, clients do not say who they are.
     pub authenticator: Option<Arc<Authenticator>>,
     /// Where what clients do to the work of others is written, if anywhere.
@@ -70,6 +72,11 @@ impl Api {
     pub(super) fn records(&self) -> Result<&IdempotencyService, Problem> {
         let detail = "The store keeps no records of idempotency keys. Nothing was done.";
         self.records.as_deref().ok_or_else(|| Problem::new(Code::NotSupported, detail))
+    }
+
+    /// The most bytes that a record keeps of a response.
+    pub(super) fn response_limit(&self) -> Result<usize, Problem> {
+        Ok(self.response_limit_bytes.min(self.records()?.answer_limit()))
     }
 }
 

@@ -17,7 +17,10 @@ use super::origin::Arrival;
 use super::problem::{Code, Problem};
 use crate::access::Identity;
 use crate::audit::AuditLog;
-use keylatch_core::lock::{FencingToken, HoldObserver, Lease, LockName, LossReason, Release};
+use keylatch_core::idempotency::RecordScope;
+use keylatch_core::lock::{
+    FencingToken, HoldObserver, Lease, LockName, LossReason, Reason, Release,
+};
 use keylatch_wire::millis;
 
 /// The longest name of a lock or a key that a refused request has in its line.
@@ -57,6 +60,8 @@ pub(super) enum Act {
         by: Option<String>,
         reason: Option<String>,
     },
+    /// It failed half way in its run under a key.
+    Fail { key: String, method: String, path: String, fencing_token: u64, reason: Option<String> },
     /// It erased the answer of a key.
     Erase { key: String, method: String, path: String },
     /// It copied the store.
@@ -210,6 +215,19 @@ impl Auditor {
         if let Some(author) = &self.0 {
             author.write(&Act::released(name, release), None);
         }
+    }
+
+    /// Writes that a run failed half way, as its client says.
+    pub(super) fn failed(&self, scope: &RecordScope, run: FencingToken, reason: Option<&Reason>) {
+        let Some(author) = &self.0 else { return };
+        let act = Act::Fail {
+            key: scope.key().as_str().to_owned(),
+            method: scope.method().to_owned(),
+            path: scope.path().to_owned(),
+            fencing_token: run.get(),
+            reason: reason.map(|reason| reason.as_str().to_owned()),
+        };
+        author.write(&act, None);
     }
 
     /// What writes how a connection holds a lock, if there is a log.

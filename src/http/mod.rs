@@ -223,6 +223,7 @@ fn short_routes() -> OpenApiRouter<Arc<Api>> {
             records::get_idempotency
         ))
         .routes(routes!(records::renew_idempotency))
+        .routes(routes!(records::fail_idempotency))
         .routes(routes!(records::resolve_idempotency))
         .routes(routes!(erase::erase_idempotency_answer))
         .routes(routes!(system::get_info))

@@ -21,7 +21,7 @@ async fn wrong_length_splits_nothing(
 ) -> (Service, RawConnection) {
     let (address, mut connections) = raw_upstream(1).await;
     let service = guard_orders("memory:", &format!("http://{address}"), |guard| {
-        guard.answer_limit_bytes = if head.contains("octet-stream") { 16 } else { 1024 };
+        guard.response_limit_bytes = if head.contains("octet-stream") { 16 } else { 1024 };
     })
     .await;
     let mut wire = RawConnection::sending(service.address, &order(method)).await;

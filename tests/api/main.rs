@@ -53,6 +53,7 @@ mod invalid_input;
 mod issued_keys;
 mod json;
 mod kept_bytes;
+mod kept_responses;
 mod key_sources;
 mod lenient_readers;
 mod listener;

@@ -77,7 +77,7 @@ pub struct Guard {
     /// The largest body of a request.
     pub body_limit_bytes: usize,
     /// The largest answer that is stored, headers and body. Of a larger one the record keeps no body.
-    pub answer_limit_bytes: usize,
+    pub response_limit_bytes: usize,
     /// Fields of JSON or of a form that may differ between two tries.
     pub ignore_fields: Vec<FieldName>,
     /// The opposite: the fields that alone count. Empty where all do that are not ignored.
@@ -132,7 +132,7 @@ impl Default for Guard {
             timeout_ms: 30_000,
             body_timeout_ms: 10_000,
             body_limit_bytes: 1024 * 1024,
-            answer_limit_bytes: 1024 * 1024,
+            response_limit_bytes: 1024 * 1024,
             ignore_fields: Vec::new(),
             compare_fields: Vec::new(),
             fingerprint_headers: FINGERPRINT_HEADERS.map(str::to_owned).to_vec(),

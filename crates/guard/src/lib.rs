@@ -142,8 +142,11 @@ pub use issued_key::{InvalidSecrets, IssuedKeys};
 pub use key_source::{DeriveKey, IDEMPOTENCY_KEY, KeyPart, KeySource, MissingKey};
 pub use keylatch_wire::Code;
 pub use layer::{GuardService, IDEMPOTENCY_FENCE, IdempotencyLayer, RanUnguarded};
-pub use policy::{FailurePolicy, OnFailure, RetentionPolicy};
+pub use policy::{FailurePolicy, KeepFor, OnFailure, RetentionPolicy};
 pub use problem::{Problem, ProblemCause, ProblemCode, status_code, with_resolve};
 pub use records::Records;
-pub use response::{CHOSEN, CHOSEN_BY, CHOSEN_REASON, has_body, repeat_response, stored_headers};
+pub use response::{
+    CHOSEN, CHOSEN_BY, CHOSEN_REASON, IDEMPOTENT_BODY, has_body, kept_within, repeat_response,
+    stored_headers,
+};
 pub use submission::{normalize_path, read_body};

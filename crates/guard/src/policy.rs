@@ -7,11 +7,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use serde::de::{Deserialize, Deserializer, Error, IntoDeserializer as _, MapAccess, Visitor};
 
-/// What a server error or a panic of the handler comes to.
+/// What a failure of the handler comes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -49,14 +50,9 @@ impl FailurePolicy {
     }
 
     /// What a server error comes to. A 503 that says when to come again is of a service that has not begun.
-    fn for_response(&self, status: u16, headers: &HeaderMap) -> OnFailure {
-        match self.by_status.get(&status) {
-            Some(rule) => *rule,
-            None if status == 503 && headers.contains_key(header::RETRY_AFTER) => {
-                OnFailure::Release
-            }
-            None => self.all,
-        }
+    fn for_server_error(&self, status: u16, headers: &HeaderMap) -> OnFailure {
+        let begun = status != 503 || !headers.contains_key(header::RETRY_AFTER);
+        if begun { self.all } else { OnFailure::Release }
     }
 }
 
@@ -78,8 +74,8 @@ impl<'de> Deserialize<'de> for FailurePolicy {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<FailurePolicy, A::Error> {
                 let mut policy = FailurePolicy::from(OnFailure::Unknown);
                 while let Some((status, rule)) = map.next_entry::<String, OnFailure>()? {
-                    let status = status.parse().ok().filter(|status| (500..600).contains(status));
-                    let no_error = || A::Error::custom("a status must be 500 to 599");
+                    let status = status.parse().ok().filter(|status| (400..600).contains(status));
+                    let no_error = || A::Error::custom("a status must be 400 to 599");
                     policy = policy.with_status(status.ok_or_else(no_error)?, rule);
                 }
                 Ok(policy)
@@ -97,6 +93,8 @@ impl<'de> Deserialize<'de> for FailurePolicy {
 pub enum RetentionPolicy {
     /// The response is stored, and every repeat reads it.
     Answer,
+    /// Only the status is stored: the request does not run again, and no repeat reads the response.
+    Status,
     /// The key is free: the request was not carried out, and the same key may be tried again.
     Release,
     /// The outcome is unknown, and the request does not run again before it is resolved.
@@ -106,22 +104,59 @@ pub enum RetentionPolicy {
 impl RetentionPolicy {
     /// What becomes of the key after a response with this status and these headers.
     ///
-    /// 2xx, 3xx and 4xx are answers. Some 4xx are none: they are about the moment, or about the
-    /// credentials of the client, and the next try may fare better. So is a 503 with `Retry-After`. After
-    /// another 5xx it is unknown how far the handler came, unless the route's owner says that it comes to
-    /// nothing.
+    /// 2xx, 3xx and 4xx are answers. Some 4xx are none: they are about the moment, about the credentials of the
+    /// client, or about what it wrote (400 and 422), and the next try may fare better. So is a 503 with
+    /// `Retry-After`. After another 5xx it is unknown how far the handler came. The route's owner may say for
+    /// each of these statuses what it comes to.
     pub fn for_response(
         status: StatusCode,
         headers: &HeaderMap,
         on_failure: &FailurePolicy,
     ) -> Self {
-        match status.as_u16() {
-            401 | 403 | 407 | 408 | 421 | 425 | 426 | 429 => Self::Release,
-            ..500 => Self::Answer,
-            status => match on_failure.for_response(status, headers) {
-                OnFailure::Release => Self::Release,
-                OnFailure::Unknown => Self::Unknown,
-            },
+        let status = status.as_u16();
+        let rule = match (on_failure.by_status.get(&status), status) {
+            (Some(rule), _) => *rule,
+            (None, 400 | 401 | 403 | 407 | 408 | 421 | 422 | 425 | 426 | 429) => OnFailure::Release,
+            (None, ..500) => return Self::Answer,
+            (None, _) => on_failure.for_server_error(status, headers),
+        };
+        match rule {
+            OnFailure::Release => Self::Release,
+            OnFailure::Unknown => Self::Unknown,
         }
     }
+}
+
+/// In an upstream's response: what the record keeps of it. No client sees it.
+pub(crate) const KEYLATCH_KEEP: HeaderName = HeaderName::from_static("keylatch-keep");
+
+/// How long what is kept of a response is kept, in its extensions: in place of what the guard says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeepFor(pub Duration);
+
+impl KeepFor {
+    const MAX_SECONDS: u64 = 365 * 24 * 60 * 60;
+
+    fn parse(parameter: &str) -> Option<Self> {
+        let seconds = parameter.trim().strip_prefix("for=")?.parse().ok()?;
+        (1..=Self::MAX_SECONDS).contains(&seconds).then(|| Self(Duration::from_secs(seconds)))
+    }
+}
+
+/// What an upstream says of its response by [`KEYLATCH_KEEP`]; `None` where that is there and says nothing that is known.
+pub(crate) fn read_keep(headers: &HeaderMap) -> Option<(Option<RetentionPolicy>, Option<KeepFor>)> {
+    let mut values = headers.get_all(KEYLATCH_KEEP).iter();
+    let Some(value) = values.next() else { return Some((None, None)) };
+    let mut parts = value.to_str().ok().filter(|_| values.next().is_none())?.split(';');
+    let policy = match parts.next()?.trim() {
+        "response" => RetentionPolicy::Answer,
+        "status" => RetentionPolicy::Status,
+        "nothing" => RetentionPolicy::Release,
+        _ => return None,
+    };
+    let lasts = match parts.next() {
+        Some(parameter) => Some(KeepFor::parse(parameter)?),
+        None => None,
+    };
+    parts.next().is_none().then_some((Some(policy), lasts))
 }

@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::key_source::KeyKind;
-use crate::{Code, Guard, Problem, RetentionPolicy};
+use crate::{Code, Guard, KeepFor, Problem, RetentionPolicy};
 use keylatch_core::idempotency::{
     Answer, IdempotencyService, LateWork, OnCrash, RecordScope, RecordStatus, RecordView, RunEnd,
     RunResult, StoredResponse, UnknownReason,
@@ -42,7 +42,7 @@ const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-appli
 /// Whether a header is one by which clients know what keylatch did, or what is for keylatch alone. No other server's
 /// passes for one.
 pub(crate) fn is_mark(name: &HeaderName) -> bool {
-    [REPLAYED, BODY, EXPIRES, SOURCE, PREFERENCE_APPLIED].contains(name)
+    [REPLAYED, IDEMPOTENT_BODY, EXPIRES, SOURCE, PREFERENCE_APPLIED].contains(name)
         || name.as_str().starts_with("keylatch-")
 }
 
@@ -96,7 +96,7 @@ pub const CHOSEN_REASON: &str = ":chosen-reason";
 const WITHOUT_BODY: &str = ":without-body";
 
 /// Says on a repeat that the response had a body, which was not stored.
-const BODY: HeaderName = HeaderName::from_static("idempotent-body");
+pub const IDEMPOTENT_BODY: HeaderName = HeaderName::from_static("idempotent-body");
 
 /// Headers that describe the body of their response, and go where that is not stored.
 const OF_BODY: [&str; 9] = [
@@ -157,7 +157,8 @@ pub(crate) async fn run_result(
         RetentionPolicy::for_response(status, headers, &guard.on_failure)
     };
     let chosen = response.extensions().get::<RetentionPolicy>().copied();
-    match chosen.unwrap_or_else(by_rule) {
+    let lasts = response.extensions().get::<KeepFor>().copied();
+    let mut result = match chosen.unwrap_or_else(by_rule) {
         RetentionPolicy::Release => RunResult { answer: response, end: None, late: None },
         RetentionPolicy::Unknown => {
             let reason = match response.status() {
@@ -166,11 +167,20 @@ pub(crate) async fn run_result(
             };
             RunResult { answer: response, end: Some(RunEnd::Unknown(reason)), late: None }
         }
+        RetentionPolicy::Status => {
+            let mark = StoredResponse::Mark(response.status().as_u16());
+            RunResult { answer: response, end: Some(RunEnd::Done(mark)), late: None }
+        }
         RetentionPolicy::Answer => {
             let is_short = response.status().is_client_error() && service.is_room_short(scope);
             store(response, guard, service, is_short).await
         }
-    }
+    };
+    result.end = match (result.end, lasts) {
+        (Some(RunEnd::Done(kept)), Some(KeepFor(lasts))) => Some(RunEnd::DoneFor(kept, lasts)),
+        (end, _) => end,
+    };
+    result
 }
 
 /// The answer to a repeat of a request, whose record says this.
@@ -283,7 +293,7 @@ fn replay(answer: &Answer) -> Response {
         }
     }
     if has_mark(answer, WITHOUT_BODY) {
-        headers.insert(BODY, HeaderValue::from_static("not-kept"));
+        headers.insert(IDEMPOTENT_BODY, HeaderValue::from_static("not-kept"));
     }
     if has_mark(answer, CHOSEN) {
         // A browser would run it as a page of the service, and any client may have written it.
@@ -307,7 +317,7 @@ async fn store(
     let status = parts.status.as_u16();
     let headers = stored_headers(&parts.headers);
     let mut chunks = Vec::new();
-    let limit = guard.answer_limit_bytes.min(service.answer_limit());
+    let limit = guard.response_limit_bytes.min(service.answer_limit());
     let mut bytes = headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
     let mut too_much = bytes > limit || is_short || is_stream(&parts.headers);
     while !too_much {
@@ -346,6 +356,17 @@ fn without_body(status: u16, mut headers: Vec<(String, Bytes)>, limit: usize) ->
         return StoredResponse::Mark(status);
     }
     StoredResponse::Answer(Arc::new(Answer { status, headers, body: Bytes::new() }))
+}
+
+/// What is kept of a response within a limit of bytes: all of it, or its status and headers.
+pub fn kept_within(answer: Answer, limit: usize) -> StoredResponse {
+    let kept = StoredResponse::Answer(Arc::new(answer));
+    match &kept {
+        StoredResponse::Answer(answer) if kept.kept_bytes() > limit as u64 => {
+            without_body(answer.status, answer.headers.clone(), limit)
+        }
+        _ => kept,
+    }
 }
 
 /// The result of a run whose answer ended in the middle.

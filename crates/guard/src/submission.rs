@@ -231,7 +231,7 @@ fn run_request(
         retention: intent.retention,
         on_crash: guard.on_crash,
         panic_releases: guard.on_failure.for_panic() == OnFailure::Release,
-        answer_bytes: guard.answer_limit_bytes,
+        answer_bytes: guard.response_limit_bytes,
         wait: wait.unwrap_or_default().min(max_wait),
     }
 }

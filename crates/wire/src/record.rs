@@ -151,6 +151,17 @@ pub struct ResolveRecordRequest {
     pub by: Option<String>,
 }
 
+/// What a run says that failed half way.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = FailRecord))]
+#[serde(deny_unknown_fields, expecting = "a JSON object")]
+pub struct FailRecordRequest {
+    /// What went wrong, for the audit log: 1 to 256 bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256))]
+    pub reason: Option<String>,
+}
+
 /// The record of a key.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -31,19 +31,20 @@ use crate::http::extract::{OptionalJson, OptionalToken, RequiredToken, parameter
 use crate::http::locks::with_token;
 use crate::http::problem::{Code, Problem};
 use keylatch_axum::{
-    CHOSEN, CHOSEN_BY, CHOSEN_REASON, has_body, normalize_path, repeat_response, stored_headers,
-    with_resolve,
+    CHOSEN, CHOSEN_BY, CHOSEN_REASON, IDEMPOTENT_BODY, has_body, kept_within, normalize_path,
+    repeat_response, stored_headers, with_resolve,
 };
 use keylatch_core::idempotency::{
     AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, Fingerprint, IdempotencyError,
     IdempotencyKey, NoRoom, OnCrash, RecordKey, RecordScope, RecordStatus, RecordView,
     ResolveCommand, ResolveReply, Run, RunEnd, RunRenewal, Scope, Settlement, Share,
-    StoredResponse, UNKNOWN_RETENTION,
+    StoredResponse, UNKNOWN_RETENTION, UnknownReason,
 };
 use keylatch_core::lock::{FencingToken, Owner, Reason, Token, TokenHash, Ttl};
 use keylatch_wire::{
-    self as wire, BeginRecordRequest, CompleteRecordRequest, HeaderValues, IdempotencyAnswer,
-    IdempotencyRecord, ResolveRecordRequest, SecretToken, SettlementNote, millis,
+    self as wire, BeginRecordRequest, CompleteRecordRequest, FailRecordRequest, HeaderValues,
+    IdempotencyAnswer, IdempotencyRecord, ResolveRecordRequest, SecretToken, SettlementNote,
+    millis,
 };
 
 const DAY_MILLIS: u64 = 24 * 60 * 60 * 1000;
@@ -109,8 +110,8 @@ pub(crate) async fn complete_idempotency(
     OptionalJson(body): OptionalJson<CompleteRecordRequest>,
 ) -> Result<Json<IdempotencyRecord>, Problem> {
     let (key, scope) = path.permitted(&caller, KeyAct::Use)?;
-    let answer = StoredResponse::Answer(Arc::new(answer(body)?));
-    match api.records()?.complete(&key, &token.hash(), RunEnd::Done(answer)).await? {
+    let kept = kept_within(answer(body)?, api.response_limit()?);
+    match api.records()?.complete(&key, &token.hash(), RunEnd::Done(kept)).await? {
         CompleteReply::Done(view) => {
             api.count_record(&key, Some(&view));
             Ok(Json(record(&view)))
@@ -163,6 +164,34 @@ pub(crate) async fn abandon_idempotency(
     }
 }
 
+/// Fail
+///
+/// You know that you failed half way: the outcome is unknown at once, for an operator to resolve. Safe to repeat.
+#[utoipa::path(post, path = "/v1/idempotency/{key}/fail",
+    responses((status = 200, description = "The outcome is unknown", body = IdempotencyRecord)))]
+pub(crate) async fn fail_idempotency(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    auditor: Auditor,
+    path: RecordKeyPath,
+    RequiredToken(token): RequiredToken,
+    OptionalJson(body): OptionalJson<FailRecordRequest>,
+) -> Result<Json<IdempotencyRecord>, Problem> {
+    let (key, scope) = path.permitted(&caller, KeyAct::Use)?;
+    let reason = body.reason.as_deref().map(Reason::parse).transpose();
+    let reason = reason.map_err(|error| invalid("reason", error))?;
+    let end = RunEnd::Unknown(UnknownReason::Reported);
+    match api.records()?.complete(&key, &token.hash(), end).await? {
+        CompleteReply::Done(view) => {
+            api.count_record(&key, Some(&view));
+            auditor.failed(&scope, view.fencing_token, reason.as_ref());
+            Ok(Json(record(&view)))
+        }
+        CompleteReply::Refused(view) => Err(not_yours(&view, &key, &scope)),
+        CompleteReply::Absent => Err(no_record()),
+    }
+}
+
 /// Look at a record
 ///
 /// How far it is, since when, how many runs there were, and the fencing token of the last. The
@@ -197,7 +226,7 @@ pub(crate) async fn resolve_idempotency(
 ) -> Result<Response, Problem> {
     let (key, scope) = path.permitted(&caller, KeyAct::Resolve)?;
     let settler = settler(&caller, &body)?;
-    let command = resolve_command(body, key, &settler)?;
+    let command = resolve_command(body, key, &settler, api.response_limit()?)?;
     let act = resolve_act(&scope, &command, settler);
     let done = async {
         match api.records()?.resolve(&command).await? {
@@ -271,7 +300,14 @@ impl FromRequestParts<Arc<Api>> for RecordKeyPath {
 /// The answer to a begin that finds an earlier run.
 fn found(view: &RecordView, begin: &BeginCommand) -> Result<Response, Problem> {
     match view.phase {
-        RecordStatus::Done { .. } => Ok(Json(record_with_answer(view)).into_response()),
+        RecordStatus::Done { ref kept, .. } => {
+            let mut response = Json(record_with_answer(view)).into_response();
+            if !has_body(kept) {
+                let not_kept = HeaderValue::from_static("not-kept");
+                response.headers_mut().insert(IDEMPOTENT_BODY, not_kept);
+            }
+            Ok(response)
+        }
         RecordStatus::InFlight { .. } | RecordStatus::Unknown { .. } => {
             let resolve = || resolve_url_of(&begin.key, &begin.scope);
             Ok(with_resolve(repeat_response(view.clone()), resolve))
@@ -413,7 +449,7 @@ fn resolve_act(scope: &RecordScope, command: &ResolveCommand, settler: Settler) 
         path: scope.path().to_owned(),
         fencing_token: command.fencing_token.map(FencingToken::get),
         outcome: match command.end {
-            Settlement::Done(_) => "completed",
+            Settlement::Done(_) | Settlement::DoneFor(..) => "completed",
             Settlement::NotExecuted => "not-executed",
             Settlement::Undone => "undone",
         },
@@ -427,13 +463,14 @@ fn resolve_command(
     body: ResolveRecordRequest,
     key: RecordKey,
     settler: &Settler,
+    limit: usize,
 ) -> Result<ResolveCommand, Problem> {
     let fencing_token = body.fencing_token.map(FencingToken::new);
     let end = match (body.outcome.as_deref(), body.answer) {
         (Some("completed"), given) => {
             let mut answer = answer(given.unwrap_or_default())?;
             answer.headers.extend(settler.marks());
-            Settlement::Done(StoredResponse::Answer(Arc::new(answer)))
+            Settlement::Done(kept_within(answer, limit))
         }
         (Some("not-executed"), None) => Settlement::NotExecuted,
         (Some("undone"), None) if fencing_token.is_none() => {

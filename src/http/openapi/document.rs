@@ -10,7 +10,7 @@ use utoipa::openapi::path::Operation;
 use utoipa::openapi::{Components, Info, OpenApi, OpenApiVersion, PathItem, Server, tag::Tag};
 
 /// The paths in the order of the story. The others follow as their routers declare them.
-const STORY: [&str; 10] = [
+const STORY: [&str; 11] = [
     "/v1/locks/{name}",
     "/v1/locks/{name}/hold",
     "/v1/locks/{name}/events",
@@ -19,6 +19,7 @@ const STORY: [&str; 10] = [
     "/v1/locks",
     "/v1/idempotency/{key}",
     "/v1/idempotency/{key}/renew",
+    "/v1/idempotency/{key}/fail",
     "/v1/idempotency/{key}/resolve",
     "/v1/idempotency/{key}/answer",
 ];

@@ -120,7 +120,7 @@ fn words(schema: &str, member: &str) -> Option<Vec<&'static str>> {
     Some(match (schema, member) {
         ("Problem" | "LostLock", "code") => codes(),
         ("LossEvent", "reason") => [vec!["max-hold", "shutdown"], codes()].concat(),
-        ("ResolveRecord", "outcome") => vec!["completed", "not-executed"],
+        ("ResolveRecord", "outcome") => vec!["completed", "not-executed", "undone"],
         ("StoreInfo", "tier") => {
             [Tier::Strict, Tier::Process, Tier::BestEffort, Tier::Fenced].map(Tier::as_str).to_vec()
         }

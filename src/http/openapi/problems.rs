@@ -59,7 +59,7 @@ pub(super) fn own(handler: &str) -> &'static [Code] {
         "get_lock_history" => &[NotSupported],
         "watch_lock" => &[CrossOrigin],
         "begin_idempotency" => &[RequestInProgress, OutcomeUnknown, IdempotencyKeyReused],
-        "complete_idempotency" | "abandon_idempotency" => {
+        "complete_idempotency" | "abandon_idempotency" | "fail_idempotency" => {
             &[NoRecord, OutcomeUnknown, TokenMismatch]
         }
         "renew_idempotency" => &[TokenMismatch],

@@ -64,7 +64,8 @@ fn failures_of_a_guard_are_a_word_or_a_table() {
     for (written, policy) in [
         ("\"release\"", release),
         ("\"unknown\"", unknown.clone()),
-        ("{ \"503\" = \"release\" }", unknown.with_status(503, OnFailure::Release)),
+        ("{ \"503\" = \"release\" }", unknown.clone().with_status(503, OnFailure::Release)),
+        ("{ \"402\" = \"release\" }", unknown.with_status(402, OnFailure::Release)),
     ] {
         let config = load(Some(&format!("{guard}on_failure = {written}")), &[]).unwrap();
         assert_eq!(config.guard[0].on_failure, policy, "{written}");
@@ -95,7 +96,7 @@ fn invalid_guard_setting_is_named() {
         ("on_crash", "\"again\""),
         ("on_failure", "\"retry\""),
         ("on_failure", "{ \"503\" = \"retry\" }"),
-        ("on_failure", "{ \"404\" = \"release\" }"),
+        ("on_failure", "{ \"399\" = \"release\" }"),
         ("on_failure", "503"),
         ("cross_origin", "\"allow\""),
     ] {

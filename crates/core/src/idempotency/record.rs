@@ -157,6 +157,8 @@ pub struct Run {
 pub enum RunEnd {
     /// The work was done, and this response is replayed from now on.
     Done(StoredResponse),
+    /// The same, and the response is kept for so long, whatever was said at the beginning.
+    DoneFor(StoredResponse, Duration),
     /// The outcome is unknown.
     Unknown(UnknownReason),
 }
@@ -241,11 +243,14 @@ pub enum UnknownReason {
     Panicked,
     /// It was sent on, and no answer came back.
     NoAnswer,
+    /// Its caller says that it failed half way.
+    Reported,
 }
 
 impl UnknownReason {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Interrupted, Self::Failed, Self::Panicked, Self::NoAnswer];
+    pub const ALL: [Self; 5] =
+        [Self::Interrupted, Self::Failed, Self::Panicked, Self::NoAnswer, Self::Reported];
 
     /// The reason as the API writes it.
     pub fn as_str(self) -> &'static str {
@@ -254,6 +259,7 @@ impl UnknownReason {
             Self::Failed => "failed",
             Self::Panicked => "panicked",
             Self::NoAnswer => "no-answer",
+            Self::Reported => "reported",
         }
     }
 
@@ -264,6 +270,7 @@ impl UnknownReason {
             Self::Failed => "It was begun, and failed with a server error.",
             Self::Panicked => "It was begun, and failed in the middle.",
             Self::NoAnswer => "It was sent on, and no answer came back.",
+            Self::Reported => "It was begun, and its caller says that it failed half way.",
         }
     }
 }
@@ -316,6 +323,8 @@ pub struct ResolveCommand {
 pub enum Settlement {
     /// Its outcome was unknown: it was done, and this is its response.
     Done(StoredResponse),
+    /// The same, and the response is kept for so long.
+    DoneFor(StoredResponse, Duration),
     /// Its outcome was unknown: nothing was done, and the key is free.
     NotExecuted,
     /// It was done, and what it did was taken back: the key is free. Only with the fencing token of the run, so that a

@@ -372,15 +372,20 @@ fn complete(
     if record.is_run_by(token, now) {
         let at_millis = moment.unix_micros / 1000;
         let stage = match end {
-            RunEnd::Done(kept) => RecordStage::Done(at_millis, kept.clone()),
+            RunEnd::Done(kept) | RunEnd::DoneFor(kept, _) => {
+                RecordStage::Done(at_millis, kept.clone())
+            }
             RunEnd::Unknown(reason) => RecordStage::Unknown(at_millis, *reason),
         };
-        let ended = record.ended(stage, now);
+        let mut ended = record.ended(stage, now);
+        if let RunEnd::DoneFor(_, retention) = end {
+            ended.retention = *retention;
+        }
         let view = ended.view(now);
         return (Some(ended), CompleteReply::Done(view));
     }
     let same_end = match (&record.stage, end) {
-        (RecordStage::Done(_, kept), RunEnd::Done(end)) => kept == end,
+        (RecordStage::Done(_, kept), RunEnd::Done(end) | RunEnd::DoneFor(end, _)) => kept == end,
         (RecordStage::Unknown(_, reason), RunEnd::Unknown(end)) => reason == end,
         _ => false,
     };
@@ -429,13 +434,21 @@ impl ResolveCommand {
             (RecordStage::Done(..), Settlement::Undone) if meant && named => {
                 (None, ResolveReply::Freed(record.fencing_token))
             }
-            (RecordStage::Unknown(..), Settlement::Done(kept)) if meant => {
+            (
+                RecordStage::Unknown(..),
+                end @ (Settlement::Done(kept) | Settlement::DoneFor(kept, _)),
+            ) if meant => {
                 let stage = RecordStage::Done(moment.unix_micros / 1000, kept.clone());
-                let done = record.ended(stage, now);
+                let mut done = record.ended(stage, now);
+                if let Settlement::DoneFor(_, retention) = end {
+                    done.retention = *retention;
+                }
                 let view = done.view(now);
                 (Some(done), ResolveReply::Completed(view))
             }
-            (RecordStage::Done(_, kept), Settlement::Done(end)) if meant && kept == end => {
+            (RecordStage::Done(_, kept), Settlement::Done(end) | Settlement::DoneFor(end, _))
+                if meant && kept == end =>
+            {
                 (Some(record.clone()), ResolveReply::Completed(record.view(now)))
             }
             _ => (Some(record.clone()), ResolveReply::Refused(record.view(now))),

@@ -92,11 +92,12 @@ impl LateWork {
         fencing_token: FencingToken,
     ) {
         let end = match timeout(self.limit, self.end).await {
-            Ok(None) => None,
-            Ok(Some(RunEnd::Done(kept))) => Some(kept),
+            Ok(None) => Settlement::NotExecuted,
+            Ok(Some(RunEnd::Done(kept))) => Settlement::Done(kept),
+            Ok(Some(RunEnd::DoneFor(kept, retention))) => Settlement::DoneFor(kept, retention),
             Ok(Some(RunEnd::Unknown(_))) | Err(_) => return,
         };
-        let resolve = ResolveCommand { key, fencing_token: Some(fencing_token), end: end.into() };
+        let resolve = ResolveCommand { key, fencing_token: Some(fencing_token), end };
         let retry = Retry { try_limit: TRY_LIMIT, pause: PAUSE, limit: ANSWER_LIMIT };
         let step = || settle_step(&*store, &resolve);
         if retry.run("a late answer", step).await.is_none() {
@@ -189,8 +190,11 @@ impl RunEnding {
             store.abandon(key, token).await?;
             return Ok(None);
         };
-        let (view, response) = match (store.complete(key, token, end.clone()).await?, end) {
-            (CompleteReply::Refused(view), RunEnd::Done(response)) => (view, response.clone()),
+        let (view, end) = match (store.complete(key, token, end.clone()).await?, end.clone()) {
+            (CompleteReply::Refused(view), RunEnd::Done(kept)) => (view, Settlement::Done(kept)),
+            (CompleteReply::Refused(view), RunEnd::DoneFor(kept, retention)) => {
+                (view, Settlement::DoneFor(kept, retention))
+            }
             (reply, _) => return Ok(Some(reply)),
         };
         let reason = UnknownReason::Interrupted;
@@ -199,7 +203,6 @@ impl RunEnding {
         if !has_lapsed || view.fencing_token != *fencing_token {
             return Ok(Some(CompleteReply::Refused(view)));
         }
-        let end = Settlement::Done(response);
         let resolve = ResolveCommand { key: *key, fencing_token: Some(*fencing_token), end };
         Ok(Some(match store.resolve(&resolve).await? {
             ResolveReply::Completed(view) => CompleteReply::Done(view),

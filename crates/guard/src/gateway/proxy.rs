@@ -27,6 +27,7 @@ use tokio::time::{Instant, timeout_at};
 use super::forwarding::{ClientConnection, hide_upstream, write_source};
 use super::headers::{keep_parsed_length, offer_upgrade, remove_those, strip, upgrade_of};
 use super::tunnel::Tunnel;
+use crate::policy::read_keep;
 use crate::response::is_mark;
 use crate::{Code, Guard, IDEMPOTENCY_FENCE, InvalidSetting, Problem, RetentionPolicy};
 use keylatch_client::https::HttpsClient;
@@ -215,6 +216,13 @@ impl Gateway {
 
     fn strip_answer(&self, response: &mut Response) {
         strip(response.headers_mut(), &[]);
+        match read_keep(response.headers()) {
+            Some((policy, lasts)) => {
+                policy.map(|policy| response.extensions_mut().insert(policy));
+                lasts.map(|lasts| response.extensions_mut().insert(lasts));
+            }
+            None => tracing::warn!("an upstream's `Keylatch-Keep` is not one, and does not count"),
+        }
         remove_those(response.headers_mut(), is_mark);
         if let Some(authority) = self.origin.authority() {
             hide_upstream(response.headers_mut(), authority);
