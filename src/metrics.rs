@@ -45,6 +45,7 @@ pub struct Metrics {
     problems: Family<[(&'static str, CodeLabel); 1], Counter>,
     held: Histogram,
     lost_holds: Family<Words<1>, Counter>,
+    settled: Family<Words<1>, Counter>,
     store_up: Gauge,
     /// Breaks of leases, repeats of a break among them.
     pub(crate) breaks: Counter,
@@ -136,6 +137,11 @@ impl Metrics {
                 "guards_differing",
                 "Guards that another instance on the store has with other settings",
             ),
+            settled: counted(
+                &mut all,
+                "idempotency_settled",
+                "Unknown outcomes that upstreams settled when they were asked",
+            ),
             audit: AuditCounters {
                 lines: counted(&mut all, "audit_lines", "Lines of the audit log"),
                 lost: counted(&mut all, "audit_lost", "Lines that the audit log lost"),
@@ -210,6 +216,11 @@ impl Metrics {
     /// Counts a lock that a stream held and lost; `reason` is the word of the event.
     pub(crate) fn lost_hold(&self, reason: &'static str) {
         self.lost_holds.get_or_create(&[("reason", reason)]).inc();
+    }
+
+    /// Counts an unknown outcome that an upstream settled.
+    pub(crate) fn settled(&self, outcome: &'static str) {
+        self.settled.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     /// Counts a stream of events for as long as what it gives lives.

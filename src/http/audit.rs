@@ -144,7 +144,8 @@ pub(super) enum Progress {
 
 #[derive(Serialize)]
 struct Line<'a> {
-    request_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     identity: Option<&'a str>,
     #[serde(flatten)]
@@ -296,7 +297,12 @@ pub(super) fn write(
     result: Option<Progress>,
 ) {
     let identity = identity.map(|identity| identity.name.as_str());
-    let request_id = id.to_str().unwrap_or_default();
+    let request_id = Some(id.to_str().unwrap_or_default());
     let is_of_stranger = matches!(act, Act::Refused { is_stranger: true, .. });
     log.write(&Line { request_id, identity, act, result }, is_of_stranger);
+}
+
+/// Writes an act of the service itself.
+pub(super) fn write_own(log: &AuditLog, act: &Act, result: Progress) {
+    log.write(&Line { request_id: None, identity: None, act, result: Some(result) }, false);
 }

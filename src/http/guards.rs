@@ -12,7 +12,7 @@ use axum::body::Body;
 use super::idempotency::GATEWAY_HOOKS;
 use super::pass_through::{OWN, PassThrough};
 use super::{RequestLayer, layered, layered_over};
-use keylatch_axum::gateway::Admission;
+use keylatch_axum::gateway::{Admission, SettleObserver};
 use keylatch_axum::{Guard, InvalidSetting, IssuedKeys};
 use keylatch_client::https::{HttpsClient, Trust, https_client};
 use keylatch_core::idempotency::IdempotencyService;
@@ -54,6 +54,19 @@ impl<'a> Guards<'a> {
             let layer = layer.with_issued_keys(issued_keys.cloned());
             Ok(all.merge(layered_over(layer, self.upstream(guard)?, self.requests_of(guard)?)))
         })
+    }
+
+    /// Has the upstreams asked for what is unknown, where guards say how.
+    pub(super) fn settle(
+        &self,
+        records: &Arc<IdempotencyService>,
+        observer: &SettleObserver,
+    ) -> io::Result<()> {
+        let started = self.guards.iter().try_for_each(|guard| {
+            let observer = Arc::clone(observer);
+            guard.start_settling(self.guards, &self.client, records, GATEWAY_HOOKS, observer)
+        });
+        started.map_err(invalid)
     }
 
     /// The routes of the app behind, if there is one.

@@ -51,12 +51,13 @@ use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
 use self::guards::Guards;
-use self::idempotency::{api as records, erase, issue, list as record_list};
+use self::idempotency::{api as records, erase, issue, list as record_list, settled};
 use self::openapi::routes;
 use keylatch_axum::InvalidSetting;
 use keylatch_core::idempotency::IdempotencyService;
 
 pub use api::{Api, Backups, Streams};
+pub use keylatch_axum::gateway::Settle;
 pub use keylatch_axum::{
     BodyLimits, CrossOrigin, DeriveKey, FieldName, Guard, GuardAccess, KeyPart, KeySource,
     MissingKey, OnStoreDown,
@@ -102,10 +103,10 @@ pub fn router(
     let extras = Extras { sandbox: extras.sandbox && api.records.is_some(), ..extras };
     let guards = Guards::new(extras.guards, passes, requests)?;
     let (guarded, shop) = match &api.records {
-        Some(records) => (
-            guards.routes(records, api.issued_keys.as_ref())?,
-            shop(extras, records, requests).map_err(io::Error::other)?,
-        ),
+        Some(records) => {
+            guards.settle(records, &settled::observer(&api))?;
+            (guards.routes(records, api.issued_keys.as_ref())?, shop(extras, records, requests).map_err(io::Error::other)?)
+        }
         None => (Router::new(), Router::new()),
     };
     let max_wait = api.max_wait;

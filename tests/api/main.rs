@@ -80,6 +80,7 @@ mod sandbox;
 mod sandbox_orders;
 mod secrets;
 mod sets;
+mod settling;
 mod shared_locks;
 mod shared_origins;
 mod shutdown;

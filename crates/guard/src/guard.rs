@@ -108,6 +108,9 @@ pub struct Guard {
     /// Whether a request that got no answer is sent again, because the upstream is idempotent by itself.
     #[cfg(feature = "gateway")]
     pub upstream_idempotent: bool,
+    /// How the upstream is asked what became of a run whose outcome is unknown; without it a person finds out.
+    #[cfg(feature = "gateway")]
+    pub settle: Option<crate::gateway::Settle>,
 }
 
 impl Default for Guard {
@@ -151,6 +154,8 @@ impl Default for Guard {
             access: GuardAccess::Public,
             #[cfg(feature = "gateway")]
             upstream_idempotent: false,
+            #[cfg(feature = "gateway")]
+            settle: None,
         }
     }
 }

@@ -8,6 +8,7 @@ mod document;
 pub(super) mod erase;
 pub(super) mod issue;
 pub(super) mod list;
+pub(super) mod settled;
 
 use super::origin::Arrival;
 use crate::traces::CallSpan;

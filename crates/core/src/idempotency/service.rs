@@ -271,6 +271,11 @@ impl IdempotencyService {
         self.tasks.spawn(self.runs.track_future(interrupted.run_until_cancelled_owned(task)));
     }
 
+    /// Runs what is of no request and ends when the service begins to drain.
+    pub fn spawn_until_drain(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(self.leaving.clone().run_until_cancelled_owned(task));
+    }
+
     /// Sends away the requests that wait for the end of a run, and lets no other wait.
     pub fn stop_waiting(&self) {
         self.leaving.cancel();

@@ -11,6 +11,7 @@ mod headers;
 mod path_reading;
 mod principal;
 mod proxy;
+mod settle;
 mod tunnel;
 
 use std::collections::BTreeSet;
@@ -34,6 +35,7 @@ pub use error_page::{ErrorPage, wants_page};
 pub use forwarding::{ClientConnection, client_address};
 pub use principal::TrustedProxy;
 pub use proxy::{EndCall, ServerHooks};
+pub use settle::{Settle, SettleObserver, SettleStep};
 pub use tunnel::Tunnel;
 
 /// What a guarded request may take beside its waits: two steps of the store, and some.
@@ -77,7 +79,10 @@ impl Guard {
             "principal_header",
             is_known || !self.needs_principal(),
             "must name the header of whose request it is, since the key is made of that; or set `anonymous = true` in `derive`",
-        )
+        )?;
+        self.settle
+            .as_ref()
+            .map_or(Ok(()), |settle| settle.check(PrincipalHeader::of(self).as_ref()))
     }
 
     /// What lets every request through that these guards do not name, as strictly as they are read.

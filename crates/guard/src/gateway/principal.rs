@@ -7,7 +7,7 @@
 
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue};
-use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, percent_encode};
 
 use crate::{Code, Guard, Problem};
 use keylatch_core::idempotency::Principal;
@@ -72,6 +72,23 @@ impl PrincipalHeader {
         }
         Ok(())
     }
+
+    /// Writes whose request it is, as the request of this principal had it.
+    pub(super) fn write(&self, request: &mut Request, principal: &Principal) {
+        let Principal::User(text) = principal else { return };
+        if let Some(value) = value_of(text) {
+            request.headers_mut().insert(&self.name, value);
+        }
+    }
+}
+
+/// The value whose text this is.
+fn value_of(text: &str) -> Option<HeaderValue> {
+    match text.strip_prefix(ENCODED) {
+        Some(encoded) => HeaderValue::from_bytes(&percent_decode_str(encoded).collect::<Vec<_>>()),
+        None => HeaderValue::from_bytes(text.as_bytes()),
+    }
+    .ok()
 }
 
 /// A value as text, no two of them as the same.

@@ -134,6 +134,12 @@ impl Gateway {
         tried.unwrap_or_else(|failure| failure.into_response_of(&self.origin))
     }
 
+    /// The response to a question of keylatch's own; `None` where none came until `end`.
+    pub(super) async fn ask(&self, question: Request, end: Instant) -> Option<Response> {
+        let question = self.outgoing(question, true).ok()?;
+        self.exchange(question, Some(end)).await.ok()
+    }
+
     /// Sends a guarded request until there is an answer or `end` is near, each time under the same fencing token.
     async fn send_again(&self, request: Request, end: Instant) -> Result<Response, SendFailure> {
         let (parts, body) = request.into_parts();
