@@ -270,6 +270,7 @@ impl Config {
             ("backup_timeout_ms", self.backup_timeout_ms),
             ("idempotency.max_kept_bytes", self.idempotency.max_kept_bytes),
             ("idempotency.max_unknown", self.idempotency.max_unknown),
+            ("idempotency.response_limit_bytes", self.idempotency.response_limit_bytes as u64),
             ("server.max_connections", self.server.max_connections as u64),
             ("server.max_concurrent_streams", u64::from(self.server.max_concurrent_streams)),
             ("server.max_requests", self.server.max_requests as u64),

@@ -89,8 +89,12 @@ fn step() -> impl Strategy<Value = Step> {
         has_room,
     });
     let reason = select(vec![UnknownReason::Interrupted, UnknownReason::Failed]);
-    let end =
-        prop_oneof![3 => kept().prop_map(RunEnd::Done), 2 => reason.prop_map(RunEnd::Unknown)];
+    let lasts = select(vec![210_u64, 930]).prop_map(Duration::from_secs);
+    let end = prop_oneof![
+        3 => kept().prop_map(RunEnd::Done),
+        1 => (kept(), lasts).prop_map(|(kept, lasts)| RunEnd::DoneFor(kept, lasts)),
+        2 => reason.prop_map(RunEnd::Unknown),
+    ];
     let meant = select(vec![Meant::Any, Meant::Last, Meant::Last, Meant::Another]);
     let resolve = (meant, prop::option::of(kept()));
     let phase = select(vec![PhaseName::InFlight, PhaseName::Unknown, PhaseName::Done]);

@@ -131,6 +131,19 @@ fn invalid_source_of_keys_is_named() {
         ("once_per", "[\"path\"]\nkey = [\"query:id\"]"),
         ("on_store_down", "\"run\""),
         ("on_store_down", "\"pass\"\nonce_per = [\"path\"]"),
+        ("settle", "{ done = [200] }"),
+        ("settle", "{ get = \"orders/{key}\" }"),
+        ("settle", "{ get = \"/orders/by-key\" }"),
+        ("settle", "{ get = \"/orders/{key}/{key}\" }"),
+        ("settle", "{ get = \"/orders/{key}/{id}\" }"),
+        ("settle", "{ get = \"/orders/a b/{key}\" }"),
+        ("settle", "{ get = \"/orders/{key}\", done = [] }"),
+        ("settle", "{ get = \"/orders/{key}\", done = [404] }"),
+        ("settle", "{ get = \"/orders/{key}\", not_done = [500] }"),
+        ("settle", "{ get = \"/orders/{key}\", every_ms = 99 }"),
+        ("settle", "{ get = \"/orders/{key}\", for_ms = 2592000001 }"),
+        ("settle", "{ get = \"/orders/{key}\", after_ms = 3600000 }"),
+        ("settle", "{ get = \"/orders/{key}\" }\nprincipal_header = \"Authorization\""),
     ] {
         guard_is_refused(&format!("path = \"/a\"\nupstream = \"http://a\"\n{key} = {value}"), key);
     }

@@ -20,6 +20,7 @@ const REASONS: [UnknownReason; 4] = [
     UnknownReason::Failed,
     UnknownReason::Panicked,
     UnknownReason::NoAnswer,
+    UnknownReason::Reported,
 ];
 
 #[store_test(records)]

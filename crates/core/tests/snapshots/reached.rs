@@ -119,6 +119,7 @@ fn end() -> impl Strategy<Value = RunEnd> {
         Just(UnknownReason::Failed),
         Just(UnknownReason::Panicked),
         Just(UnknownReason::NoAnswer),
+        Just(UnknownReason::Reported),
     ];
     prop_oneof![kept().prop_map(RunEnd::Done), reason.prop_map(RunEnd::Unknown)]
 }
