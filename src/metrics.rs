@@ -149,6 +149,9 @@ impl Metrics {
             recent: Recent::default(),
             registry: Registry::default(),
         };
+        for outcome in ["completed", "not_executed"] {
+            drop(metrics.settled.get_or_create(&[("outcome", outcome)]));
+        }
         Self { registry: all, ..metrics }
     }
 

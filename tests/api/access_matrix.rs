@@ -50,6 +50,7 @@ const NEEDS: [(&str, &str, Need); 33] = [
     ("put", "/v1/idempotency/{key}", Key("use")),
     ("delete", "/v1/idempotency/{key}", Key("use")),
     ("post", "/v1/idempotency/{key}/renew", Key("use")),
+    ("post", "/v1/idempotency/{key}/fail", Key("use")),
     ("get", "/v1/idempotency/{key}", Key("read")),
     ("post", "/v1/idempotency/{key}/resolve", Key("resolve")),
     ("delete", "/v1/idempotency/{key}/answer", Key("erase")),

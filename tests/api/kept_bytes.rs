@@ -93,7 +93,7 @@ async fn buy(shop: &Service, path: &str, client: &str, key: &str) -> Answer {
 #[tokio::test]
 async fn records_count_with_all_that_they_have() {
     let (shop, upstream) = shop("memory:").await;
-    upstream.answers(|_| (StatusCode::UNPROCESSABLE_ENTITY, "{}"));
+    upstream.answers(|_| (StatusCode::CONFLICT, "{}"));
     let runs = fill(&shop, &format!("/orders/{}", "a".repeat(900)), "192.0.2.1").await;
     assert!((10..100).contains(&runs), "{runs} runs");
 }

@@ -20,6 +20,7 @@ const BY_HAND: [(&str, &str); 6] = [
     // Nothing signs keys.
     ("post", "/v1/idempotency-keys"),
     ("post", "/v1/locks/{name}/break"),
+    ("post", "/v1/idempotency/{key}/fail"),
     ("post", "/v1/idempotency/{key}/resolve"),
     ("get", "/v1/orders/{id}"),
     ("get", "/v1/payments/{id}"),

@@ -49,6 +49,7 @@ const WORDS: [&str; 13] = [
 const TEXTS: [(&str, &str); 7] = [
     ("BreakLock", "reason"),
     ("BreakNote", "reason"),
+    ("FailRecord", "reason"),
     ("GrantEnd", "reason"),
     ("ResolveRecord", "reason"),
     ("SettlementNote", "reason"),

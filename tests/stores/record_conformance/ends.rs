@@ -15,7 +15,7 @@ use super::{
     refused, rerun, resolve, started, unknown,
 };
 
-const REASONS: [UnknownReason; 4] = [
+const REASONS: [UnknownReason; 5] = [
     UnknownReason::Interrupted,
     UnknownReason::Failed,
     UnknownReason::Panicked,
