@@ -149,8 +149,8 @@ impl Metrics {
             recent: Recent::default(),
             registry: Registry::default(),
         };
-        for outcome in ["completed", "not_executed"] {
-            drop(metrics.settled.get_or_create(&[("outcome", outcome)]));
+        for verdict in ["done", "not_done"] {
+            drop(metrics.settled.get_or_create(&[("verdict", verdict)]));
         }
         Self { registry: all, ..metrics }
     }
@@ -222,8 +222,8 @@ impl Metrics {
     }
 
     /// Counts an unknown outcome that an upstream settled.
-    pub(crate) fn settled(&self, outcome: &'static str) {
-        self.settled.get_or_create(&[("outcome", outcome)]).inc();
+    pub(crate) fn settled(&self, verdict: &'static str) {
+        self.settled.get_or_create(&[("verdict", verdict)]).inc();
     }
 
     /// Counts a stream of events for as long as what it gives lives.

@@ -59,7 +59,7 @@ async fn response_that_was_lost_is_kept_and_replayed(store: &TestStore) {
     assert_eq!(record["settled"]["by"], "upstream", "{record}");
     assert!(record["expires_in_ms"].as_u64().expect("a time") <= 7_200_000, "{record}");
     assert_eq!(shop.upstream.runs() - questions(&shop).len(), 1, "the order ran once");
-    shop.reaches("keylatch_idempotency_settled_total{outcome=\"completed\"}", 1).await;
+    shop.reaches("keylatch_idempotency_settled_total{verdict=\"done\"}", 1).await;
 }
 
 #[store_test(service)]
@@ -75,7 +75,7 @@ async fn what_was_not_done_runs_again(store: &TestStore) {
     assert_eq!(again.status, 201, "{again:?}");
     let (before, after) = (before["fencing_token"].as_u64(), shop.record("k-1").await);
     assert!(after["fencing_token"].as_u64() > before, "{after}");
-    shop.reaches("keylatch_idempotency_settled_total{outcome=\"not_executed\"}", 1).await;
+    shop.reaches("keylatch_idempotency_settled_total{verdict=\"not_done\"}", 1).await;
 }
 
 #[store_test(service)]

@@ -15,7 +15,7 @@ pub(in crate::http) fn observer(api: &Api) -> SettleObserver {
     let (metrics, audit) = (Arc::clone(&api.metrics), api.audit.clone());
     Arc::new(move |step| {
         if step.result == Some(Ok(true)) {
-            metrics.settled(if step.is_done { "completed" } else { "not_executed" });
+            metrics.settled(if step.is_done { "done" } else { "not_done" });
             let fencing_token = step.run.get();
             tracing::info!(fencing_token, step.is_done, "an upstream settled an unknown outcome");
         }
