@@ -348,7 +348,7 @@ impl Step<'_> {
                     |it: &_| matches!(it, ResolveReply::Completed(_) | ResolveReply::Freed(_));
                 (after.clone(), expect(store.resolve(&resolve).await, right, after))
             }
-            Outcome::Ended(_, RunEnd::Done(_)) => {
+            Outcome::Ended(_, RunEnd::Done(_) | RunEnd::DoneFor(..)) => {
                 let other = BeginCommand { token: token("another"), ..known.begin(key) };
                 let same = known.answered.clone();
                 let right =
