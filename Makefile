@@ -210,7 +210,8 @@ bench: redis-server nginx $(if $(PROFILE),llvm-tools) $(if $(ONE_CORE),webdis et
 
 # Writes the committed OpenAPI document again from the code.
 openapi:
-	cargo run --locked --quiet -- openapi > openapi/openapi.json
+	cargo run --locked --quiet -- openapi > target/openapi.json
+	mv target/openapi.json openapi/openapi.json
 
 # Writes the messages of etcd's API again from the .proto files beside them, by prost. Enums lose what names their values.
 ETCD = crates/stores/src/etcd

@@ -57,10 +57,9 @@ use keylatch_axum::InvalidSetting;
 use keylatch_core::idempotency::IdempotencyService;
 
 pub use api::{Api, Backups, Streams};
-pub use keylatch_axum::gateway::Settle;
 pub use keylatch_axum::{
     BodyLimits, CrossOrigin, DeriveKey, FieldName, Guard, GuardAccess, KeyPart, KeySource,
-    MissingKey, OnStoreDown,
+    MissingKey, OnStoreDown, Settle,
 };
 pub use openapi::Document;
 pub use origin::{Cors, OriginPolicy};
@@ -105,7 +104,10 @@ pub fn router(
     let (guarded, shop) = match &api.records {
         Some(records) => {
             guards.settle(records, &settled::observer(&api))?;
-            (guards.routes(records, api.issued_keys.as_ref())?, shop(extras, records, requests).map_err(io::Error::other)?)
+            (
+                guards.routes(records, api.issued_keys.as_ref())?,
+                shop(extras, records, requests).map_err(io::Error::other)?,
+            )
         }
         None => (Router::new(), Router::new()),
     };

@@ -110,7 +110,7 @@ pub struct Guard {
     pub upstream_idempotent: bool,
     /// How the upstream is asked what became of a run whose outcome is unknown; without it a person finds out.
     #[cfg(feature = "gateway")]
-    pub settle: Option<crate::gateway::Settle>,
+    pub settle: Option<Settle>,
 }
 
 impl Default for Guard {
@@ -168,6 +168,65 @@ pub enum OnStoreDown {
     Refuse,
     /// It runs unguarded, so a repeat runs too.
     Pass,
+}
+
+/// How an upstream is asked what became of a run.
+#[cfg(feature = "gateway")]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settle {
+    /// The path and query of the question, with `{key}` in the place of the key.
+    pub get: String,
+    /// The statuses that say that it was done. The response is kept.
+    #[serde(default = "Settle::done")]
+    pub done: Vec<u16>,
+    /// The statuses that say that nothing was done. The key becomes free.
+    #[serde(default = "Settle::not_done")]
+    pub not_done: Vec<u16>,
+    /// How long an outcome has to be unknown before `not_done` counts.
+    #[serde(default = "Settle::after_ms")]
+    pub after_ms: u64,
+    /// How long one round of questions is after the other.
+    #[serde(default = "Settle::every_ms")]
+    pub every_ms: u64,
+    /// How long an outcome may be unknown and is asked for. Then it is left to a person.
+    #[serde(default = "Settle::for_ms")]
+    pub for_ms: u64,
+}
+
+#[cfg(feature = "gateway")]
+impl Settle {
+    /// Asks so, and otherwise as the defaults say.
+    pub fn by(get: impl Into<String>) -> Self {
+        Self {
+            get: get.into(),
+            done: Self::done(),
+            not_done: Self::not_done(),
+            after_ms: Self::after_ms(),
+            every_ms: Self::every_ms(),
+            for_ms: Self::for_ms(),
+        }
+    }
+
+    fn done() -> Vec<u16> {
+        vec![200]
+    }
+
+    fn not_done() -> Vec<u16> {
+        vec![404]
+    }
+
+    fn after_ms() -> u64 {
+        30_000
+    }
+
+    fn every_ms() -> u64 {
+        10_000
+    }
+
+    fn for_ms() -> u64 {
+        3_600_000
+    }
 }
 
 /// Who may use a guarded route.

@@ -137,7 +137,7 @@ pub use fields::{FieldName, JsonPointer};
 pub use fuzzing::{canonical_json, canonical_json_of, fingerprint_of, is_issued};
 pub use guard::{BodyLimits, Guard, InvalidSetting, OnStoreDown};
 #[cfg(feature = "gateway")]
-pub use guard::{CrossOrigin, GuardAccess};
+pub use guard::{CrossOrigin, GuardAccess, Settle};
 pub use issued_key::{InvalidSecrets, IssuedKeys};
 pub use key_source::{DeriveKey, IDEMPOTENCY_KEY, KeyPart, KeySource, MissingKey};
 pub use keylatch_wire::Code;

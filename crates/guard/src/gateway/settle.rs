@@ -15,13 +15,12 @@ use axum::extract::Request;
 use axum::http::Method;
 use futures_util::stream::{self, StreamExt as _};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use serde::Deserialize;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 
 use super::admission::holds;
 use super::principal::PrincipalHeader;
 use super::proxy::{Gateway, ServerHooks};
-use crate::guard::rule;
+use crate::guard::{Settle, rule};
 use crate::response::{CHOSEN_BY, run_result};
 use crate::{Guard, InvalidSetting, RetentionPolicy};
 use keylatch_client::https::HttpsClient;
@@ -41,62 +40,7 @@ const QUESTIONS: usize = 4;
 /// How many records a page of the list has.
 const PAGE: usize = 100;
 
-/// How an upstream is asked what became of a run.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Settle {
-    /// The path and query of the question, with `{key}` in the place of the key.
-    pub get: String,
-    /// The statuses that say that it was done. The response is kept.
-    #[serde(default = "Settle::done")]
-    pub done: Vec<u16>,
-    /// The statuses that say that nothing was done. The key becomes free.
-    #[serde(default = "Settle::not_done")]
-    pub not_done: Vec<u16>,
-    /// How long an outcome has to be unknown before `not_done` counts.
-    #[serde(default = "Settle::after_ms")]
-    pub after_ms: u64,
-    /// How long one round of questions is after the other.
-    #[serde(default = "Settle::every_ms")]
-    pub every_ms: u64,
-    /// How long an outcome may be unknown and is asked for. Then it is left to a person.
-    #[serde(default = "Settle::for_ms")]
-    pub for_ms: u64,
-}
-
 impl Settle {
-    /// Asks so, and otherwise as the defaults say.
-    pub fn by(get: impl Into<String>) -> Self {
-        Self {
-            get: get.into(),
-            done: Self::done(),
-            not_done: Self::not_done(),
-            after_ms: Self::after_ms(),
-            every_ms: Self::every_ms(),
-            for_ms: Self::for_ms(),
-        }
-    }
-
-    fn done() -> Vec<u16> {
-        vec![200]
-    }
-
-    fn not_done() -> Vec<u16> {
-        vec![404]
-    }
-
-    fn after_ms() -> u64 {
-        30_000
-    }
-
-    fn every_ms() -> u64 {
-        10_000
-    }
-
-    fn for_ms() -> u64 {
-        3_600_000
-    }
-
     /// What types alone do not rule out, in a guard with this header.
     pub(super) fn check(&self, header: Option<&PrincipalHeader>) -> Result<(), InvalidSetting> {
         rule(
