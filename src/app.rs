@@ -109,10 +109,9 @@ impl App {
     ) -> Result<Self, Error> {
         let (past_grants, audit) = (Arc::new(PastGrants::new()), audit_log(&config, &metrics)?);
         let store: Arc<dyn Store> = Arc::new(InstrumentedStore::new(store, &metrics, &past_grants));
-        let (locks, records) = services(&config, &store)?;
-        let (authenticator, closing) = (authenticator(&config)?, CancellationToken::new());
-        let (guards, issuing) =
-            (GuardComparison::new(&config.guard)?.into(), Issuing::open(&config)?);
+        let ((locks, records), closing) = (services(&config, &store)?, CancellationToken::new());
+        let (authenticator, issuing) = (authenticator(&config)?, Issuing::open(&config)?);
+        let guards = Arc::new(GuardComparison::new(&config.guard)?);
         let api = Api {
             locks: Arc::clone(&locks),
             records: records.clone(),

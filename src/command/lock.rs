@@ -435,7 +435,6 @@ impl Break {
         let request = BreakLockRequest {
             reason: Some(self.reason.as_str().to_owned()),
             fencing_token: Some(fencing_token),
-            waiter: None,
             slot: self.slot,
             by: self.by.map(|by| by.as_str().to_owned()),
             grace_ms: self.grace.map(millis),

@@ -26,9 +26,9 @@ use keylatch_core::lock::{
 use keylatch_core::store::Page;
 use keylatch_core::time::unix_micros;
 use keylatch_wire::{
-    BreakLockRequest, BreakNote, CreateLockRequest, CreateLocksRequest, EndKind, HeldLock,
-    HoldLockRequest, Lease, LeaseSet, LeasedLock, LockHistory, LockMode, LockPage, PublicHolder,
-    PublicLock, SecretToken, SharedLock, millis,
+    BreakLockRequest, BreakNote, CreateLockRequest, CreateLocksRequest, EndKind, EndWaitRequest,
+    HeldLock, HoldLockRequest, Lease, LeaseSet, LeasedLock, LockHistory, LockMode, LockPage,
+    PublicHolder, PublicLock, SecretToken, SharedLock, millis,
 };
 
 /// A value as the body of an answer.
@@ -90,24 +90,40 @@ pub(super) fn entry(name: &str) -> Result<EntryName, Problem> {
 
 /// What the core is to break.
 pub(super) fn break_command(body: BreakLockRequest) -> Result<BreakCommand, Problem> {
-    let BreakLockRequest { reason, fencing_token, waiter, slot, by, grace_ms } = body;
-    let reason = Reason::parse(&reason.unwrap_or_default());
-    let (number, is_of_wait) = match (fencing_token, waiter) {
-        (Some(token), None) => (token, false),
-        (None, Some(number)) if slot.is_none() && grace_ms.is_none() => (number, true),
-        _ => return Err(invalid("fencing_token", "is required, or a `waiter` in its place")),
-    };
-    let by = Owner::parse(&by.unwrap_or_default());
+    let BreakLockRequest { reason, fencing_token, slot, by, grace_ms } = body;
+    let fencing_token = fencing_token.ok_or_else(|| {
+        invalid("fencing_token", "is required: it names the grant that is to be broken")
+    })?;
     if grace_ms.is_some_and(|grace| grace > Ttl::MAX_MILLIS) {
         return Err(invalid("grace_ms", format!("must be at most {}", Ttl::MAX_MILLIS)));
     }
+    let grace = grace_ms.map(Duration::from_millis);
+    Ok(BreakCommand { slot, grace, ..end_command(false, fencing_token, reason, by)? })
+}
+
+/// Which wait the core is to end.
+pub(super) fn end_wait_command(body: EndWaitRequest) -> Result<BreakCommand, Problem> {
+    let EndWaitRequest { reason, waiter, by } = body;
+    let waiter =
+        waiter.ok_or_else(|| invalid("waiter", "is required: it names the wait that is to end"))?;
+    end_command(true, waiter, reason, by)
+}
+
+fn end_command(
+    is_of_wait: bool,
+    number: u64,
+    reason: Option<String>,
+    by: Option<String>,
+) -> Result<BreakCommand, Problem> {
+    let reason = Reason::parse(&reason.unwrap_or_default());
+    let by = Owner::parse(&by.unwrap_or_default());
     Ok(BreakCommand {
         is_of_wait,
         fencing_token: FencingToken::new(number),
-        slot,
+        slot: None,
         reason: reason.map_err(|error| invalid("reason", error))?,
         by: by.map_err(|error| invalid("by", error))?,
-        grace: grace_ms.map(Duration::from_millis),
+        grace: None,
     })
 }
 

@@ -101,16 +101,12 @@ pub fn router(
 ) -> io::Result<Router> {
     let extras = Extras { sandbox: extras.sandbox && api.records.is_some(), ..extras };
     let guards = Guards::new(extras.guards, passes, requests)?;
-    let (guarded, shop) = match &api.records {
-        Some(records) => {
-            guards.settle(records, &settled::observer(&api))?;
-            (
-                guards.routes(records, api.issued_keys.as_ref())?,
-                shop(extras, records, requests).map_err(io::Error::other)?,
-            )
-        }
-        None => (Router::new(), Router::new()),
-    };
+    let (mut guarded, mut shop) = (Router::new(), Router::new());
+    if let Some(records) = &api.records {
+        guards.settle(records, &settled::observer(&api))?;
+        guarded = guards.routes(records, api.issued_keys.as_ref())?;
+        shop = shop_routes(extras, records, requests).map_err(io::Error::other)?;
+    }
     let max_wait = api.max_wait;
     let api = Arc::new(api);
     let (long_poll, document) = long_poll_routes().split_for_parts();
@@ -134,18 +130,21 @@ pub fn router(
     let of_app =
         guards.rest()?.map(|rest| rest.merge(guarded.clone()).nest(pass_through::OWN, own.clone()));
     let all = own.merge(long_poll).merge(guarded).merge(shop);
-    let with_cors = |routes: Router| match cors.layer() {
-        Some(cors) => routes.layer((cors, MapResponseLayer::new(origin::remove_cors_headers))),
-        None => routes,
-    };
     Ok(match of_app {
-        Some(of_app) => pass_through::by_listener(with_cors(all), with_cors(of_app)),
-        None => with_cors(all),
+        Some(of_app) => pass_through::by_listener(with_cors(all, cors), with_cors(of_app, cors)),
+        None => with_cors(all, cors),
     })
 }
 
+fn with_cors(routes: Router, cors: &Cors) -> Router {
+    match cors.layer() {
+        Some(cors) => routes.layer((cors, MapResponseLayer::new(origin::remove_cors_headers))),
+        None => routes,
+    }
+}
+
 /// The routes of the toy shop, guarded as well.
-fn shop(
+fn shop_routes(
     extras: Extras<'_>,
     records: &Arc<IdempotencyService>,
     requests: &RequestLayer,
@@ -214,6 +213,7 @@ fn long_poll_routes() -> OpenApiRouter<Arc<Api>> {
 fn short_routes() -> OpenApiRouter<Arc<Api>> {
     OpenApiRouter::new()
         .routes(routes!(breaks::break_lock))
+        .routes(routes!(breaks::end_lock_wait))
         .routes(routes!(breaks::get_lock_history))
         .routes(routes!(streams::hold_lock))
         .routes(routes!(streams::watch_lock))

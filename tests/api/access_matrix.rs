@@ -33,7 +33,7 @@ enum Need {
 
 use Need::{AnyKey, Identity, Key, Lock, Open, Set, Store};
 
-const NEEDS: [(&str, &str, Need); 33] = [
+const NEEDS: [(&str, &str, Need); 35] = [
     ("post", "/v1/locks/{name}", Lock("acquire")),
     ("put", "/v1/locks/{name}", Lock("acquire")),
     ("delete", "/v1/locks/{name}", Lock("acquire")),
@@ -42,6 +42,7 @@ const NEEDS: [(&str, &str, Need); 33] = [
     ("get", "/v1/locks/{name}/events", Lock("read")),
     ("get", "/v1/locks/{name}/history", Lock("read")),
     ("post", "/v1/locks/{name}/break", Lock("break")),
+    ("post", "/v1/locks/{name}/end-wait", Lock("break")),
     ("get", "/v1/locks", Lock("read")),
     ("post", "/v1/locks", Set("acquire")),
     ("put", "/v1/locks", Set("acquire")),

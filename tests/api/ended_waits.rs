@@ -18,7 +18,8 @@ fn waiting(owner: &str) -> Value {
 
 async fn end_wait(service: &Service, name: &str, waiter: &Value) -> Answer {
     let body = json!({"reason": "it blocks the release", "waiter": waiter, "by": "bob"});
-    Answer::of(service.request(Method::POST, &format!("/v1/locks/{name}/break")).json(&body)).await
+    Answer::of(service.request(Method::POST, &format!("/v1/locks/{name}/end-wait")).json(&body))
+        .await
 }
 
 /// Waits until so many stand before a lock that is free, and gives what a look at it says.
@@ -55,8 +56,7 @@ async fn set_that_keeps_a_free_lock_from_others_is_seen_and_ended(service: &Serv
         assert_eq!(waiter["number"], look.json["waiter"]["number"]);
         for _ in 0..2 {
             let ended = end_wait(service, "a", &waiter["number"]).await;
-            assert_eq!(ended.status, 200, "a repeat is the same: {ended:?}");
-            assert_eq!(ended.json, json!({"waiter": waiter["number"], "ends_in_ms": 0}));
+            assert_eq!(ended.status, 204, "a repeat is the same: {ended:?}");
         }
     };
     let (set, next, ()) = soon("both", async { tokio::join!(set, next, operator) }).await;
@@ -89,7 +89,7 @@ async fn wait_for_a_held_lock_is_ended_and_its_token_returns_at_the_end(service:
         let refused = service.create_as("job", DAVE, &json!({})).await;
         assert_eq!(refused.json["waiter"]["owner"], "alice", "{refused:?}");
         let number = &refused.json["waiter"]["number"];
-        assert_eq!(end_wait(service, "job", number).await.status, 200);
+        assert_eq!(end_wait(service, "job", number).await.status, 204);
         service.has_waiting("job", 2).await;
         let refused = service.create_as("job", DAVE, &json!({})).await;
         assert_eq!(refused.json["waiter"]["owner"], "carol", "alice has her place again");
@@ -116,23 +116,17 @@ async fn hold_that_waits_reads_that_its_wait_was_ended() {
     let mut events = EventStream::of(request).await;
     events.next("waiting").await;
     let refused = service.create_as("job", DAVE, &json!({})).await;
-    assert_eq!(end_wait(&service, "job", &refused.json["waiter"]["number"]).await.status, 200);
+    assert_eq!(end_wait(&service, "job", &refused.json["waiter"]["number"]).await.status, 204);
     let refused = events.next("refused").await;
     assert_eq!(refused.data["code"], "wait-ended", "{refused:?}");
 }
 
 #[tokio::test]
-async fn break_names_a_grant_or_a_waiter() {
+async fn end_of_a_wait_names_its_waiter() {
     let service = Service::start("memory:").await;
-    for (member, body) in [
-        ("fencing_token", json!({"reason": "x", "waiter": 7, "fencing_token": 7})),
-        ("fencing_token", json!({"reason": "x", "waiter": 7, "slot": 0})),
-        ("fencing_token", json!({"reason": "x", "waiter": 7, "grace_ms": 0})),
-        ("fencing_token", json!({"reason": "x"})),
-    ] {
-        let request = service.request(Method::POST, "/v1/locks/a/break").json(&body);
-        let refused = Answer::of(request).await;
-        refused.is_problem(400, "invalid-body");
-        assert_eq!(refused.json["field"], member, "{body}");
-    }
+    let body = json!({"reason": "x"});
+    let request = service.request(Method::POST, "/v1/locks/a/end-wait").json(&body);
+    let refused = Answer::of(request).await;
+    refused.is_problem(400, "invalid-body");
+    assert_eq!(refused.json["field"], "waiter", "{refused:?}");
 }

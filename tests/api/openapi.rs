@@ -14,12 +14,13 @@ use serde_json::{Map, Value, json};
 
 /// What has no example that works by itself: a fencing token and an id are given only by creating, and an
 /// outcome becomes unknown only by a failure.
-const BY_HAND: [(&str, &str); 6] = [
+const BY_HAND: [(&str, &str); 8] = [
     // `memory:` gives no copy.
     ("get", "/v1/backup"),
     // Nothing signs keys.
     ("post", "/v1/idempotency-keys"),
     ("post", "/v1/locks/{name}/break"),
+    ("post", "/v1/locks/{name}/end-wait"),
     ("post", "/v1/idempotency/{key}/fail"),
     ("post", "/v1/idempotency/{key}/resolve"),
     ("get", "/v1/orders/{id}"),

@@ -46,9 +46,10 @@ const WORDS: [&str; 13] = [
     "role", "state", "tier",
 ];
 /// Texts all the same: what a person gave as a reason, and a method of the guarded routes, which HTTP names.
-const TEXTS: [(&str, &str); 7] = [
+const TEXTS: [(&str, &str); 9] = [
     ("BreakLock", "reason"),
     ("BreakNote", "reason"),
+    ("EndWait", "reason"),
     ("FailRecord", "reason"),
     ("GrantEnd", "reason"),
     ("ResolveRecord", "reason"),

@@ -47,9 +47,9 @@ use std::time::Duration;
 
 pub use event::{EmptyEvent, EndEvent, LossEvent, RenewalEvent, SnapshotEvent, WaitingEvent};
 pub use lock::{
-    BreakLockRequest, BreakNote, CreateLockRequest, EndKind, FirstWaiter, GrantEnd, HeldLock,
-    HoldLockRequest, Holder, Lease, LockBreak, LockEntries, LockHistory, LockMode, LockPage,
-    PublicHolder, PublicLock, RenewLockRequest, SecretToken, SharedLock,
+    BreakLockRequest, BreakNote, CreateLockRequest, EndKind, EndWaitRequest, FirstWaiter, GrantEnd,
+    HeldLock, HoldLockRequest, Holder, Lease, LockBreak, LockEntries, LockHistory, LockMode,
+    LockPage, PublicHolder, PublicLock, RenewLockRequest, SecretToken, SharedLock,
 };
 pub use lock_set::{CreateLocksRequest, LeaseSet, LeasedLock, LostLock, RenewLocksRequest};
 pub use number::whole_number;

@@ -264,13 +264,10 @@ pub struct BreakLockRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = String, required, min_length = 1, max_length = 256))]
     pub reason: Option<String>,
-    /// The fencing token of the grant to break, so that no later grant is broken in its place. Required unless there
-    /// is a `waiter`.
+    /// The fencing token of the grant to break, so that no later grant is broken in its place. Required.
     #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = u64, required))]
     pub fencing_token: Option<u64>,
-    /// In the place of a grant: the `number` of the waiter whose wait ends.
-    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
-    pub waiter: Option<u64>,
     /// The slot of the holder; all that share the fencing token where it is absent.
     #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     pub slot: Option<u32>,
@@ -285,17 +282,32 @@ pub struct BreakLockRequest {
     pub grace_ms: Option<u64>,
 }
 
-/// A lease that was broken, or a wait that was ended.
+/// Whose wait to end, and why.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a JSON object")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = EndWait))]
+pub struct EndWaitRequest {
+    /// Why, for the client that waits: 1 to 256 bytes. Required.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, required, min_length = 1, max_length = 256))]
+    pub reason: Option<String>,
+    /// The `number` of the waiter, so that no other wait is ended in its place. Required.
+    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = u64, required))]
+    pub waiter: Option<u64>,
+    /// A label for people that says who ends the wait: at most 256 bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(max_length = 256))]
+    pub by: Option<String>,
+}
+
+/// A lease that was broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LockBreak {
     /// The fencing token of the grant.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fencing_token: Option<u64>,
-    /// The number of the waiter.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub waiter: Option<u64>,
-    /// When the lease ends at the latest, in milliseconds; 0 of a wait.
+    pub fencing_token: u64,
+    /// When the lease ends at the latest, in milliseconds.
     pub ends_in_ms: u64,
 }
 

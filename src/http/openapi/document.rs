@@ -10,12 +10,13 @@ use utoipa::openapi::path::Operation;
 use utoipa::openapi::{Components, Info, OpenApi, OpenApiVersion, PathItem, Server, tag::Tag};
 
 /// The paths in the order of the story. The others follow as their routers declare them.
-const STORY: [&str; 11] = [
+const STORY: [&str; 12] = [
     "/v1/locks/{name}",
     "/v1/locks/{name}/hold",
     "/v1/locks/{name}/events",
     "/v1/locks/{name}/history",
     "/v1/locks/{name}/break",
+    "/v1/locks/{name}/end-wait",
     "/v1/locks",
     "/v1/idempotency/{key}",
     "/v1/idempotency/{key}/renew",

@@ -54,7 +54,9 @@ pub(super) fn own(handler: &str) -> &'static [Code] {
         "renew_lock" => &[LockNotHeld, LockBroken, TokenMismatch, StoreTooSlow],
         "renew_lock_set" => &[LockNotHeld, LockBroken, TokenMismatch, NotSupported, StoreTooSlow],
         "release_lock" | "release_lock_set" => &[LockNotHeld, TokenMismatch, NotSupported],
-        "break_lock" => &[BreakDisabled, LockNotHeld, FenceMismatch, NotSupported],
+        "break_lock" | "end_lock_wait" => {
+            &[BreakDisabled, LockNotHeld, FenceMismatch, NotSupported]
+        }
         "get_lock" => &[LockNotHeld],
         "get_lock_history" => &[NotSupported],
         "watch_lock" => &[CrossOrigin],
