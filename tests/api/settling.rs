@@ -79,6 +79,18 @@ async fn what_was_not_done_runs_again(store: &TestStore) {
 }
 
 #[store_test(service)]
+async fn outcome_that_is_kept_for_a_year_is_settled_as_soon(store: &TestStore) {
+    let shop = Shop::open_with(store.url(), |guard| {
+        settles(100)(guard);
+        guard.retention_ms = Some(31_536_000_000);
+    })
+    .await;
+    shop.upstream.answers(fails(404));
+    assert_eq!(shop.buy("k-1").await.status, 500);
+    eventually(async || shop.record("k-1").await.is_null().then_some(())).await;
+}
+
+#[store_test(service)]
 async fn anything_else_stays_unknown(store: &TestStore) {
     let shop = Shop::open_with(store.url(), settles(0)).await;
     for (place, status) in [500, 503, 403, 204, 302].into_iter().enumerate() {

@@ -230,13 +230,13 @@ impl From<IdempotencyError> for Problem {
             }
             IdempotencyError::NoRoom(NoRoom::Unknown) => (
                 Code::Overloaded,
-                "As many outcomes are unknown or to come as may be, of the client or of its guard \
-                 (`idempotency.max_unknown`). Nothing was run.",
+                "The client or its guard has as many unknown and unfinished outcomes as \
+                 `idempotency.max_unknown` allows. Nothing was run.",
             ),
             IdempotencyError::NoRoom(_) => (
                 Code::Overloaded,
-                "The service keeps as many bytes of records as it may, of the client, of its guard or of \
-                 all (`idempotency.max_kept_bytes`). Nothing was run.",
+                "The records of the client, of its guard or of all have the bytes that \
+                 `idempotency.max_kept_bytes` allows. Nothing was run.",
             ),
             IdempotencyError::Random(_) => {
                 (Code::Internal, "No token could be made. Nothing was run.")

@@ -114,7 +114,7 @@ async fn each_record_is_in_the_list_of_its_state(store: &Records) {
         let view = store.find(&ask.key).await.unwrap().expect("a record");
         assert_eq!(record.fencing_token, view.fencing_token);
         assert_eq!(record.begun_at_millis, view.begun_at_millis);
-        assert_near(view.expires_in, record.expires_in);
+        assert!(record.age < SLACK, "{:?}", record.age);
         match record.phase {
             RecordPhase::InFlight { lease } => assert_near(lease, LEASE),
             RecordPhase::Unknown { since_millis, reason } => {

@@ -84,22 +84,22 @@ pub struct RecordSummary {
     pub attempts: u32,
     /// When it was first begun by the store's wall clock, in milliseconds since 1970.
     pub begun_at_millis: u64,
-    /// How long the key is remembered, at least, by the store's clock.
-    pub expires_in: Duration,
+    /// How long ago the phase or its lease began, by the store's clock.
+    pub age: Duration,
     /// How far it is.
     pub phase: RecordPhase,
 }
 
 impl RecordSummary {
-    /// What a list shows of a record that any client sees as `view`.
-    pub fn new(key: RecordKey, scope: RecordScope, view: &RecordView) -> Self {
+    /// What a list shows of a record of this age that any client sees as `view`.
+    fn new(key: RecordKey, scope: RecordScope, view: &RecordView, age: Duration) -> Self {
         Self {
             key,
             scope,
             fencing_token: view.fencing_token,
             attempts: view.attempts,
             begun_at_millis: view.begun_at_millis,
-            expires_in: view.expires_in,
+            age,
             phase: RecordPhase::from(&view.phase),
         }
     }
@@ -167,6 +167,7 @@ impl RecordState {
     pub fn summary(&self, key: &RecordKey, moment: &Moment) -> Option<RecordSummary> {
         let live = self.live(moment);
         let record = live.record()?;
-        Some(RecordSummary::new(*key, record.scope.clone(), &record.view(moment.now)))
+        let age = moment.now.saturating_sub(record.since);
+        Some(RecordSummary::new(*key, record.scope.clone(), &record.view(moment.now), age))
     }
 }

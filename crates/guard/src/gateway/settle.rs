@@ -189,16 +189,12 @@ impl Settler {
     }
 
     async fn ask_for(&self, record: &RecordSummary) {
-        // By the store's clock, and no older than this when the upstream is asked.
-        let unknown_for = UNKNOWN_RETENTION.saturating_sub(record.expires_in);
-        if unknown_for > Duration::from_millis(self.settle.for_ms) || !self.is_of_guard(record) {
+        if record.age > Duration::from_millis(self.settle.for_ms) || !self.is_of_guard(record) {
             return;
         }
         let end = match self.ask(record).await {
             Some(Verdict::Done(end)) => end,
-            Some(Verdict::NotDone)
-                if unknown_for >= Duration::from_millis(self.settle.after_ms) =>
-            {
+            Some(Verdict::NotDone) if record.age >= Duration::from_millis(self.settle.after_ms) => {
                 Settlement::NotExecuted
             }
             _ => return,
