@@ -1,24 +1,24 @@
-// Every try of one intent has the same Idempotency-Key. It is in sessionStorage before the first
-// byte is sent, and until the last word on the intent has arrived. See keylatch.d.ts.
+// Every try of one intent has the same Idempotency-Key, in sessionStorage before the first byte is
+// sent and until the last word has arrived. See keylatch.d.ts.
 
 /** The requests on their way, by the name of their intent. */
 const flights = new Map();
-/** For where sessionStorage is full or forbidden. */
+/** Where sessionStorage is full or forbidden. */
 const memory = new Map();
-/** Refusals after which the same request may succeed later. */
+/** Refusals that may pass. */
 const PASSING = [401, 403, 407, 408, 421, 425, 426, 429];
-/** How many bytes of two files are compared at a time. */
+/** Bytes of two files that are compared at a time. */
 const SLICE = 1 << 20;
 
-/** Like `fetch`. The method, the URL and `init.intent` name the intent. */
+/** Like `fetch`. Method, URL and `init.intent` name the intent. */
 export async function fetchOnce(url, init = {}) {
   const request = new Request(url, init);
   const name = `keylatch:${request.method} ${request.url} ${init.intent ?? ''}`;
-  const key = recall(name) ?? remember(name, init.key ?? newKey());
+  const key = recall(name) ?? remember(name, init.key || newKey());
   const fields = [headersOf(request, url, init), ...fieldsOf(init.body ?? request)];
   request.headers.set('Idempotency-Key', `"${key}"`);
   let flight = flights.get(name);
-  // Other content under a key in use: the service refuses it, and the first flight continues.
+  // Other content under a key in use is for the service to refuse.
   if (flight && !(await areSame(flight.fields, fields))) return fetch(request);
   if (!flight) {
     flight = { fields, answer: send(request, name, key) };
@@ -33,7 +33,7 @@ export async function fetchOnce(url, init = {}) {
 export async function submitOnce(form, submitter) {
   const attribute = (name) => submitter?.getAttribute(`form${name}`) || form.getAttribute(name);
   const data = new FormData(form, submitter);
-  // The header has the key; the field is for pages without JavaScript, or has one that keylatch issued.
+  // The field is for pages without JavaScript, or has an issued key.
   const field = data.get('idempotency_key');
   data.delete('idempotency_key');
   const multipart = attribute('enctype')?.toLowerCase() === 'multipart/form-data';
@@ -47,7 +47,7 @@ export async function submitOnce(form, submitter) {
       body: multipart
         ? data
         : new URLSearchParams([...data].map(([name, value]) => [name, value.name ?? value])),
-      key: isIssued(field) ? field : undefined,
+      key: isIssued(field) && field,
       intent: form.dataset.intent ?? `${location.pathname}${location.search}#${place}`,
     });
   } finally {
@@ -97,13 +97,13 @@ async function areSame(some, others) {
   return true;
 }
 
-/** Whether two values are the same, byte by byte: pages on plain HTTP have no digests. */
+/** Byte by byte: pages on plain HTTP have no digests. */
 async function isSame(one, other) {
   if (one === other) return true;
   if (one instanceof Request) one = await one.clone().blob();
   if (other instanceof Request) other = await other.clone().blob();
   const differs = (property) => one[property] !== other[property];
-  // A stream can be read only once, so nothing is the same.
+  // A stream can be read only once.
   if (!(one instanceof Blob) || ['constructor', 'name', 'type', 'size'].some(differs)) return false;
   for (let at = 0; at < one.size; at += SLICE) {
     const bytes = async (blob) => new Uint8Array(await blob.slice(at, at + SLICE).arrayBuffer());
@@ -113,10 +113,8 @@ async function isSame(one, other) {
   return true;
 }
 
-/** Whether a key is one that only the service can make. */
-function isIssued(key) {
-  return typeof key === 'string' && key.startsWith('issued-');
-}
+/** Only the service makes such a key. */
+const isIssued = (key) => `${key}`.startsWith('issued-');
 
 // Not `randomUUID`: pages on plain HTTP do not have it.
 function newKey() {
@@ -147,8 +145,7 @@ function forget(name) {
   } catch {}
 }
 
-// To a page that was left, what was on its way may never arrive, so nothing waits for it; and the
-// key that a form was served with may have been used.
+// To a page that was left, what was on its way may never arrive; its forms' keys may be used.
 addEventListener('pageshow', ({ persisted }) => {
   if (!persisted) return;
   flights.clear();
