@@ -19,7 +19,7 @@ use std::time::Instant;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -217,7 +217,12 @@ async fn run(State(book): State<Arc<Book>>, headers: HeaderMap, body: Bytes) -> 
         Kind::FailsAfter => return StatusCode::INTERNAL_SERVER_ERROR.into_response(),
         _ => book.write(key, place, |run| run.answer = Some((status.as_u16(), body.clone()))),
     }
-    (status, [("content-type", "application/json")], body).into_response()
+    let mut response = (status, [("content-type", "application/json")], body).into_response();
+    if kind == Kind::Invalid {
+        // Otherwise the guard frees the key, and a repeat runs.
+        response.headers_mut().insert("keylatch-keep", HeaderValue::from_static("response"));
+    }
+    response
 }
 
 /// An answer that breaks off.
