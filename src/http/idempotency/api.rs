@@ -473,9 +473,6 @@ fn resolve_command(
             Settlement::Done(kept_within(answer, limit))
         }
         (Some("not-executed"), None) => Settlement::NotExecuted,
-        (Some("undone"), None) if fencing_token.is_none() => {
-            return Err(invalid("fencing_token", "must be that of the run which was taken back"));
-        }
         (Some("undone"), None) => Settlement::Undone,
         (Some("not-executed" | "undone"), Some(_)) => {
             return Err(invalid("answer", "must be absent where the key becomes free"));
