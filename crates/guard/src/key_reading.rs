@@ -24,13 +24,11 @@ impl KeySource {
     ) -> Result<Option<IdempotencyKey>, Problem> {
         match self {
             Self::Header(name) => {
-                let values = parts.headers.get_all(name).iter();
-                let values = values.map(|value| value.as_bytes().to_vec());
-                self.only(&values.collect::<Vec<_>>(), IdempotencyKey::from_header)
+                self.only(parts.headers.get_all(name).iter(), IdempotencyKey::from_header)
             }
             Self::Form(name) => {
                 let values = form_field(media_type, body, name).await;
-                self.only(&values, IdempotencyKey::from_header)
+                self.only(values.into_iter(), IdempotencyKey::from_header)
             }
             Self::Json(pointer) if media_type.is_json() => match find_json(body, pointer) {
                 Some(Found::Nothing) => Ok(None),
@@ -45,8 +43,8 @@ impl KeySource {
                 let pairs = parts.uri.query().unwrap_or_default().split('&');
                 let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
                 let named = pairs.filter(|(one, _)| percent_decode_str(one).eq(name.bytes()));
-                let values = named.map(|(_, value)| percent_decode_str(value).collect());
-                self.only(&values.collect::<Vec<_>>(), |value| {
+                let values = named.map(|(_, value)| percent_decode_str(value).collect::<Vec<_>>());
+                self.only(values, |value| {
                     IdempotencyKey::parse(str::from_utf8(value).map_err(|_| InvalidKey::Character)?)
                 })
             }
@@ -56,14 +54,14 @@ impl KeySource {
     /// The key of a part that is there once at most.
     fn only(
         &self,
-        values: &[Vec<u8>],
+        mut values: impl Iterator<Item: AsRef<[u8]>>,
         read: impl Fn(&[u8]) -> Result<IdempotencyKey, InvalidKey>,
     ) -> Result<Option<IdempotencyKey>, Problem> {
-        match values {
-            [] => Ok(None),
-            [value] => read(value).map(Some).map_err(|why| self.invalid(why)),
-            _ => Err(self.refused("it is there more than once")),
+        let Some(value) = values.next() else { return Ok(None) };
+        if values.next().is_some() {
+            return Err(self.refused("it is there more than once"));
         }
+        read(value.as_ref()).map(Some).map_err(|why| self.invalid(why))
     }
 
     fn invalid(&self, why: InvalidKey) -> Problem {
@@ -98,8 +96,8 @@ pub(crate) async fn find_key(
     body: &Bytes,
 ) -> Result<Option<FoundKey>, Problem> {
     let mut found: Option<FoundKey> = None;
-    let standard = KeySource::standard();
     let is_issued = sources == [KeySource::Issued];
+    let standard = if is_issued { KeySource::standard() } else { Vec::new() };
     for source in if is_issued { &standard } else { sources } {
         let counts = |found: &FoundKey| found.scope.is_empty() && source.is_standard();
         if !found.as_ref().is_none_or(counts) {
