@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 /// A guard that asks at once, and for which nothing is "not done" before `after_ms`.
 fn settles(after_ms: u64) -> impl Fn(&mut Guard) {
     move |guard| {
-        let settle = Settle::by("/orders/by-key/{key}?of=keylatch");
-        guard.settle = Some(Settle { after_ms, every_ms: 100, ..settle });
+        let get = "/orders/by-key/{key}?of=keylatch".to_owned();
+        guard.settle = Some(Settle { get, after_ms, every_ms: 100, ..Settle::default() });
     }
 }
 

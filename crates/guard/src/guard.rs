@@ -54,7 +54,7 @@ pub struct Guard {
     pub missing_key: MissingKey,
     /// How a key is derived where `missing_key` says so.
     pub derive: DeriveKey,
-    /// Done once for each of these parts, `principal` and `path`, in place of a key. Empty where keys are used.
+    /// In place of a key: one request runs for each principal, each path, or each pair of both. Empty where keys are used.
     pub once_per: Vec<KeyPart>,
     /// What a server error or a panic comes to.
     pub on_failure: FailurePolicy,
@@ -174,59 +174,33 @@ pub enum OnStoreDown {
 /// How an upstream is asked what became of a run.
 #[cfg(feature = "gateway")]
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct Settle {
-    /// The path and query of the question, with `{key}` in the place of the key.
+    /// The path and query of the question, with `{key}` in the place of the key. Required.
     pub get: String,
     /// The statuses that say that it was done. The response is kept.
-    #[serde(default = "Settle::done")]
     pub done: Vec<u16>,
     /// The statuses that say that nothing was done. The key becomes free.
-    #[serde(default = "Settle::not_done")]
     pub not_done: Vec<u16>,
     /// How long an outcome has to be unknown before `not_done` counts.
-    #[serde(default = "Settle::after_ms")]
     pub after_ms: u64,
     /// How long one round of questions is after the other.
-    #[serde(default = "Settle::every_ms")]
     pub every_ms: u64,
     /// How long an outcome may be unknown and is asked for. Then it is left to a person.
-    #[serde(default = "Settle::for_ms")]
     pub for_ms: u64,
 }
 
 #[cfg(feature = "gateway")]
-impl Settle {
-    /// Asks so, and otherwise as the defaults say.
-    pub fn by(get: impl Into<String>) -> Self {
+impl Default for Settle {
+    fn default() -> Self {
         Self {
-            get: get.into(),
-            done: Self::done(),
-            not_done: Self::not_done(),
-            after_ms: Self::after_ms(),
-            every_ms: Self::every_ms(),
-            for_ms: Self::for_ms(),
+            get: String::new(),
+            done: vec![200],
+            not_done: vec![404],
+            after_ms: 30_000,
+            every_ms: 10_000,
+            for_ms: 3_600_000,
         }
-    }
-
-    fn done() -> Vec<u16> {
-        vec![200]
-    }
-
-    fn not_done() -> Vec<u16> {
-        vec![404]
-    }
-
-    fn after_ms() -> u64 {
-        30_000
-    }
-
-    fn every_ms() -> u64 {
-        10_000
-    }
-
-    fn for_ms() -> u64 {
-        3_600_000
     }
 }
 
