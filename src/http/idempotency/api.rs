@@ -239,7 +239,7 @@ pub(crate) async fn resolve_idempotency(
                 Ok((StatusCode::NO_CONTENT.into_response(), run))
             }
             ResolveReply::Refused(_) => {
-                let detail = "The outcome is not unknown, nothing was done that could be undone, or another run is the last.";
+                let detail = "Only an unknown outcome can be resolved, and only a done one undone, by the `fencing_token` of its last run.";
                 Err(Problem::new(Code::NothingToResolve, detail))
             }
             ResolveReply::Absent => Err(no_record()),

@@ -23,8 +23,8 @@ pub enum Limit {
 impl Limit {
     /// How many hold a lock together at most, whatever their limits.
     pub const HOLDERS_MAX: usize = 1000;
-    /// How many bytes they have in the lock's row at most, because a step writes all of them: as many as have no more
-    /// than a short label each.
+    /// The most bytes that all holders have in the row of their lock. Each step writes the whole row. The bound leaves
+    /// room for [`HOLDERS_MAX`](Self::HOLDERS_MAX) holders with a label of 12 bytes each.
     pub const ROW_BYTES_MAX: usize = 96 * 1024;
 
     /// How many may hold the lock together.

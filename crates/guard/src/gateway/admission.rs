@@ -76,7 +76,7 @@ impl Admission {
         self.guard.access
     }
 
-    /// What a browser shows in place of a problem.
+    /// The page for a browser whose request the guard refuses.
     pub fn page(&self) -> &ErrorPage {
         &self.page
     }
