@@ -236,7 +236,7 @@ async fn refusal_is_shown_and_the_others_are_settled() {
     choose(&page, "not-executed").await;
     say_why(&page, "the bank was down").await;
     page.click("dialog .buttons button", 1).await;
-    shows(&page, "1 settled, 1 not. payment-1: The outcome is not unknown").await;
+    shows(&page, "1 settled, 1 not. payment-1: Only an unknown outcome can be resolved").await;
     assert_eq!(state_of(&console.service, "payment-1", "/payments").await, "unknown");
     assert_eq!(state_of(&console.service, "payment-2", "/payments").await, Value::Null);
 }

@@ -138,7 +138,7 @@ problem_table! {
         "The headers of the answer were too large to keep, or an operator erased it. It is not run again under this key. Read the resource itself to see what came of it.";
     NothingToResolve = 409 "nothing-to-resolve" NewKey
         "The outcome is not unknown"
-        "Only an unknown outcome can be resolved, and only what was done can be `undone`, by the `fencing_token` of its run. `GET` of the same record shows how it stands; a `fencing_token` must be that of its last run.";
+        "Only an unknown outcome can be resolved, and only what was done can be `undone`, each with the `fencing_token` of its last run. `GET` the record to see its state.";
     KeyExpired = 410 "key-expired" NewKey
         "The key has expired"
         "The key was issued for a time that is over, and nothing runs under it any more. If it was sent before, see whether that was carried out. Then load the page again, which has a new key. Nothing was run now.";
