@@ -1,7 +1,7 @@
 //! What keylatch costs, measured side by side in one run.
 //!
 //! The first part compares the rate of requests with that of a bare axum handler and of Redis alone.
-//! The second does so for guarded requests, run for the first time and replayed. The third says how
+//! The second does so for guarded requests, run for the first time and replayed, and with keys that nobody sent. The third says how
 //! soon a waiter gets a lock that is released. The fourth says what many holders of one lock cost, the
 //! fifth what keeping locks on disk costs, the sixth what identities, TLS and a greedy identity cost. Then come the cost
 //! of open consoles, and of 100 unknown outcomes among a million records. Then 1,000 held locks are compared with very many, requests come at a
@@ -24,6 +24,7 @@ mod fan_out;
 mod guarded;
 mod handover;
 mod http2;
+mod keyless;
 mod level;
 mod load;
 mod many;
@@ -101,6 +102,7 @@ struct Options {
 enum Part {
     Throughput,
     Guarded,
+    Keyless,
     Handover,
     Modes,
     Durable,
@@ -176,6 +178,9 @@ fn measure_parts(options: &Options, machine: &Machine, load: &Load) -> Result<()
     }
     if wanted(Part::Guarded) {
         guarded::run(machine, load, options.rounds)?;
+    }
+    if wanted(Part::Keyless) {
+        keyless::run(machine, load, options.rounds)?;
     }
     if wanted(Part::Handover) {
         handover::run(machine, options.seconds, options.rounds)?;

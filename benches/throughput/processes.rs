@@ -132,7 +132,7 @@ impl Machine {
         self.keylatch_set(build, store, guard.as_deref())
     }
 
-    /// A build of keylatch on a store, with settings in a file.
+    /// A build of keylatch on a store, with settings in a file. `LISTEN` in a listener of theirs stands for its address.
     pub(crate) fn keylatch_set(
         &self,
         build: &Path,
@@ -151,10 +151,13 @@ impl Machine {
     ) -> Result<(Command, SocketAddr)> {
         let address = free_address()?;
         let mut command = self.on(|layout| &layout.service, &build.to_string_lossy());
-        command.args(["serve", "--store", store, "--listen", &address.to_string()]);
+        command.args(["serve", "--store", store]);
+        if !settings.is_some_and(|settings| settings.contains("[[listener]]")) {
+            command.args(["--listen", &address.to_string()]);
+        }
         if let Some(settings) = settings {
             let file = self.directory.path().join(format!("{}.toml", address.port()));
-            fs::write(&file, settings)?;
+            fs::write(&file, settings.replace("LISTEN", &address.to_string()))?;
             command.arg("--config").arg(file);
         }
         for (name, _) in std::env::vars_os() {

@@ -17,7 +17,8 @@ const PATH: &str = "/v1/locks/";
 /// Where an order is submitted, and one with a large answer.
 pub(crate) const ORDERS: &str = "/v1/orders";
 pub(crate) const LARGE_ORDERS: &str = "/v1/orders/large";
-const ORDER: &str = r#"{"amount":1999,"currency":"EUR","items":[{"name":"coffee","quantity":2}]}"#;
+const ORDER: &str =
+    r#"{"amount":1999,"currency":"EUR","items":[{"name":"coffee","quantity":2}],"cart":""#;
 /// What a client of webdis proves its lock with: as long as a token of keylatch.
 const WEBDIS_TOKEN: &str = "aPbOQ2c1kG0x3nN7mYw5RzT4vL8sJdEf";
 /// Where the status is in the first line of a response.
@@ -108,29 +109,32 @@ pub(crate) fn lock_set(names: &Names, count: usize, ttl: Duration) -> Result<Vec
     Ok(format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes())
 }
 
-/// An order, as bytes in which only the key changes.
+/// An order, as bytes in which only the key and the cart change, which is in the body.
 #[derive(Debug)]
 pub(crate) struct Order {
     pub(crate) request: Vec<u8>,
-    /// Where the key begins.
-    key: usize,
+    /// Where the key and the cart begin.
+    names: [usize; 2],
 }
 
 impl Order {
     pub(crate) fn new(names: &Names, path: &str) -> Result<Self> {
         let head = format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: ");
-        let rest = format!(
-            "\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{ORDER}",
-            ORDER.len()
-        );
-        let request = [head.as_bytes(), &[b'-'; NAME], rest.as_bytes()].concat();
-        let mut order = Self { request, key: head.len() };
+        let name = "-".repeat(NAME);
+        let body = format!("{ORDER}{name}\"}}");
+        let fields = format!("Content-Type: application/json\r\nContent-Length: {}", body.len());
+        let request = format!("{head}{name}\r\n{fields}\r\n\r\n{body}").into_bytes();
+        let cart = request.len() - NAME - "\"}".len();
+        let mut order = Self { names: [head.len(), cart], request };
         order.rename(names)?;
         Ok(order)
     }
 
     pub(crate) fn rename(&mut self, names: &Names) -> Result<()> {
-        self.request[self.key..self.key + NAME].copy_from_slice(&names.next()?);
+        let name = names.next()?;
+        for start in self.names {
+            self.request[start..start + NAME].copy_from_slice(&name);
+        }
         Ok(())
     }
 }
