@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -16,7 +15,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{ChildStdin, ChildStdout, Command};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::{eventually, soon};
+use crate::{answer, eventually, soon};
 
 /// A headless browser for one test. It ends when its pipe is closed, so it ends with the test.
 #[derive(Debug)]
@@ -252,13 +251,9 @@ impl Page {
     /// Asks a script until its value is true.
     #[track_caller]
     pub fn until<'a>(&'a self, script: &'a str) -> impl Future<Output = ()> + 'a {
-        soon(script, async move {
-            let mut tick = tokio::time::interval(Duration::from_millis(10));
-            // Between two pages no document answers.
-            while self.try_eval(script).await != Ok(Value::Bool(true)) {
-                tick.tick().await;
-            }
-        })
+        // Between two pages no document answers.
+        let is_true = async || (self.try_eval(script).await == Ok(Value::Bool(true))).then_some(());
+        soon(script, answer(is_true))
     }
 
     /// Clicks in the middle of an element, so often and as fast as can be.
