@@ -13,14 +13,12 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use keylatch_axum::Guard;
-use keylatch_core::idempotency::FingerprintHasher;
-use keylatch_core::lock::{
-    AcquireRequest, Holding, Limit, LockError, LockName, LockService, Owner, Renewal, Token, Ttl,
-};
+use keylatch_core::lock::{AcquireRequest, Holding, Limit, LockError, LockService, Owner, Ttl};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
+use crate::kept_lock::{KeptLock, digest};
 use crate::metrics::Metrics;
 
 /// How often the own locks are renewed, well within their TTL, and the labels of the others read.
@@ -42,8 +40,7 @@ type DifferingGuards = BTreeMap<String, Vec<&'static str>>;
 struct ComparedGuard {
     path: String,
     /// Shared by all instances with a guard of this path.
-    lock: LockName,
-    token: Token,
+    lock: KeptLock,
     /// The name and the digest of each setting.
     digests: [(&'static str, String); 11],
 }
@@ -84,7 +81,8 @@ impl GuardComparison {
             }
         };
         closing.run_until_cancelled(comparing).await;
-        let releases = self.guards.iter().map(|guard| locks.release(&guard.lock, &guard.token));
+        let kept = self.guards.iter().map(|guard| &guard.lock);
+        let releases = kept.map(|lock| locks.release(&lock.name, &lock.token));
         let _ = timeout(RELEASE_LIMIT, join_all(releases)).await;
     }
 
@@ -107,22 +105,21 @@ impl GuardComparison {
 
 impl ComparedGuard {
     fn new(guard: &Guard) -> Result<Self, Error> {
-        let name = format!("{}guard/{}", LockName::RESERVED, digest(&[&guard.path]));
-        let lock = LockName::stored(&name).map_err(std::io::Error::other)?;
+        let lock = KeptLock::of_guard("guard", &guard.path)?;
         let digests = guard.shared_settings().map(|(name, value)| (name, digest(&value)));
-        Ok(Self { path: guard.path.clone(), lock, token: Token::generate()?, digests })
+        Ok(Self { path: guard.path.clone(), lock, digests })
     }
 
     /// The settings that another instance has otherwise, as the labels of the lock say, which it renews.
     async fn compare(&self, locks: &LockService) -> Result<Vec<&'static str>, LockError> {
-        let (lock, ttl) = (&self.lock, Ttl::DEFAULT);
-        if matches!(locks.renew(lock, &self.token, ttl).await?, Renewal::Lost(_)) {
-            let label = self.digests.each_ref().map(|(_, digest)| &**digest).join(" ");
-            let (token, owner) = (Some(self.token.clone()), Owner::parse(&label).ok().flatten());
-            let request = AcquireRequest::new(lock.clone(), ttl);
-            locks.acquire(AcquireRequest { token, owner, limit: Limit::Shared, ..request }).await?;
-        }
-        let holding = locks.look(lock).await?;
+        let label = self.digests.each_ref().map(|(_, digest)| &**digest).join(" ");
+        let shared = |new| AcquireRequest {
+            owner: Owner::parse(&label).ok().flatten(),
+            limit: Limit::Shared,
+            ..new
+        };
+        self.lock.keep(locks, Ttl::DEFAULT, shared).await?;
+        let holding = locks.look(&self.lock.name).await?;
         let holders = holding.iter().flat_map(Holding::holders);
         let labels: Vec<&Owner> = holders.filter_map(|holder| holder.owner.as_ref()).collect();
         let differs = |place: usize, own: &str| {
@@ -132,14 +129,4 @@ impl ComparedGuard {
         let differing = digests.filter(|(place, (_, own))| differs(*place, own));
         Ok(differing.map(|(_, (name, _))| *name).collect())
     }
-}
-
-/// Enough of the digest of some texts to tell them from others.
-fn digest(texts: &[impl AsRef<[u8]>]) -> String {
-    let mut hasher = FingerprintHasher::new("guard");
-    for text in texts {
-        hasher.add(text);
-    }
-    let digest = hasher.finish();
-    format!("{:016x}", digest.as_bytes().first_chunk().copied().map_or(0, u64::from_be_bytes))
 }

@@ -58,6 +58,7 @@ pub mod healthcheck;
 pub mod http;
 mod instrumented;
 mod issuing;
+mod kept_lock;
 pub mod metrics;
 mod opening;
 mod past_grants;

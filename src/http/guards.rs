@@ -3,6 +3,7 @@
 //! Around each is the one middleware, with the time, the pages and the admission of its guard; the layer that runs a
 //! request once is within. Tested in `tests/api/idempotency_gateway.rs` and `pass_through.rs`.
 
+use std::future::ready;
 use std::io;
 use std::sync::Arc;
 
@@ -12,10 +13,12 @@ use axum::body::Body;
 use super::idempotency::GATEWAY_HOOKS;
 use super::pass_through::{OWN, PassThrough};
 use super::{RequestLayer, layered, layered_over};
-use keylatch_axum::gateway::{Admission, SettleObserver};
+use crate::kept_lock::KeptLock;
+use keylatch_axum::gateway::{Admission, SettleObserver, SettleTurn};
 use keylatch_axum::{Guard, InvalidSetting, IssuedKeys};
 use keylatch_client::https::{HttpsClient, Trust, https_client};
 use keylatch_core::idempotency::IdempotencyService;
+use keylatch_core::lock::{LockService, Ttl};
 
 /// The guards of the configuration, and how their upstreams are reached.
 pub(super) struct Guards<'a> {
@@ -60,13 +63,15 @@ impl<'a> Guards<'a> {
     pub(super) fn settle(
         &self,
         records: &Arc<IdempotencyService>,
+        locks: &Arc<LockService>,
         observer: &SettleObserver,
     ) -> io::Result<()> {
-        let started = self.guards.iter().try_for_each(|guard| {
-            let observer = Arc::clone(observer);
-            guard.start_settling(self.guards, &self.client, records, GATEWAY_HOOKS, observer)
-        });
-        started.map_err(invalid)
+        self.guards.iter().try_for_each(|guard| {
+            let (turn, observer) = (settle_turn(guard, locks)?, Arc::clone(observer));
+            guard
+                .start_settling(self.guards, &self.client, records, GATEWAY_HOOKS, turn, observer)
+                .map_err(invalid)
+        })
     }
 
     /// The routes of the app behind, if there is one.
@@ -84,6 +89,27 @@ impl<'a> Guards<'a> {
         let admission = Admission::new(guard, &self.named)?;
         Ok(requests.over(guard.cross_origin.into()).with_admission(admission))
     }
+}
+
+/// Whoever has the guard's lock asks its upstream. A store within the process has one instance, and no such lock.
+fn settle_turn(guard: &Guard, locks: &Arc<LockService>) -> io::Result<SettleTurn> {
+    if locks.counts().held.is_some() {
+        return Ok(Arc::new(|| Box::pin(ready(true))));
+    }
+    let lock = KeptLock::of_guard("settle", &guard.path).map_err(io::Error::other)?;
+    let every_ms = guard.settle.as_ref().map_or(0, |settle| settle.every_ms);
+    // Others ask where this instance has missed some rounds.
+    let ttl = Ttl::from_millis(3 * every_ms + 10_000).map_err(io::Error::other)?;
+    let locks = Arc::clone(locks);
+    Ok(Arc::new(move || {
+        let (locks, lock) = (Arc::clone(&locks), lock.clone());
+        Box::pin(async move {
+            lock.keep(&locks, ttl, |new| new).await.unwrap_or_else(|error| {
+                tracing::debug!(%error, "it is not known which instance asks the upstream");
+                false
+            })
+        })
+    }))
 }
 
 fn invalid(error: InvalidSetting) -> io::Error {

@@ -103,7 +103,7 @@ pub fn router(
     let guards = Guards::new(extras.guards, passes, requests)?;
     let (mut guarded, mut shop) = (Router::new(), Router::new());
     if let Some(records) = &api.records {
-        guards.settle(records, &settled::observer(&api))?;
+        guards.settle(records, &api.locks, &settled::observer(&api))?;
         guarded = guards.routes(records, api.issued_keys.as_ref())?;
         shop = shop_routes(extras, records, requests).map_err(io::Error::other)?;
     }

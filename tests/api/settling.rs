@@ -225,6 +225,22 @@ async fn settling_is_in_the_audit_log() {
     }
 }
 
+/// The instances have upstreams of their own, which shows who asks.
+#[redis_test]
+async fn one_instance_asks_and_another_takes_over() {
+    let redis = RedisServer::start().await;
+    let one = Shop::open_with(&redis.url(), settles(NEVER)).await;
+    one.upstream.answers(fails(500));
+    assert_eq!(one.buy("k-1").await.status, 500);
+    is_asked(&one, 1).await;
+    let other = Shop::open_with(&redis.url(), settles(NEVER)).await;
+    other.upstream.answers(fails(500));
+    is_asked(&one, questions(&one).len() + 5).await;
+    assert_eq!(questions(&other).len(), 0, "both instances ask");
+    drop(one);
+    is_asked(&other, 1).await;
+}
+
 /// Two instances of one store both ask, and the order still runs once more at most.
 #[redis_test]
 async fn two_instances_settle_once() {

@@ -35,7 +35,7 @@ pub use error_page::{ErrorPage, wants_page};
 pub use forwarding::{ClientConnection, client_address};
 pub use principal::TrustedProxy;
 pub use proxy::{EndCall, ServerHooks};
-pub use settle::{SettleObserver, SettleStep};
+pub use settle::{SettleObserver, SettleStep, SettleTurn};
 pub use tunnel::Tunnel;
 
 /// What a guarded request may take beside its waits: two steps of the store, and some.

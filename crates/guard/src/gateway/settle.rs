@@ -3,8 +3,8 @@
 //! A task of the service reads the list of unknown records again and again, puts one question for each, and settles what
 //! the response says: the order is there and its response is kept, or it is not there and the key is free.
 //! Invariant: only the run that was asked about is settled, in one conditional step by its fencing token, and no key
-//! becomes free before the upstream was asked `after_ms` after the outcome became unknown. Two instances may ask the same;
-//! the second step changes nothing. Tested in `tests/api/settling.rs`.
+//! becomes free before the upstream was asked `after_ms` after the outcome became unknown. One instance asks at a time; if two
+//! do, the second step changes nothing. Tested in `tests/api/settling.rs`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::Method;
+use futures_util::future::BoxFuture;
 use futures_util::stream::{self, StreamExt as _};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
@@ -96,6 +97,9 @@ pub struct SettleStep<'a> {
 /// Is told of each step that settles a run.
 pub type SettleObserver = Arc<dyn Fn(SettleStep<'_>) + Send + Sync>;
 
+/// Says at the beginning of a round whether this instance is the one that asks.
+pub type SettleTurn = Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>;
+
 /// Asks one upstream.
 struct Settler {
     settle: Settle,
@@ -105,6 +109,7 @@ struct Settler {
     principal: Option<PrincipalHeader>,
     gateway: Gateway,
     service: Arc<IdempotencyService>,
+    turn: SettleTurn,
     observer: SettleObserver,
 }
 
@@ -127,6 +132,7 @@ impl Guard {
         client: &HttpsClient<Body>,
         service: &Arc<IdempotencyService>,
         server: ServerHooks,
+        turn: SettleTurn,
         observer: SettleObserver,
     ) -> Result<(), InvalidSetting> {
         let Some(settle) = self.settle.clone() else { return Ok(()) };
@@ -139,6 +145,7 @@ impl Guard {
             principal: PrincipalHeader::of(self),
             gateway: Gateway::new(self, client.clone(), server)?,
             service: Arc::clone(service),
+            turn,
             observer,
         };
         service.spawn_until_drain(Arc::new(settler).run());
@@ -158,7 +165,9 @@ impl Settler {
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             rounds.tick().await;
-            self.ask_for_all().await;
+            if (self.turn)().await {
+                self.ask_for_all().await;
+            }
         }
     }
 
