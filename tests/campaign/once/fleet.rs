@@ -130,6 +130,11 @@ impl Fleet {
                        derive = { anonymous = true, window_ms = 86400000 }";
         let clicks = config_of("/clicks", upstream, "unknown");
         writeln!(config, "{clicks}\n{derives}").expect("the file takes it");
+        // An upstream that is not heard carries nothing out after `after_ms`.
+        let settles = "settle = { get = \"/by-key/{key}\", done = [201], not_done = [404], after_ms = 12000, \
+                       every_ms = 1000 }";
+        let taps = config_of("/taps", upstream, "unknown");
+        writeln!(config, "{taps}\n{derives}\n{settles}").expect("the file takes it");
         let (processes, addresses) = Default::default();
         let (store, directory) = (store.to_owned(), TempDir::new().expect("a directory"));
         Self { store, link: None, disk: None, config, directory, processes, addresses }

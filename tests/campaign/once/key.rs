@@ -5,8 +5,13 @@
 //! Method: the number of a key decides its route, its kind and what a later run does, so each run
 //! of the campaign has the same mixture. `guilt.rs` picks its keys by these rules.
 
+use std::ops::Range;
+
 use keylatch_testkit::Dice;
 use serde::Deserialize;
+
+/// The first number of a key of which the guard asks the upstream.
+const SETTLED: u64 = 1 << 40;
 
 /// A key of the campaign; its number says all of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -51,12 +56,22 @@ impl Key {
 
     /// Whether its client calls the API, and does the work itself.
     pub(super) fn is_by_calls(self) -> bool {
-        self.kind() == Kind::Plain && self.number % 6 == 1
+        self.kind() == Kind::Plain && self.number % 6 == 1 && !self.is_settled()
     }
 
     /// Whether its client sends no key, and the guard derives one.
     pub(super) fn is_derived(self) -> bool {
-        self.number % 6 == 4
+        self.number % 6 == 4 || self.is_settled()
+    }
+
+    /// Whether the guard asks the upstream what became of it.
+    pub(super) fn is_settled(self) -> bool {
+        self.number >= SETTLED
+    }
+
+    /// So many keys of which the guard asks.
+    pub(super) fn settled(count: u64) -> Range<u64> {
+        SETTLED..SETTLED + count
     }
 
     /// What names the scope of its record, unless the key is derived.
@@ -70,6 +85,7 @@ impl Key {
 
     pub(super) fn path(self) -> String {
         match (self.is_derived(), self.is_rerun()) {
+            _ if self.is_settled() => format!("/taps/{}", self.number),
             (true, _) => format!("/clicks/{}", self.number),
             (false, true) => "/mails".to_owned(),
             (false, false) => "/orders".to_owned(),

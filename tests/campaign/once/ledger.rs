@@ -54,6 +54,8 @@ struct Book {
     http: Client,
     steps_at: String,
     runs: Mutex<BTreeMap<u64, Vec<Run>>>,
+    /// The keys by the names that guards gave them.
+    names: Mutex<BTreeMap<String, u64>>,
     in_hand: watch::Sender<usize>,
 }
 
@@ -121,8 +123,8 @@ impl Ledger {
 async fn upstream_of_a_campaign() {
     let Ok(steps_at) = env::var(STEPS_AT) else { return };
     let socket = io::stdin().as_fd().try_clone_to_owned().expect("a socket");
-    let (http, (runs, in_hand)) = (client(), Default::default());
-    let book = Arc::new(Book { http, steps_at, runs, in_hand });
+    let (http, (runs, names, in_hand)) = (client(), Default::default());
+    let book = Arc::new(Book { http, steps_at, runs, names, in_hand });
     let runs = async |State(book): State<Arc<Book>>, Path(key): Path<u64>| {
         Json(book.runs().get(&key).cloned().unwrap_or_default())
     };
@@ -130,7 +132,10 @@ async fn upstream_of_a_campaign() {
         let mut in_hand = book.in_hand.subscribe();
         drop(in_hand.wait_for(|in_hand| *in_hand == 0).await.expect("it serves"));
     };
-    let router = Router::new().route("/runs/{key}", get(runs)).route("/rests", get(rests));
+    let router = Router::new()
+        .route("/runs/{key}", get(runs))
+        .route("/by-key/{name}", get(what_was_done))
+        .route("/rests", get(rests));
     serve(StdListener::from(socket), router.fallback(run).with_state(book)).await;
 }
 
@@ -147,6 +152,10 @@ fn client() -> Client {
 impl Book {
     fn runs(&self) -> MutexGuard<'_, BTreeMap<u64, Vec<Run>>> {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn names(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes down that a run arrived; gives its place among those of its key.
@@ -183,6 +192,18 @@ impl Book {
     }
 }
 
+/// What a guard that settles hears: the effect, or that there is none.
+async fn what_was_done(State(book): State<Arc<Book>>, Path(name): Path<String>) -> Response {
+    let number = book.names().get(&name).copied();
+    let runs = number.and_then(|number| book.runs().get(&number).cloned()).unwrap_or_default();
+    match runs.into_iter().find_map(|run| run.effect) {
+        Some(effect) => {
+            (StatusCode::CREATED, [("content-type", "application/json")], effect).into_response()
+        }
+        None => StatusCode::NOT_FOUND.into_response(),
+    }
+}
+
 /// Does what the kind of the key says. When the connection to the caller breaks, the rest is not
 /// done.
 async fn run(State(book): State<Arc<Book>>, headers: HeaderMap, body: Bytes) -> Response {
@@ -193,6 +214,9 @@ async fn run(State(book): State<Arc<Book>>, headers: HeaderMap, body: Bytes) -> 
     let key = key.expect("a key of the campaign");
     let fencing_token = text("idempotency-fence")
         .map_or(0, |fencing_token| fencing_token.parse().expect("a fence"));
+    if let Some(name) = text("idempotency-key") {
+        book.names().insert(name.to_owned(), key.number);
+    }
     let place = book.arrive(key, fencing_token);
     let _in_hand = InHand::new(&book, key, place);
     book.pass().await;

@@ -8,6 +8,7 @@ mod fleet;
 mod guilt;
 mod key;
 mod ledger;
+mod settled;
 mod shopper;
 mod steps;
 mod verdict;
