@@ -53,6 +53,7 @@ impl Places {
             on_crash,
             panic_releases: false,
             wait: Duration::ZERO,
+            step_limit: None,
             answer_bytes: 0,
         };
         let end = end.map(|status| RunEnd::Done(StoredResponse::Mark(status)));

@@ -269,6 +269,7 @@ async fn run(
         on_crash,
         panic_releases,
         wait,
+        step_limit: None,
         answer_bytes: 1024,
     };
     let runs = Arc::clone(runs);

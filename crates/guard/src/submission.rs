@@ -233,6 +233,7 @@ fn run_request(
         panic_releases: guard.on_failure.for_panic() == OnFailure::Release,
         answer_bytes: guard.response_limit_bytes,
         wait: wait.unwrap_or_default().min(max_wait),
+        step_limit: None,
     }
 }
 

@@ -139,11 +139,12 @@ pub struct RecordFilter {
 }
 
 impl RecordFilter {
-    /// Whether the list has this record.
+    /// Whether the list has this record. No list has those of guards that only observe: there is nothing to settle.
     pub fn admits(&self, record: &RecordSummary) -> bool {
         let (path, key) = (record.scope.path(), record.scope.key().as_str());
         let kept = |path| beginning(path, RecordScope::MAX_PATH_BYTES);
-        self.phase.is_none_or(|phase| phase == record.phase.name())
+        !record.scope.is_observed()
+            && self.phase.is_none_or(|phase| phase == record.phase.name())
             && self.path.as_deref().is_none_or(|wanted| path == kept(wanted))
             && path.starts_with(kept(&self.path_prefix))
             && key.starts_with(&self.key_prefix)

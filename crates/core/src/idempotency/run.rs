@@ -44,6 +44,8 @@ pub struct RunRequest {
     pub panic_releases: bool,
     /// How long to wait for the end of a run that is under way.
     pub wait: Duration,
+    /// How long the store may take for the beginning and for the end, where that is less than the service allows it.
+    pub step_limit: Option<Duration>,
     /// The most bytes of the answer that are kept.
     pub answer_bytes: usize,
 }

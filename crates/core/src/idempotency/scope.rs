@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{IdempotencyKey, Principal, RecordKey, Scope, Share};
+use super::{FingerprintHasher, IdempotencyKey, Principal, RecordKey, Scope, Share};
 
 /// The scope and the key of a record, each as far as it is kept. Clones share it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +38,8 @@ impl RecordScope {
     pub const MAX_PRINCIPAL_BYTES: usize = 256;
     /// How many bytes are kept of a method.
     pub const MAX_METHOD_BYTES: usize = 64;
+    /// The source of the records of guards that only observe. No source of keys has this name.
+    const OBSERVED: &str = "observed";
 
     /// What a store keeps of `scope` and `key`.
     pub fn new(scope: &Scope<'_>, key: &IdempotencyKey) -> Self {
@@ -50,6 +52,22 @@ impl RecordScope {
             key: key.clone(),
         });
         Self { parts, share: Share::default() }
+    }
+
+    /// The name and the scope of the record that a guard which only observes has in place of this one: hashes alone. No
+    /// other guard finds it.
+    pub fn observed(record: &RecordKey) -> (RecordKey, Self) {
+        let mut hasher = FingerprintHasher::new(Self::OBSERVED);
+        hasher.add(record.as_bytes());
+        let key = IdempotencyKey::from(hasher.finish());
+        let principal = &Principal::None;
+        let scope = Scope { principal, method: "", path: "", source: Self::OBSERVED };
+        (scope.record(&key), Self::new(&scope, &key))
+    }
+
+    /// Whether its record is that of a guard which only observes.
+    pub fn is_observed(&self) -> bool {
+        self.source() == Self::OBSERVED
     }
 
     /// The same, whose record counts in this share.

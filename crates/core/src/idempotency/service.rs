@@ -361,7 +361,12 @@ impl IdempotencyService {
         let asked = Instant::now();
         let token = Token::generate()?.hash();
         let key = ask.key;
-        let run = match self.begin(ask.begin(token, no_room.is_none()), false).await? {
+        let begun = self.begin(ask.begin(token, no_room.is_none()), false);
+        let begun = match ask.step_limit {
+            Some(limit) => with_deadline(limit, begun).await?,
+            None => begun.await?,
+        };
+        let run = match begun {
             BeginReply::Started(run) | BeginReply::Again(run) => run,
             BeginReply::Reused(view) => return Ok(Attempt::Over(OnceRun::Reused(view))),
             BeginReply::Found(view) if is_running(&view) => {
@@ -398,9 +403,8 @@ impl IdempotencyService {
             Err(panic) if ask.panic_releases => (Err(panic), None, None),
             Err(panic) => (Err(panic), Some(RunEnd::Unknown(UnknownReason::Panicked)), None),
         };
-        let RunRequest { key, lease, .. } = *ask;
-        let fencing_token = run.fencing_token;
-        let ended = self.end(RunEnding { key, token, fencing_token, end }, lease).await;
+        let (key, fencing_token) = (ask.key, run.fencing_token);
+        let ended = self.end(RunEnding { key, token, fencing_token, end }, ask).await;
         if let Some(late) = late {
             self.spawn(late.settle(Arc::clone(&self.store), key, fencing_token));
         }
@@ -444,15 +448,16 @@ impl IdempotencyService {
         if ask.on_crash == OnCrash::Unknown {
             tracing::warn!("a run outlived the drain: its outcome is unknown");
             let end = Some(RunEnd::Unknown(UnknownReason::Interrupted));
-            self.end(RunEnding { key: ask.key, token, fencing_token, end }, ask.lease).await;
+            self.end(RunEnding { key: ask.key, token, fencing_token, end }, ask).await;
         }
         OnceRun::Interrupted
     }
 
     /// Keeps the end of a run, or frees its key. When the store cannot do that now, a task tries
     /// again behind the answer.
-    async fn end(&self, ending: RunEnding, lease: Duration) -> Option<CompleteReply> {
-        let step = with_deadline(self.deadline, ending.step(&*self.store)).await;
+    async fn end(&self, ending: RunEnding, ask: &RunRequest) -> Option<CompleteReply> {
+        let limit = ask.step_limit.unwrap_or(self.deadline);
+        let step = with_deadline(limit, ending.step(&*self.store)).await;
         self.wake_waiters(&ending.key);
         match step {
             Ok(ended) => {
@@ -463,7 +468,7 @@ impl IdempotencyService {
             }
             Err(error) => {
                 tracing::warn!(%error, "the end of a run is not yet kept");
-                self.tasks.spawn(ending.finish(Arc::clone(&self.store), lease));
+                self.tasks.spawn(ending.finish(Arc::clone(&self.store), ask.lease));
                 None
             }
         }

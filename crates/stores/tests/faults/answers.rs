@@ -313,6 +313,7 @@ fn request(record: &str) -> RunRequest {
         on_crash,
         panic_releases: false,
         wait: Duration::ZERO,
+        step_limit: None,
         answer_bytes: 1024,
     }
 }
