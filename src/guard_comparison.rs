@@ -42,7 +42,7 @@ struct ComparedGuard {
     /// Shared by all instances with a guard of this path.
     lock: KeptLock,
     /// The name and the digest of each setting.
-    digests: [(&'static str, String); 11],
+    digests: [(&'static str, String); 12],
 }
 
 impl GuardComparison {

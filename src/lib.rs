@@ -60,6 +60,7 @@ mod instrumented;
 mod issuing;
 mod kept_lock;
 pub mod metrics;
+mod observed;
 mod opening;
 mod past_grants;
 pub mod plain;

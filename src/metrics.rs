@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use self::labels::{CodeLabel, QuotaLabels, RequestLabels, StatusLabel, Words, mode};
 use crate::access::{Authenticator, Identities, Identity, Meter, QuotaKind};
+use crate::observed::ObservedGuards;
 use crate::recent::Recent;
-use keylatch_axum::Code;
+use keylatch_axum::{Code, Observed};
 use keylatch_core::lock::{Limit, LockCounts};
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
@@ -46,6 +47,8 @@ pub struct Metrics {
     held: Histogram,
     lost_holds: Family<Words<1>, Counter>,
     settled: Family<Words<1>, Counter>,
+    observed: Family<[(&'static str, String); 2], Counter>,
+    pub(crate) observed_guards: ObservedGuards,
     store_up: Gauge,
     /// Breaks of leases, repeats of a break among them.
     pub(crate) breaks: Counter,
@@ -142,6 +145,12 @@ impl Metrics {
                 "idempotency_settled",
                 "Unknown outcomes that upstreams settled when they were asked",
             ),
+            observed: counted(
+                &mut all,
+                "guard_observed",
+                "Requests of guards that only observe, by what they would have come to",
+            ),
+            observed_guards: ObservedGuards::default(),
             audit: AuditCounters {
                 lines: counted(&mut all, "audit_lines", "Lines of the audit log"),
                 lost: counted(&mut all, "audit_lost", "Lines that the audit log lost"),
@@ -224,6 +233,14 @@ impl Metrics {
     /// Counts an unknown outcome that an upstream settled.
     pub(crate) fn settled(&self, verdict: &'static str) {
         self.settled.get_or_create(&[("verdict", verdict)]).inc();
+    }
+
+    /// Counts a request of a guard that only observes.
+    pub(crate) fn observed(&self, guard: &str, observed: Observed) {
+        self.observed_guards.count(guard, observed);
+        let outcome: &str = observed.into();
+        let labels = [("guard", guard.to_owned()), ("outcome", outcome.to_owned())];
+        self.observed.get_or_create_owned(&labels).inc();
     }
 
     /// Counts a stream of events for as long as what it gives lives.

@@ -13,12 +13,12 @@ export const title = 'At a glance';
 
 export function show(view) {
   const held = h('b', { id: 'held' }, '…');
-  const [now, store, charts, keys] = [h('div'), h('div'), h('div', { class: 'charts' }), h('div')];
+  const [now, store, charts, keys, observed] = [h('div'), h('div'), h('div', { class: 'charts' }), h('div'), h('div')];
   view.append(
     h('h1', { tabindex: -1 }, title),
     h('div', { class: 'cards' },
       h('section', { 'aria-labelledby': 'now-title' }, h('h2', { id: 'now-title' }, 'Now'),
-        h('p', { class: 'big' }, h('a', { href: '#/locks' }, held, ' held')), keys, now),
+        h('p', { class: 'big' }, h('a', { href: '#/locks' }, held, ' held')), keys, observed, now),
       h('section', { 'aria-labelledby': 'store-title' }, h('h2', { id: 'store-title' }, 'Store'), store)),
     h('section', { 'aria-labelledby': 'charts-title' }, h('h2', { id: 'charts-title' }, 'The last minutes'),
       h('p', { class: 'hint' }, 'Of this instance, every five seconds. An answer contains the wait for a lock; a step of the store does not.'),
@@ -30,6 +30,7 @@ export function show(view) {
     ]));
   const draw = (glance) => {
     redraw(keys, ...keysOf(glance));
+    observed.replaceChildren(...observedOf(glance));
     now.replaceChildren(...nowOf(glance));
     store.replaceChildren(...storeOf(glance));
     charts.replaceChildren(...chartsOf(glance));
@@ -70,6 +71,13 @@ function keysOf({ records }) {
       ['Keys done', records.done === null ? 'not counted by this store' : count(records.done)],
     ]),
   ];
+}
+
+/** What the guards that only observe would have done. */
+function observedOf({ observed }) {
+  const guards = Object.entries(observed);
+  if (guards.length === 0) return [];
+  return [h('p', { class: 'hint' }, 'Guards that only observe, at the instance that answers:'), facts(guards)];
 }
 
 /** What this instance does, whichever others share the store. */

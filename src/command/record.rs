@@ -1,5 +1,5 @@
-//! `keylatch key list`, `show`, `resolve` and `erase`: the records of idempotency keys, and what settles one whose outcome is
-//! unknown.
+//! `keylatch key list`, `show`, `resolve`, `erase` and `observed`: the records of idempotency keys, what settles one whose
+//! outcome is unknown, and what guards that only observe would have done.
 //!
 //! A record is named by its key and scope, as the API names it. Nothing here decides an outcome: the operator says it.
 //! Tested in `tests/cli/key_commands.rs`.
@@ -11,8 +11,8 @@ use hyper::Method;
 use keylatch_core::idempotency::IdempotencyKey;
 use keylatch_core::lock::{Owner, Reason};
 use keylatch_wire::{
-    CompleteRecordRequest, HeaderValues, IdempotencyRecord, ListedRecord, RecordPage,
-    ResolveRecordRequest,
+    CompleteRecordRequest, HeaderValues, IdempotencyRecord, ListedRecord, ObservedGuard,
+    RecordPage, ResolveRecordRequest, ServiceInfo,
 };
 use serde_json::json;
 
@@ -35,6 +35,8 @@ pub enum RecordCommand {
     Resolve(Resolve),
     /// Remove the body and the headers of a kept answer, which may be personal data. The key stays used
     Erase(Erase),
+    /// Show what the guards with `mode = "observe"` would have done, at the instance that answers
+    Observed(ShowObserved),
 }
 
 /// Which records to list.
@@ -97,6 +99,16 @@ pub struct Erase {
     scope: Scope,
 }
 
+/// Guards that only observe.
+#[derive(Debug, Args)]
+pub struct ShowObserved {
+    #[command(flatten)]
+    service: ServiceArguments,
+    /// Print the counts as JSON
+    #[arg(long)]
+    json: bool,
+}
+
 /// An unknown outcome to settle.
 #[derive(Debug, Args)]
 pub struct Resolve {
@@ -142,6 +154,7 @@ impl RecordCommand {
             Self::Show(command) => command.run().await,
             Self::Resolve(command) => command.run().await,
             Self::Erase(command) => command.run().await,
+            Self::Observed(command) => command.run().await,
         }
     }
 }
@@ -221,6 +234,26 @@ impl Erase {
     async fn run(self) -> Result<u8, Failure> {
         let ask = Ask::new(Method::DELETE, self.scope.path("/answer"));
         Service::new(&self.service)?.ask(ask).await?;
+        Ok(0)
+    }
+}
+
+impl ShowObserved {
+    async fn run(self) -> Result<u8, Failure> {
+        let reply = Service::new(&self.service)?.ask(Ask::get("/v1/info".to_owned())).await?;
+        let guards = reply.parse::<ServiceInfo>()?.observed_guards;
+        if self.json {
+            print_json(&json!(guards).to_string())?;
+            return Ok(0);
+        }
+        let mut table =
+            Table::new(&["GUARD", "TIME", "ENFORCING WOULD HAVE CHANGED, AT THIS INSTANCE"]);
+        for (guard, counts) in guards {
+            for (time, counts) in [("today", counts.today), ("since start", counts.since_start)] {
+                table.add([guard.clone(), time.to_owned(), ObservedGuard::sentence(&counts)]);
+            }
+        }
+        table.print()?;
         Ok(0)
     }
 }

@@ -14,6 +14,7 @@ use super::idempotency::GATEWAY_HOOKS;
 use super::pass_through::{OWN, PassThrough};
 use super::{RequestLayer, layered, layered_over};
 use crate::kept_lock::KeptLock;
+use crate::metrics::Metrics;
 use keylatch_axum::gateway::{Admission, SettleObserver, SettleTurn};
 use keylatch_axum::{Guard, InvalidSetting, IssuedKeys};
 use keylatch_client::https::{HttpsClient, Trust, https_client};
@@ -51,10 +52,16 @@ impl<'a> Guards<'a> {
         &self,
         records: &Arc<IdempotencyService>,
         issued_keys: Option<&IssuedKeys>,
+        metrics: &Arc<Metrics>,
     ) -> io::Result<Router> {
         self.guards.iter().try_fold(Router::new(), |all, guard| {
             let layer = guard.layer(Arc::clone(records), GATEWAY_HOOKS).map_err(invalid)?;
-            let layer = layer.with_issued_keys(issued_keys.cloned());
+            let mut layer = layer.with_issued_keys(issued_keys.cloned());
+            if guard.observes() {
+                metrics.observed_guards.add(&guard.path);
+                let (metrics, path) = (Arc::clone(metrics), guard.path.clone());
+                layer = layer.with_observer(move |observed| metrics.observed(&path, observed));
+            }
             Ok(all.merge(layered_over(layer, self.upstream(guard)?, self.requests_of(guard)?)))
         })
     }

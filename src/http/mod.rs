@@ -59,7 +59,7 @@ use keylatch_core::idempotency::IdempotencyService;
 pub use api::{Api, Backups, Streams};
 pub use keylatch_axum::{
     BodyLimits, CrossOrigin, DeriveKey, FieldName, Guard, GuardAccess, KeyPart, KeySource,
-    MissingKey, OnStoreDown, Settle,
+    MissingKey, Mode, OnStoreDown, Settle,
 };
 pub use openapi::Document;
 pub use origin::{Cors, OriginPolicy};
@@ -104,7 +104,7 @@ pub fn router(
     let (mut guarded, mut shop) = (Router::new(), Router::new());
     if let Some(records) = &api.records {
         guards.settle(records, &api.locks, &settled::observer(&api))?;
-        guarded = guards.routes(records, api.issued_keys.as_ref())?;
+        guarded = guards.routes(records, api.issued_keys.as_ref(), &api.metrics)?;
         shop = shop_routes(extras, records, requests).map_err(io::Error::other)?;
     }
     let max_wait = api.max_wait;

@@ -132,6 +132,10 @@ impl RequestLayer {
         let scheme = || Arrival::of(request).map_or("http", Arrival::scheme);
         let span = RequestSpan::start(request, scheme, (method, route), &id);
         let passed = admitted.and_then(|()| shared.origins.check(request, surface, route));
+        let passed = passed.or_else(|why| match &self.admission {
+            Some(guard) => guard.refuse(request, why),
+            None => Err(why),
+        });
         let passed = passed.and_then(|()| self.find(request, route));
         let passed = passed.and_then(|()| self.identify(request, route));
         let (mut identity, mut subject) = (None, None);

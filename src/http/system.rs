@@ -48,6 +48,7 @@ pub(super) async fn get_info(State(api): State<Arc<Api>>, _: Caller) -> Json<Ser
         store: store_info(&api, health),
         promise: PROMISE.map(Into::into).to_vec(),
         differing_guards,
+        observed_guards: api.metrics.observed_guards.counts(),
     })
 }
 

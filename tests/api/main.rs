@@ -63,6 +63,7 @@ mod lock_names;
 mod locks;
 mod logging;
 mod metrics_page;
+mod observed_guards;
 mod open_ends;
 mod openapi;
 mod openapi_rules;

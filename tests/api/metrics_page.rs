@@ -5,7 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use keylatch_testkit::{Answer, Keyring, Service, eventually};
+use keylatch::config::Config;
+use keylatch::http::{Guard, Mode};
+use keylatch_testkit::{Answer, Keyring, Service, Shop, eventually};
 use keylatch_wire::Code;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -124,9 +126,13 @@ struct Tour {
 
 impl Tour {
     async fn start() -> Self {
+        Self::start_with(Vec::new()).await
+    }
+
+    async fn start_with(guard: Vec<Guard>) -> Self {
         let mut keyring = Keyring::default();
         let key = keyring.add("all", ALL);
-        let service = Service::start_with(keyring.config()).await;
+        let service = Service::start_with(Config { guard, ..keyring.config() }).await;
         Self { service, _keyring: keyring, key }
     }
 
@@ -147,7 +153,9 @@ impl Tour {
 
 #[tokio::test]
 async fn page_lists_the_metrics_that_there_are() {
-    let tour = Tour::start().await;
+    let guard = Guard { mode: Mode::Observe, ..Shop::guard("http://127.0.0.1:1") };
+    let tour = Tour::start_with(vec![guard]).await;
+    tour.send(Method::POST, "/orders", json!({})).await;
     tour.send(Method::POST, "/v1/locks/b/hold", json!({"max_hold_ms": 100})).await;
     for name in ["a", "b"] {
         tour.send(Method::POST, &format!("/v1/locks/{name}"), json!({"wait_ms": 1000})).await;

@@ -93,7 +93,10 @@ async fn info_states_the_tier_of_memory() {
     let service = Service::start("memory:").await;
     let info = service.get("/v1/info").await;
     assert_eq!(info.status, 200, "{info:?}");
-    assert_eq!(members(&info.json), ["differing_guards", "name", "promise", "store", "version"]);
+    assert_eq!(
+        members(&info.json),
+        ["differing_guards", "name", "observed_guards", "promise", "store", "version"]
+    );
     assert_eq!(info.json["name"], "keylatch");
     assert_eq!(info.json["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(info.json["promise"].as_array().map(Vec::len), Some(4));

@@ -5,7 +5,11 @@
 
 use std::time::{Duration, Instant};
 
-use keylatch_testkit::{EventStream, Page, RedisServer, RedlockNodes, Service, config, eventually};
+use keylatch::http::{Guard, Mode};
+use keylatch_testkit::{
+    EventStream, Page, RedisServer, RedlockNodes, Service, Upstream, config, eventually,
+    guard_orders,
+};
 use reqwest::Method;
 use serde_json::json;
 
@@ -83,6 +87,19 @@ async fn glance_shows_store_instances_keys_and_charts() {
         );
         page.until(&drawn).await;
     }
+}
+
+#[tokio::test]
+async fn glance_says_what_an_observing_guard_would_have_done() {
+    let upstream = Upstream::start().await;
+    let observe = |guard: &mut Guard| guard.mode = Mode::Observe;
+    let service = guard_orders("memory:", &upstream.url(), observe).await;
+    let console = Console::over(service).await;
+    let page = console.visit_until("", "0 duplicates would have run once today").await;
+    for _ in 0..2 {
+        assert_eq!(console.service.buy("k-1").await.status, 201);
+    }
+    shows(&page, "1 duplicate would have run once today").await;
 }
 
 #[tokio::test]

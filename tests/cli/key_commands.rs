@@ -4,7 +4,8 @@
 
 use std::io::Write as _;
 
-use keylatch_testkit::{Answer, Exit, Service, eventually};
+use keylatch::http::Mode;
+use keylatch_testkit::{Answer, Exit, Service, Upstream, eventually, guard_orders};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -87,4 +88,28 @@ async fn outcome_to_settle_and_a_reason_are_asked_for() {
     }
     let shown = key(&service, &[&["show", "k"], &SCOPE[..]].concat()).await;
     assert!(shown.stdout.contains("unknown"), "{shown:?}");
+}
+
+#[tokio::test]
+async fn what_a_guard_observes_is_shown() {
+    let upstream = Upstream::start().await;
+    let observe = |guard: &mut keylatch::http::Guard| guard.mode = Mode::Observe;
+    let service = guard_orders("memory:", &upstream.url(), observe).await;
+    let other = service.order("k-1").json(&json!({"amount": 1}));
+    for order in [service.order("k-1"), service.order("k-1"), other] {
+        assert_eq!(Answer::of(order).await.status, 201);
+    }
+    let shown = key(&service, &["observed"]).await;
+    assert_eq!(shown.code, Some(0), "{shown:?}");
+    let sentence = "1 duplicate would have run once, 1 would have been 422";
+    let rows: Vec<_> = shown.stdout.lines().skip(1).collect();
+    assert_eq!(rows.len(), 2, "{shown:?}");
+    for (row, time) in rows.iter().zip(["today", "since start"]) {
+        assert!(row.starts_with("/orders") && row.contains(time), "{row}");
+        assert!(row.ends_with(sentence), "{row}");
+    }
+    let shown = key(&service, &["observed", "--json"]).await;
+    let counts: Value = serde_json::from_str(&shown.stdout).expect("JSON");
+    let expected = json!({"first": 1, "replayed": 1, "mismatched": 1});
+    assert_eq!(counts["/orders"]["since_start"], expected, "{counts}");
 }

@@ -46,6 +46,8 @@ pub struct Guard {
     /// Scheme, host and port of the service that runs the requests.
     #[cfg(feature = "gateway")]
     pub upstream: String,
+    /// Whether requests run once, or pass and are counted.
+    pub mode: Mode,
     /// The methods that are guarded, in capitals; requests of others pass through.
     pub methods: Vec<String>,
     /// Where the key of a request is. The first source that the request has counts.
@@ -121,6 +123,7 @@ impl Default for Guard {
             path: String::new(),
             #[cfg(feature = "gateway")]
             upstream: String::new(),
+            mode: Mode::Enforce,
             methods: vec!["POST".to_owned(), "PATCH".to_owned()],
             key: KeySource::standard(),
             missing_key: MissingKey::Refuse,
@@ -159,6 +162,16 @@ impl Default for Guard {
             settle: None,
         }
     }
+}
+
+/// What a guard does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Each request runs once.
+    Enforce,
+    /// Each request passes as it came, and is counted by what enforcing would have made of it.
+    Observe,
 }
 
 /// What becomes of a request where the store cannot be used.
@@ -323,6 +336,11 @@ impl Guard {
         derived || self.once_per.contains(&KeyPart::Principal)
     }
 
+    /// Whether it refuses nothing and runs everything.
+    pub fn observes(&self) -> bool {
+        self.mode == Mode::Observe
+    }
+
     /// Whether it takes the keys that the service issues, and no others.
     pub fn takes_issued_keys(&self) -> bool {
         self.key.contains(&KeySource::Issued)
@@ -330,7 +348,8 @@ impl Guard {
 
     /// Whether each request needs an `Idempotency-Key`, in its header or in a form.
     pub fn asks_for_header(&self) -> bool {
-        self.missing_key == MissingKey::Refuse
+        !self.observes()
+            && self.missing_key == MissingKey::Refuse
             && (self.key == KeySource::standard() || self.takes_issued_keys())
             && self.once_per.is_empty()
     }

@@ -19,14 +19,17 @@ use axum::extract::Request;
 use axum::http::HeaderName;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
+use tokio::sync::oneshot;
 use tower::{Layer, Service, ServiceExt as _};
 
 use crate::key_source::KeyKind;
+use crate::observe::{self, Observed, WouldRefuse};
 use crate::response::{self, with_source};
 use crate::submission::{KeyedRequest, PrincipalFn, Submission, check_method};
 use crate::{Guard, InvalidSetting, IssuedKeys, Problem, Records, with_resolve};
 use keylatch_core::idempotency::{
-    IdempotencyError, IdempotencyService, OnCrash, OnceRun, Principal, RecordScope, Run, Share,
+    IdempotencyError, IdempotencyService, OnCrash, OnceRun, Principal, RecordScope, Run,
+    RunRequest, Share,
 };
 use keylatch_core::store::{Store, StoreError};
 
@@ -59,6 +62,7 @@ struct LayerState {
     name: Arc<str>,
     /// From which address a client comes.
     address: AddressFn,
+    observer: Arc<dyn Fn(Observed) + Send + Sync>,
 }
 
 impl IdempotencyLayer {
@@ -78,6 +82,7 @@ impl IdempotencyLayer {
             resolve_url: None,
             name: Arc::default(),
             address: |_| None,
+            observer: Arc::new(|_| {}),
         }))
     }
 
@@ -138,6 +143,12 @@ impl IdempotencyLayer {
     #[must_use]
     pub fn with_shares(self, guard: &str, address: AddressFn) -> Self {
         self.with(|state| (state.name, state.address) = (guard.into(), address))
+    }
+
+    /// Is told what each request would have come to, where the guard only observes ([`Mode::Observe`](crate::Mode)).
+    #[must_use]
+    pub fn with_observer(self, observer: impl Fn(Observed) + Send + Sync + 'static) -> Self {
+        self.with(|state| state.observer = Arc::new(observer))
     }
 
     fn with(mut self, set: impl FnOnce(&mut LayerState)) -> Self {
@@ -223,16 +234,21 @@ where
     fn call(&mut self, mut request: Request) -> Self::Future {
         // A fencing token is the layer's to give, never the client's.
         request.headers_mut().remove(IDEMPOTENCY_FENCE);
-        if let Err(problem) = check_method(&self.layer.0.guard, &request) {
-            return Box::pin(ready(Ok(refuse(problem))));
-        }
-        if !self.layer.0.guard.guards(request.method()) {
-            return Box::pin(self.inner.call(request));
+        let guard = &self.layer.0.guard;
+        let observes = guard.observes();
+        match check_method(guard, &request) {
+            Err(_) if observes => drop(request.extensions_mut().insert(WouldRefuse)),
+            Err(problem) => return Box::pin(ready(Ok(refuse(problem)))),
+            Ok(()) if guard.guards(request.method()) => {}
+            Ok(()) => return Box::pin(self.inner.call(request)),
         }
         // The one that was polled is ready, and its clone need not be.
         let next = self.inner.clone();
         let polled = std::mem::replace(&mut self.inner, next);
         let layer = self.layer.clone();
+        if observes {
+            return Box::pin(async move { Ok(layer.observe(polled, request).await) });
+        }
         Box::pin(async move { Ok(layer.guard(polled, request).await) })
     }
 }
@@ -287,6 +303,83 @@ impl IdempotencyLayer {
         let leads_back = || url.map(|url| url(&scope));
         let response = with_source(with_resolve(response, leads_back), kind);
         if prefers_wait { response::with_applied_wait(response, wait) } else { response }
+    }
+}
+
+impl IdempotencyLayer {
+    /// Passes a request on as it came, and counts what enforcing would have made of it.
+    async fn observe<I>(self, mut inner: I, request: Request) -> Response
+    where
+        I: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
+        I::Future: Send + 'static,
+    {
+        let address = (self.0.address)(&request);
+        let (parts, body) = request.into_parts();
+        let read = match parts.extensions.get::<WouldRefuse>() {
+            Some(WouldRefuse) => Err(body),
+            None => observe::read_ahead(body, self.0.guard.body_limits()).await,
+        };
+        let (request, submission) = match read {
+            Ok(body) => {
+                let of_body = || Request::from_parts(parts.clone(), body.clone().into());
+                let submission = self.submission(of_body()).await;
+                if let Ok(Submission::Keyed(KeyedRequest { mut ask, kind, .. })) = submission {
+                    ask.scope = in_share(ask.scope, &self.0.name, address);
+                    observe::make_observed(&mut ask);
+                    return self.observe_run(inner, (ask, kind), [of_body(), of_body()]).await;
+                }
+                (of_body(), submission.map_err(|refusal| Observed::of_refusal(&refusal)))
+            }
+            Err(body) => (Request::from_parts(parts, body), Err(Observed::Unreadable)),
+        };
+        if let Err(observed) = submission {
+            self.note(observed);
+        }
+        let Ok(response) = inner.call(request).await;
+        response
+    }
+
+    /// Runs one of two copies of a request: beside its record, or without one.
+    async fn observe_run<I>(
+        self,
+        mut inner: I,
+        (ask, kind): (RunRequest, KeyKind),
+        [request, spare]: [Request; 2],
+    ) -> Response
+    where
+        I: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
+        I::Future: Send + 'static,
+    {
+        let (unpolled, of_run) = (inner.clone(), self.clone());
+        let (client, mut sent) = oneshot::channel();
+        let work = move |_| async move {
+            of_run.note(Observed::First);
+            let Ok(response) = inner.call(request).await;
+            let result = observe::observed_result(&response, &of_run.0.guard);
+            drop(client.send(response));
+            result
+        };
+        let run = self.0.service.once(ask, work).await;
+        match (sent.try_recv(), run) {
+            (Ok(response), _) => response,
+            (Err(_), Ok(OnceRun::Ran { .. } | OnceRun::Interrupted)) => {
+                response::interrupted_run_response(OnCrash::Unknown)
+            }
+            (Err(_), run) => {
+                self.note(Observed::of_run(run, kind));
+                let Ok(response) = unpolled.oneshot(spare).await;
+                response
+            }
+        }
+    }
+
+    fn note(&self, observed: Observed) {
+        use Observed::{First, KeyRequired, Unobserved, Unreadable};
+        if !matches!(observed, First | KeyRequired | Unreadable | Unobserved) {
+            let (guard, outcome) = (&*self.0.name, <&str>::from(observed));
+            tracing::info!(guard, outcome, "enforcing would not have run a request again");
+        }
+        (self.0.observer)(observed);
     }
 }
 

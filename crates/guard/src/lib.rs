@@ -125,6 +125,7 @@ mod key_reading;
 mod key_source;
 mod layer;
 mod media_type;
+mod observe;
 mod policy;
 mod problem;
 mod records;
@@ -135,13 +136,14 @@ mod worker;
 pub use fields::{FieldName, JsonPointer};
 #[cfg(fuzzing)]
 pub use fuzzing::{canonical_json, canonical_json_of, fingerprint_of, is_issued};
-pub use guard::{BodyLimits, Guard, InvalidSetting, OnStoreDown};
+pub use guard::{BodyLimits, Guard, InvalidSetting, Mode, OnStoreDown};
 #[cfg(feature = "gateway")]
 pub use guard::{CrossOrigin, GuardAccess, Settle};
 pub use issued_key::{InvalidSecrets, IssuedKeys};
 pub use key_source::{DeriveKey, IDEMPOTENCY_KEY, KeyPart, KeySource, MissingKey};
 pub use keylatch_wire::Code;
 pub use layer::{GuardService, IDEMPOTENCY_FENCE, IdempotencyLayer, RanUnguarded};
+pub use observe::Observed;
 pub use policy::{FailurePolicy, KeepFor, OnFailure, RetentionPolicy};
 pub use problem::{Problem, ProblemCause, ProblemCode, status_code, with_resolve};
 pub use records::Records;

@@ -152,13 +152,8 @@ pub(crate) async fn run_result(
     service: &IdempotencyService,
     scope: &RecordScope,
 ) -> RunResult<Response> {
-    let by_rule = || {
-        let (status, headers) = (response.status(), response.headers());
-        RetentionPolicy::for_response(status, headers, &guard.on_failure)
-    };
-    let chosen = response.extensions().get::<RetentionPolicy>().copied();
     let lasts = response.extensions().get::<KeepFor>().copied();
-    let mut result = match chosen.unwrap_or_else(by_rule) {
+    let mut result = match retention_of(&response, guard) {
         RetentionPolicy::Release => RunResult { answer: response, end: None, late: None },
         RetentionPolicy::Unknown => {
             let reason = match response.status() {
@@ -181,6 +176,15 @@ pub(crate) async fn run_result(
         (end, _) => end,
     };
     result
+}
+
+/// What becomes of the key after a response: what the response says itself, or else the rule of the guard.
+pub(crate) fn retention_of(response: &Response, guard: &Guard) -> RetentionPolicy {
+    let by_rule = || {
+        let (status, headers) = (response.status(), response.headers());
+        RetentionPolicy::for_response(status, headers, &guard.on_failure)
+    };
+    response.extensions().get::<RetentionPolicy>().copied().unwrap_or_else(by_rule)
 }
 
 /// The answer to a repeat of a request, whose record says this.

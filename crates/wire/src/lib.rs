@@ -59,7 +59,7 @@ pub use record::{
     IdempotencyRecord, IssueKeyRequest, IssuedKey, ListedRecord, OnCrash, RecordPage,
     ResolveRecordRequest, SettlementNote,
 };
-pub use system::{ServiceInfo, StoreInfo};
+pub use system::{ObservedGuard, ServiceInfo, StoreInfo};
 
 /// A length of time as the API writes it: whole milliseconds, rounded down.
 pub fn millis(duration: Duration) -> u64 {

@@ -24,6 +24,37 @@ pub struct ServiceInfo {
     /// as a rule none.
     #[cfg_attr(feature = "openapi", schema(example = json!({"/v1/payments": ["principal_header"]})))]
     pub differing_guards: BTreeMap<String, Vec<Cow<'static, str>>>,
+    /// What the guards with `mode = "observe"` have seen at this instance, by path.
+    pub observed_guards: BTreeMap<String, ObservedGuard>,
+}
+
+/// How many requests of a guard that only observes would have come to which outcome.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ObservedGuard {
+    /// Since 00:00 UTC.
+    #[cfg_attr(feature = "openapi", schema(example = json!({"first": 1250, "replayed": 17, "mismatched": 2})))]
+    pub today: BTreeMap<Cow<'static, str>, u64>,
+    /// Since the instance started.
+    pub since_start: BTreeMap<Cow<'static, str>, u64>,
+}
+
+impl ObservedGuard {
+    /// What enforcing would have changed, in a sentence.
+    pub fn sentence(counts: &BTreeMap<Cow<'static, str>, u64>) -> String {
+        let of = |outcome| counts.get(outcome).copied().unwrap_or_default();
+        let repeats = of("replayed") + of("in_progress");
+        let noun = if repeats == 1 { "duplicate" } else { "duplicates" };
+        let refused = [
+            ("422", of("mismatched")),
+            ("400 for want of a key", of("key_required")),
+            ("409", of("unknown") + of("already_done")),
+            ("refused otherwise", of("unreadable")),
+        ];
+        let refused = refused.iter().filter(|(_, count)| *count > 0);
+        let refused = refused.map(|(what, count)| format!(", {count} would have been {what}"));
+        format!("{repeats} {noun} would have run once{}", refused.collect::<String>())
+    }
 }
 
 /// The store and how much its grants are worth.

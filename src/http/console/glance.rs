@@ -3,6 +3,7 @@
 //!
 //! It asks the store for its health and for no lock, because a page repeats it every few seconds. Tested in `tests/api/console.rs`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -17,7 +18,7 @@ use crate::http::record_counts::MAX_COUNT;
 use crate::http::system::store_info;
 use crate::metrics::StreamKind;
 use crate::recent::{SAMPLE, Sample};
-use keylatch_wire::{StoreInfo, millis};
+use keylatch_wire::{ObservedGuard, StoreInfo, millis};
 
 /// What an operator sees first.
 #[derive(Debug, Serialize)]
@@ -31,6 +32,8 @@ pub(super) struct Glance {
     breaks: bool,
     /// How many records of idempotency keys there are; `None` where the store keeps none.
     records: Option<CountedRecords>,
+    /// What enforcing would have changed today, in a sentence, for each guard that only observes.
+    observed: BTreeMap<String, String>,
     waiters: usize,
     connections: i64,
     in_flight: i64,
@@ -72,6 +75,9 @@ struct OpenStreams {
 
 pub(super) async fn glance(State(api): State<Arc<Api>>, caller: Caller) -> Json<Glance> {
     let metrics = &api.metrics;
+    let observed = metrics.observed_guards.counts().into_iter();
+    let observed =
+        observed.map(|(guard, counts)| (guard, ObservedGuard::sentence(&counts.today) + " today"));
     let (health, records) = join(api.locks.health(), CountedRecords::of(&api)).await;
     Json(Glance {
         version: env!("CARGO_PKG_VERSION"),
@@ -80,6 +86,7 @@ pub(super) async fn glance(State(api): State<Arc<Api>>, caller: Caller) -> Json<
         permissions: caller.permissions(),
         breaks: api.breaks,
         records,
+        observed: observed.collect(),
         waiters: api.locks.counts().waiters,
         connections: metrics.connections.get(),
         in_flight: metrics.in_flight.get(),

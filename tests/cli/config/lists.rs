@@ -57,6 +57,14 @@ fn invalid_guard_is_named() {
 }
 
 #[test]
+fn mode_of_a_guard_is_one_of_two() {
+    let guard = "[[guard]]\npath = \"/a\"\nupstream = \"http://a\"\n";
+    let observing = load(Some(&format!("{guard}mode = \"observe\"")), &[]).unwrap();
+    assert!(observing.guard[0].observes());
+    file_is_refused(&format!("{guard}mode = \"watch\""), "mode");
+}
+
+#[test]
 fn failures_of_a_guard_are_a_word_or_a_table() {
     let guard = "[[guard]]\npath = \"/a\"\nupstream = \"http://a\"\n";
     let release: FailurePolicy = OnFailure::Release.into();

@@ -19,6 +19,7 @@ use super::headers::{offer_upgrade, remove_those, strip, upgrade_of};
 use super::path_reading::PathReading;
 use super::principal::{PrincipalHeader, TrustedProxy};
 use crate::guard::is_plain_header;
+use crate::observe::WouldRefuse;
 use crate::response::is_mark;
 use crate::submission::check_method;
 use crate::{Code, Guard, GuardAccess, IDEMPOTENCY_FENCE, IDEMPOTENCY_KEY, Problem};
@@ -97,18 +98,40 @@ impl Admission {
         let protocols = upgrade_of(request.headers());
         if is_guarded && protocols.is_some() {
             let detail = "A guarded request cannot become another protocol. Nothing was run.";
-            return Err(Problem::new(Code::UpgradeRefused, detail).with_field("Upgrade"));
+            let problem = Problem::new(Code::UpgradeRefused, detail).with_field("Upgrade");
+            self.refuse(request, problem)?;
         }
         let is_trusted = request.extensions().get::<TrustedProxy>().is_some();
         let headers = request.headers_mut();
         strip(headers, &self.own_headers);
         remove_those(headers, |name| self.drops(name, is_trusted));
         if let Some(principal) = &self.principal {
-            principal.read(request, is_guarded)?;
+            principal.read(request, is_guarded).or_else(|why| self.refuse(request, why))?;
         }
         if let Some(protocols) = protocols {
             offer_upgrade(request.headers_mut(), protocols);
         }
+        Ok(())
+    }
+
+    /// Refuses a request, unless a guard that only observes would do so: then it passes, and is counted as refused.
+    ///
+    /// # Errors
+    ///
+    /// The guard enforces, or it is not the guard that refuses.
+    pub fn refuse(&self, request: &mut Request, problem: Problem) -> Result<(), Problem> {
+        let is_of_guard = matches!(
+            problem.code(),
+            Code::CrossOrigin
+                | Code::UnsupportedMediaType
+                | Code::UpgradeRefused
+                | Code::PrincipalRequired
+                | Code::InvalidPrincipal
+        );
+        if !self.guard.observes() || !is_of_guard {
+            return Err(problem);
+        }
+        request.extensions_mut().insert(WouldRefuse);
         Ok(())
     }
 

@@ -146,7 +146,7 @@ impl Guard {
 
     /// What decides which requests are the same, and so has to be the same at all instances on one store: each setting
     /// by name, every spelling of it as one.
-    pub fn shared_settings(&self) -> [(&'static str, Vec<String>); 11] {
+    pub fn shared_settings(&self) -> [(&'static str, Vec<String>); 12] {
         let set = |list: &[String], of: fn(&str) -> String| {
             list.iter().map(|one| of(one)).collect::<BTreeSet<_>>().into_iter().collect()
         };
@@ -154,6 +154,7 @@ impl Guard {
             set(&list.iter().map(ToString::to_string).collect::<Vec<_>>(), str::to_owned)
         };
         [
+            ("mode", vec![format!("{:?}", self.mode)]),
             ("methods", set(&self.methods, str::to_owned)),
             ("access", vec![format!("{:?}", self.access)]),
             ("principal_header", vec![self.principal_header.to_ascii_lowercase()]),
