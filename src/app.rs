@@ -15,6 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::access::{Authenticator, compare_quotas};
 use crate::audit::AuditLog;
 use crate::config::Config;
+use crate::encryption::Encryption;
 use crate::ends::EndReporter;
 use crate::error::Error;
 use crate::guard_comparison::GuardComparison;
@@ -98,6 +99,7 @@ impl App {
         AuditLog::check(&config.log).map_err(of_audit(&config.log.audit))?;
         authenticator(config)?;
         tls_files(config)?;
+        Encryption::open(config)?;
         Ok(())
     }
 
@@ -297,8 +299,13 @@ fn services(config: &Config, store: &Arc<dyn Store>) -> Result<Services, Error> 
         unknown: config.idempotency.max_unknown,
         waiters: locks.waiter_room().part(config.waiters_max() / 2),
     };
-    let start = || IdempotencyService::start_within(Arc::clone(store), timeout, limits);
+    let encryption = Encryption::open(config)?;
+    let over = encryption.as_ref().map_or_else(|| Arc::clone(store), |keys| keys.over(store));
+    let start = || IdempotencyService::start_within(over, timeout, limits);
     let records = profile.records.then(start);
+    if let (Some(records), Some(encryption)) = (&records, encryption) {
+        records.spawn_until_drain(encryption.follow());
+    }
     Ok((locks, records))
 }
 

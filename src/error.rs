@@ -42,9 +42,9 @@ pub enum Error {
         /// The kind of store.
         store: String,
     },
-    /// The secrets of issued keys are of no use.
+    /// Secrets are of no use: those of issued keys, or the encryption keys.
     #[error("{place}: {reason}")]
-    IssuedKeys {
+    Secrets {
         /// The setting and the file, or the store.
         place: String,
         /// What is wrong, without a word of the file.

@@ -5,6 +5,7 @@
 //! stays until it has something better. The identities and the certificates are followed so. Tested in
 //! `tests/cli/keys.rs` and `tests/cli/tls.rs`.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -68,6 +69,41 @@ impl FollowedFiles {
                 seen = read;
             }
         }
+    }
+}
+
+/// One file of secrets.
+#[derive(Debug)]
+pub(crate) struct FollowedFile {
+    path: String,
+    files: FollowedFiles,
+}
+
+impl FollowedFile {
+    /// Reads the file, and what is in it. The error names the file.
+    pub(crate) fn read<T, E: Display>(
+        path: &str,
+        read: impl FnOnce(&[u8]) -> Result<T, E>,
+    ) -> Result<(Self, T), String> {
+        let files = FollowedFiles::read(vec![path.into()]).map_err(|error| error.to_string())?;
+        let secrets = read(&files.first().concat()).map_err(|error| format!("{path}: {error}"))?;
+        Ok((Self { path: path.to_owned(), files }, secrets))
+    }
+
+    /// Follows the file until it is dropped. `replace` takes what it has, or says what is wrong with it.
+    pub(crate) async fn follow<E: Display>(
+        &self,
+        what: &'static str,
+        replace: impl Fn(&[u8]) -> Result<(), E>,
+    ) {
+        let take = |read: Result<&[Vec<u8>], &str>| {
+            let replace = |read: &[Vec<u8>]| replace(&read.concat()).map_err(|e| e.to_string());
+            match read.map_err(str::to_owned).and_then(replace) {
+                Ok(()) => tracing::info!(file = self.path, "{what} were read again"),
+                Err(error) => tracing::error!(file = self.path, error, "{what} stay"),
+            }
+        };
+        self.files.follow(take).await;
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::config::Config;
 use crate::error::Error;
-use crate::followed_files::FollowedFiles;
+use crate::followed_files::FollowedFile;
 use keylatch_axum::IssuedKeys;
 use keylatch_stores::{own_secret, scheme_of};
 
@@ -15,7 +15,7 @@ use keylatch_stores::{own_secret, scheme_of};
 #[derive(Debug)]
 pub(crate) struct Issuing {
     pub(crate) keys: IssuedKeys,
-    file: Option<(String, FollowedFiles)>,
+    file: Option<FollowedFile>,
 }
 
 impl Issuing {
@@ -52,32 +52,19 @@ impl Issuing {
         if Self::of_file_is_unset(config) {
             return Ok(None);
         }
-        let path = config.issued_keys.secret_file.clone();
-        let file = FollowedFiles::read(vec![path.clone().into()])
+        let (file, keys) = FollowedFile::read(&config.issued_keys.secret_file, IssuedKeys::read)
             .map_err(|error| of_secrets("issued_keys.secret_file", &error))?;
-        let keys = IssuedKeys::read(&file.first().concat())
-            .map_err(|error| of_secrets(format!("issued_keys.secret_file: {path}"), &error))?;
-        Ok(Some(Self { keys, file: Some((path, file)) }))
+        Ok(Some(Self { keys, file: Some(file) }))
     }
 
     /// Follows the file, if there is one, until it is dropped.
     pub(crate) async fn follow(&self) {
-        let Some((path, file)) = &self.file else { return };
-        let take = |read: Result<&[Vec<u8>], &str>| {
-            let taken = read.map_err(str::to_owned).and_then(|read| {
-                self.keys.replace(&read.concat()).map_err(|error| error.to_string())
-            });
-            match taken {
-                Ok(()) => tracing::info!(file = path, "the secrets of issued keys were read again"),
-                Err(error) => {
-                    tracing::error!(file = path, error, "the secrets of issued keys stay");
-                }
-            }
-        };
-        file.follow(take).await;
+        if let Some(file) = &self.file {
+            file.follow("the secrets of issued keys", |text| self.keys.replace(text)).await;
+        }
     }
 }
 
-fn of_secrets(place: impl Into<String>, source: &dyn ToString) -> Error {
-    Error::IssuedKeys { place: place.into(), reason: source.to_string() }
+fn of_secrets(place: &str, source: &dyn ToString) -> Error {
+    Error::Secrets { place: place.into(), reason: source.to_string() }
 }

@@ -50,6 +50,7 @@ pub mod app;
 mod audit;
 pub mod command;
 pub mod config;
+mod encryption;
 mod ends;
 pub mod error;
 mod followed_files;

@@ -99,13 +99,14 @@ pub struct Wait {
 }
 
 /// What is kept of things that were done once.
-#[derive(Debug, Clone, Copy, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the file of defaults documents every setting")]
 pub struct Idempotency {
     pub max_kept_bytes: u64,
     pub max_unknown: u64,
     pub response_limit_bytes: usize,
+    pub encryption_keys_file: String,
 }
 
 /// Where the secrets of issued keys are.

@@ -115,6 +115,8 @@ const OF_BODY: [&str; 9] = [
 pub fn has_body(stored: &StoredResponse) -> bool {
     match stored {
         StoredResponse::Answer(answer) => !has_mark(answer, WITHOUT_BODY),
+        // Who has the key may find none.
+        StoredResponse::Sealed(_) => true,
         StoredResponse::Mark(_) | StoredResponse::Stub(_) => false,
     }
 }
@@ -196,6 +198,13 @@ pub fn repeat_response(view: RecordView) -> Response {
             Code::AnswerNotKept,
             format!("It was carried out and answered with {status}. The answer was not kept."),
         )),
+        RecordStatus::Done { kept: StoredResponse::Sealed(sealed), .. } => {
+            let detail = "It was carried out, and its answer cannot be decrypted here.";
+            let problem = Problem::new(Code::AnswerUnreadable, detail)
+                .with_retry_after(Duration::from_secs(1))
+                .caused_by(MissingKey(sealed.key_id.clone()));
+            refuse(problem)
+        }
         // The port has no such reply.
         RecordStatus::Done { kept: StoredResponse::Stub(_), .. } => refuse(Problem::new(
             Code::StoreUnavailable,
@@ -212,6 +221,11 @@ pub fn repeat_response(view: RecordView) -> Response {
     };
     with_expiry(response, Some(expires_in))
 }
+
+/// Why a stored response is not replayed.
+#[derive(Debug, thiserror::Error)]
+#[error("it is encrypted with the key `{0}`, which is missing or does not decrypt it")]
+struct MissingKey(String);
 
 /// The answer to another request under a key that was used. A body that is compared as it was coded may be the first one
 /// again, which a new key would run twice.

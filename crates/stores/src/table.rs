@@ -351,7 +351,7 @@ impl Table {
             let whole = shard
                 .records
                 .values()
-                .filter(|state| matches!(state.kept(), Some(StoredResponse::Answer(_))));
+                .filter(|state| !matches!(state.kept(), None | Some(StoredResponse::Stub(_))));
             whole.map(RecordState::kept_bytes).sum::<u64>()
         };
         (0..=u8::MAX).map(of_shard).sum()

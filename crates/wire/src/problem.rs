@@ -187,6 +187,9 @@ problem_table! {
     UpstreamUnreachable = 502 "upstream-unreachable" SameKey
         "The service behind keylatch cannot be reached"
         "The request was not sent on, so nothing was run. Send it again after `Retry-After` seconds, under the same key.";
+    AnswerUnreadable = 503 "answer-unreadable" SameKey
+        "The request was carried out, and its answer cannot be decrypted"
+        "This instance lacks the key that the kept answer is encrypted with, or the answer was changed in the store; the log says which. An operator puts the key back into `idempotency.encryption_keys_file`. The request is not run again. Send it again later, under the same key.";
     StoreUnavailable = 503 "store-unavailable" SameKey
         "The store gave no answer"
         "With `outcome` `not-executed` nothing was done. With `unknown` it may have been: the same request with the same token may be repeated safely.";

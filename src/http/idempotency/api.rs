@@ -300,6 +300,9 @@ impl FromRequestParts<Arc<Api>> for RecordKeyPath {
 /// The answer to a begin that finds an earlier run.
 fn found(view: &RecordView, begin: &BeginCommand) -> Result<Response, Problem> {
     match view.phase {
+        RecordStatus::Done { kept: StoredResponse::Sealed(_), .. } => {
+            Ok(repeat_response(view.clone()))
+        }
         RecordStatus::Done { ref kept, .. } => {
             let mut response = Json(record_with_answer(view)).into_response();
             if !has_body(kept) {

@@ -37,6 +37,7 @@ const GUARDED: &[Code] = &[
     OutcomeUnknown,
     AnswerNotKept,
     IdempotencyKeyReused,
+    AnswerUnreadable,
     StoreUnavailable,
 ];
 
@@ -60,7 +61,9 @@ pub(super) fn own(handler: &str) -> &'static [Code] {
         "get_lock" => &[LockNotHeld],
         "get_lock_history" => &[NotSupported],
         "watch_lock" => &[CrossOrigin],
-        "begin_idempotency" => &[RequestInProgress, OutcomeUnknown, IdempotencyKeyReused],
+        "begin_idempotency" => {
+            &[RequestInProgress, OutcomeUnknown, IdempotencyKeyReused, AnswerUnreadable]
+        }
         "complete_idempotency" | "abandon_idempotency" | "fail_idempotency" => {
             &[NoRecord, OutcomeUnknown, TokenMismatch]
         }

@@ -121,7 +121,7 @@ fn other(key: &str, default: &Value) -> Value {
         ("format", _) => "json".into(),
         ("access", _) => "all".into(),
         ("cert" | "key" | "client_ca", _) => "other.pem".into(),
-        ("secret_file", _) => "issued.secret".into(),
+        ("secret_file" | "encryption_keys_file", _) => "issued.secret".into(),
         ("identities", _) => "identities.toml".into(),
         ("upstream", _) => "http://127.0.0.1:9".into(),
         ("audit", _) => "audit.log".into(),

@@ -21,7 +21,7 @@ pub use list::{PhaseName, RecordFilter, RecordPhase, RecordReader, RecordSummary
 pub use record::{
     AbandonReply, Answer, AnswerStub, BeginCommand, BeginReply, CompleteReply, EndReply,
     EraseReply, OnCrash, RecordCommand, RecordReply, RecordStatus, RecordView, ResolveCommand,
-    ResolveReply, Run, RunEnd, RunRenewal, Settlement, StoredResponse, UnknownReason,
+    ResolveReply, Run, RunEnd, RunRenewal, SealedAnswer, Settlement, StoredResponse, UnknownReason,
 };
 pub use room::{NoRoom, RecordRoom, Share, TakenRoom, Use};
 pub use rules::{Record, RecordStage, RecordState, UNKNOWN_RETENTION};

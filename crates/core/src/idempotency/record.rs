@@ -170,6 +170,8 @@ pub enum StoredResponse {
     Answer(Arc<Answer>),
     /// Only that it was given, with this HTTP status: it was too large, or a stream.
     Mark(u16),
+    /// All of it, encrypted. It is read only by who has the key.
+    Sealed(Arc<SealedAnswer>),
     /// All of it, and a store has this in memory in its place. No store replies with it: a store reads the answer first.
     #[serde(skip)]
     Stub(AnswerStub),
@@ -190,6 +192,7 @@ impl StoredResponse {
         match self {
             Self::Answer(answer) => answer.status,
             Self::Mark(status) => *status,
+            Self::Sealed(sealed) => sealed.status,
             Self::Stub(stub) => stub.status,
         }
     }
@@ -207,6 +210,7 @@ impl StoredResponse {
                 (headers.sum::<usize>() + answer.body.len()) as u64
             }
             Self::Mark(_) => 0,
+            Self::Sealed(sealed) => (sealed.key_id.len() + sealed.bytes.len()) as u64,
             Self::Stub(stub) => stub.kept_bytes,
         }
     }
@@ -228,6 +232,17 @@ impl fmt::Debug for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Answer({}, ..)", self.status)
     }
+}
+
+/// An [`Answer`] that is encrypted. Lists show its status.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SealedAnswer {
+    /// The HTTP status.
+    pub status: u16,
+    /// Which key it is encrypted with.
+    pub key_id: String,
+    /// The rest.
+    pub bytes: Bytes,
 }
 
 /// Why the end of a run is unknown.
@@ -355,6 +370,8 @@ pub enum ResolveReply {
 /// A record as any client may see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordView {
+    /// The digest of the token that runs it, or ended it.
+    pub token: TokenHash,
     /// The fencing token of its last run.
     pub fencing_token: FencingToken,
     /// How many runs there were.

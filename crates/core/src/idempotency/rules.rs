@@ -280,6 +280,7 @@ impl Record {
             }
         };
         RecordView {
+            token: self.token,
             fencing_token: self.fencing_token,
             attempts: self.attempts,
             begun_at_millis: self.begun_at_millis,

@@ -48,7 +48,7 @@ const DONE: Outcome =
 fn outcome_of(code: Code, effect: Option<Effect>) -> Outcome {
     match (code, effect) {
         (Code::RequestInProgress, _) => UNDER_WAY,
-        (Code::AlreadyDone | Code::AnswerNotKept, _) => DONE,
+        (Code::AlreadyDone | Code::AnswerNotKept | Code::AnswerUnreadable, _) => DONE,
         (Code::OutcomeUnknown | Code::UpstreamSilent, _) => UNKNOWN,
         (_, Some(Effect::Unknown)) | (Code::Internal, None) => UNKNOWN,
         _ => NOT_DONE,

@@ -47,13 +47,16 @@ impl AnswersInUse {
             return Ok(state.map_kept(|_| share(&answer)));
         }
         let row = engine.record(&run)?;
-        match row.kept() {
-            Some(kept @ StoredResponse::Answer(answer))
-                if kept.stub() == *stub && row.fencing_token() == Some(fencing_token) =>
-            {
+        let is_of_stub = |kept: &&StoredResponse| {
+            kept.stub() == *stub && row.fencing_token() == Some(fencing_token)
+        };
+        match row.kept().filter(is_of_stub) {
+            Some(StoredResponse::Answer(answer)) => {
                 self.insert(run, answer);
                 Ok(state.map_kept(|_| share(answer)))
             }
+            // Who decrypts it copies it.
+            Some(kept @ StoredResponse::Sealed(_)) => Ok(state.map_kept(|_| kept.clone())),
             _ => Err(FileError::Damaged("a row has another answer".to_owned())),
         }
     }

@@ -106,7 +106,7 @@ pub(super) fn record_at_rest(state: &RecordState, since: Duration) -> RecordStat
 /// The record as memory has it: an answer that is long stays in its row alone, and memory has its stub.
 pub(super) fn record_in_memory(state: RecordState) -> RecordState {
     state.map_kept(|kept| match kept {
-        StoredResponse::Answer(_) if kept.kept_bytes() > IN_MEMORY => {
+        StoredResponse::Answer(_) | StoredResponse::Sealed(_) if kept.kept_bytes() > IN_MEMORY => {
             StoredResponse::Stub(kept.stub())
         }
         kept => kept,
