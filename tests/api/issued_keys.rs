@@ -18,16 +18,20 @@ const OLD: &str = "an-old-secret-of-32-bytes-or-more";
 const NEW: &str = "another-secret-of-32-bytes-or-more";
 
 /// A file of secrets that is gone with the test.
-struct Secrets(TempDir);
+pub(crate) struct Secrets(TempDir);
 
 impl Secrets {
-    fn of(lines: &[&str]) -> Self {
+    pub(crate) fn of(lines: &[&str]) -> Self {
         let file = Self(tempfile::tempdir().expect("a directory"));
-        std::fs::write(file.path(), lines.join("\n") + "\n").expect("a file");
+        file.write(lines);
         file
     }
 
-    fn path(&self) -> String {
+    pub(crate) fn write(&self, lines: &[&str]) {
+        std::fs::write(self.path(), lines.join("\n") + "\n").expect("a file");
+    }
+
+    pub(crate) fn path(&self) -> String {
         self.0.path().join("secrets").display().to_string()
     }
 }

@@ -74,7 +74,12 @@ impl Service {
 
     /// A service with default settings over a store that is open, which others may share.
     pub async fn over(store: Arc<dyn Store>) -> Self {
-        let app = App::with_store(config("memory:"), store, Arc::new(Metrics::new()));
+        Self::over_with(store, config("memory:")).await
+    }
+
+    /// The same with other settings; the store in them is not opened.
+    pub async fn over_with(store: Arc<dyn Store>, config: Config) -> Self {
+        let app = App::with_store(config, store, Arc::new(Metrics::new()));
         Self::serve("127.0.0.1:0", app.expect("a service")).await
     }
 
