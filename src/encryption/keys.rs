@@ -137,3 +137,56 @@ fn key(line: &[u8]) -> Option<Key> {
     let is_id = is_plain && (1..=MAX_ID).contains(&id.len());
     is_id.then(|| Key { id: id.to_owned(), cipher })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use keylatch_core::idempotency::{IdempotencyKey, Principal, Scope};
+
+    fn record(key: u32) -> RecordKey {
+        let scope = Scope { principal: &Principal::None, method: "", path: "", source: "" };
+        scope.record(&IdempotencyKey::from(key))
+    }
+
+    fn keys(ids: &[&str]) -> EncryptionKeys {
+        let line = |id: &&str| format!("{id} = {}\n", STANDARD.encode([id.len() as u8; 32]));
+        EncryptionKeys::read(ids.iter().map(line).collect::<String>().as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn response_opens_in_the_record_of_its_run_alone() {
+        let (keys, one, two) = (keys(&["k"]), TokenHash::from_bytes([1; 32]), [2; 32]);
+        let headers = vec![("x-binary".to_owned(), Bytes::from_static(b"\0\xff"))];
+        let answer = Answer { status: 201, headers, body: Bytes::from_static(b"\0order\xff") };
+        let sealed = keys.seal(&record(1), &one, &answer).unwrap();
+        assert_eq!(keys.open(&record(1), &one, &sealed), Ok(answer.clone()));
+        assert_ne!(keys.seal(&record(1), &one, &answer).unwrap(), sealed, "its nonce is random");
+        let two = TokenHash::from_bytes(two);
+        assert_eq!(keys.open(&record(2), &one, &sealed), Err(Unopened::Changed));
+        assert_eq!(keys.open(&record(1), &two, &sealed), Err(Unopened::Changed));
+        let other = SealedAnswer { status: 200, ..sealed.clone() };
+        assert_eq!(keys.open(&record(1), &one, &other), Err(Unopened::Changed));
+        for place in 0..sealed.bytes.len() {
+            let mut bytes = sealed.bytes.to_vec();
+            bytes[place] ^= 1;
+            let changed = SealedAnswer { bytes: bytes.into(), ..sealed.clone() };
+            assert_eq!(keys.open(&record(1), &one, &changed), Err(Unopened::Changed));
+            let short = SealedAnswer { bytes: sealed.bytes.slice(..place), ..sealed.clone() };
+            assert_eq!(keys.open(&record(1), &one, &short), Err(Unopened::Changed));
+        }
+    }
+
+    #[test]
+    fn first_key_encrypts_and_all_decrypt() {
+        let (record, run) = (record(1), TokenHash::from_bytes([1; 32]));
+        let answer = Answer { status: 201, headers: Vec::new(), body: Bytes::new() };
+        let sealed = keys(&["old"]).seal(&record, &run, &answer).unwrap();
+        assert_eq!(keys(&["newer", "old"]).open(&record, &run, &sealed), Ok(answer.clone()));
+        assert_eq!(keys(&["newer"]).open(&record, &run, &sealed), Err(Unopened::MissingKey));
+        let of_other = SealedAnswer { key_id: "newer".to_owned(), ..sealed };
+        assert_eq!(keys(&["newer"]).open(&record, &run, &of_other), Err(Unopened::Changed));
+        let sealed = keys(&["newer", "old"]).seal(&record, &run, &answer).unwrap();
+        assert_eq!(sealed.key_id, "newer");
+    }
+}

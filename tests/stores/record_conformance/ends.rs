@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use keylatch_core::idempotency::{
-    Answer, EraseReply, ResolveReply, RunEnd, StoredResponse, UnknownReason,
+    Answer, EraseReply, ResolveReply, RunEnd, SealedAnswer, StoredResponse, UnknownReason,
 };
 use keylatch_testkit::{Records, store_test};
 
@@ -49,11 +49,17 @@ async fn responses_are_returned_unchanged(store: &Records) {
     let answer = |status, headers, body| {
         StoredResponse::Answer(Arc::new(Answer { status, headers, body: Bytes::from(body) }))
     };
+    let sealed = |status, bytes| {
+        let (key_id, bytes) = ("2026-01".to_owned(), Bytes::from(bytes));
+        StoredResponse::Sealed(Arc::new(SealedAnswer { status, key_id, bytes }))
+    };
     let answers = [
         answer(200, Vec::new(), Vec::new()),
         answer(201, headers, bytes.clone()),
         answer(422, Vec::new(), b"\r\n$-1\r\n".to_vec()),
-        answer(303, Vec::new(), large),
+        answer(303, Vec::new(), large.clone()),
+        sealed(201, bytes),
+        sealed(303, large),
         StoredResponse::Mark(200),
         StoredResponse::Mark(503),
     ];

@@ -15,7 +15,7 @@ use keylatch_core::lock::{
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::states::{answer, scope};
+use crate::states::{answer, scope, sealed};
 
 /// The most commands on one entry.
 const STEPS: usize = 40;
@@ -110,7 +110,7 @@ fn entry() -> impl Strategy<Value = Option<EntryName>> {
 }
 
 fn kept() -> impl Strategy<Value = StoredResponse> {
-    prop_oneof![Just(answer()), (200_u16..600).prop_map(StoredResponse::Mark)]
+    prop_oneof![Just(answer()), Just(sealed()), (200_u16..600).prop_map(StoredResponse::Mark)]
 }
 
 fn end() -> impl Strategy<Value = RunEnd> {

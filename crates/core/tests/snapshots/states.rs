@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use keylatch_core::idempotency::{
     Answer, Fingerprint, IdempotencyKey, OnCrash, Principal, Record, RecordScope, RecordStage,
-    RecordState, Scope, StoredResponse,
+    RecordState, Scope, SealedAnswer, StoredResponse,
 };
 use keylatch_core::lock::{
     Attempt, Break, EndCause, Entries, Entry, EntryName, FencingToken, GrantEnd, HolderState,
@@ -107,6 +107,12 @@ pub(crate) fn scope() -> RecordScope {
         source: "",
     };
     RecordScope::new(&scope, &IdempotencyKey::parse("order-17").expect("a key"))
+}
+
+/// An answer that is encrypted.
+pub(crate) fn sealed() -> StoredResponse {
+    let (key_id, bytes) = ("2026-01".to_owned(), Bytes::from_static(b"\x00order\xff"));
+    StoredResponse::Sealed(Arc::new(SealedAnswer { status: 201, key_id, bytes }))
 }
 
 /// An answer with a header twice and a body that is no text.
