@@ -88,7 +88,7 @@ impl Directory {
     /// Takes the directory at `path`, and makes it and its data file if they are not there.
     pub(super) fn lock(path: &Path) -> Result<Self, OpenError> {
         let cannot = |source| OpenError::Directory { path: path.to_owned(), source };
-        create_directory(path, |directory| File::open(directory)?.sync_all()).map_err(cannot)?;
+        create_directory(path, sync).map_err(cannot)?;
         // SQLite takes no link in a path, and those to the directory are the operator's.
         let path = &fs::canonicalize(path).map_err(cannot)?;
         let mut options = OpenOptions::new();
@@ -183,9 +183,9 @@ impl Directory {
         let made = Connection::open_with_flags(&new, flags).map_err(FileError::from);
         made.and_then(|connection| tables::create(&connection))
             .map_err(|error| cannot(io::Error::other(error)))?;
-        File::open(&new).and_then(|file| file.sync_all()).map_err(cannot)?;
+        sync(&new).map_err(cannot)?;
         fs::rename(&new, &file).map_err(cannot)?;
-        File::open(&self.path).and_then(|directory| directory.sync_all()).map_err(cannot)
+        sync(&self.path).map_err(cannot)
     }
 }
 
@@ -201,21 +201,32 @@ impl Drop for Directory {
 
 /// The secret in a directory that this process has locked. It is made if it is not there, and whole before it has its name.
 pub(super) fn own_secret(directory: &Path) -> io::Result<Vec<u8>> {
+    synced_secret(directory, sync)
+}
+
+/// The secret, with its name on the disk, also where the process that made it ended before that.
+fn synced_secret(directory: &Path, sync: impl Fn(&Path) -> io::Result<()>) -> io::Result<Vec<u8>> {
     let directory = fs::canonicalize(directory)?;
     let (file, new) = (directory.join(SECRET), directory.join(NEW_SECRET));
     let mut secret = Vec::new();
     if let Some(mut found) = find(open_own(&mut OpenOptions::new(), &file))? {
         found.read_to_end(&mut secret)?;
-        return Ok(secret);
+    } else {
+        secret.extend_from_slice(Token::generate().map_err(io::Error::other)?.expose().as_bytes());
+        find(fs::remove_file(&new))?;
+        let mut made =
+            OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&new)?;
+        made.write_all(&secret)?;
+        sync(&new)?;
+        fs::rename(&new, &file)?;
     }
-    secret.extend_from_slice(Token::generate().map_err(io::Error::other)?.expose().as_bytes());
-    find(fs::remove_file(&new))?;
-    let mut made = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&new)?;
-    made.write_all(&secret)?;
-    made.sync_all()?;
-    fs::rename(&new, &file)?;
-    File::open(&directory)?.sync_all()?;
+    sync(&directory)?;
     Ok(secret)
+}
+
+/// Has the disk keep a file, or the names in a directory.
+fn sync(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
 }
 
 /// Opens a file of the directory to be read, and leaves it to its user alone. Who else may write in the directory would have
@@ -349,7 +360,7 @@ fn checksum([mut first, mut second]: Sums, bytes: &[u8], big_endian: bool) -> Su
 mod tests {
     use std::cell::RefCell;
 
-    use super::{Directory, create_directory};
+    use super::{Directory, NEW_SECRET, SECRET, create_directory, synced_secret};
 
     /// A power cut takes the name of a directory that its parent was not synced for, and all in it.
     #[test]
@@ -372,6 +383,30 @@ mod tests {
         assert_eq!(synced.take(), levels);
         create().expect("it is there");
         assert_eq!(synced.take(), []);
+    }
+
+    /// A power cut leaves of a file what was synced, and takes names that their directory was not synced for. The keys
+    /// that were signed with a secret which is gone are of no use.
+    #[test]
+    fn secret_and_its_name_are_on_disk_before_it_signs() {
+        let parent = tempfile::TempDir::new().expect("a directory");
+        let directory = parent.path().canonicalize().expect("a path");
+        let synced = RefCell::new(Vec::new());
+        let secret = || {
+            synced_secret(&directory, |path| {
+                let names = std::fs::read_dir(&directory)?.map(|entry| Ok(entry?.file_name()));
+                let names = names.collect::<std::io::Result<Vec<_>>>()?;
+                synced.borrow_mut().push((path.to_owned(), names, std::fs::read(path).ok()));
+                Ok(())
+            })
+        };
+        let first = secret().expect("a new secret");
+        let of_file = (directory.join(NEW_SECRET), vec![NEW_SECRET.into()], Some(first.clone()));
+        let of_name = (directory.clone(), vec![SECRET.into()], None);
+        assert_eq!(synced.take(), [of_file, of_name.clone()]);
+        // Who made it may have ended before its name was on the disk.
+        assert_eq!(secret().expect("it is there"), first);
+        assert_eq!(synced.take(), [of_name]);
     }
 
     #[test]
