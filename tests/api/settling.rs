@@ -2,6 +2,8 @@
 //!
 //! Method: an upstream that fails and knows what it did, on every store with records.
 
+use std::time::Duration;
+
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use keylatch::http::{Guard, Settle};
@@ -108,6 +110,34 @@ async fn key_is_not_freed_before_its_time(store: &TestStore) {
     shop.upstream.answers(fails(404));
     assert_eq!(shop.buy("k-1").await.status, 500);
     is_asked(&shop, 4).await;
+    assert_eq!(shop.record("k-1").await["state"], "unknown");
+}
+
+/// Stores of this process count by the clock of the test's thread, which is set forward.
+#[store_test(records, url)]
+async fn outcome_that_stays_unknown_is_asked_for_no_longer_than_for_ms(store: &TestStore) {
+    let limit = Duration::from_secs(30);
+    let shop = Shop::open_with(store.url(), |guard| {
+        settles(0)(guard);
+        let for_ms = limit.as_millis().try_into().expect("a time");
+        guard.settle = guard.settle.take().map(|settle| Settle { for_ms, ..settle });
+    })
+    .await;
+    shop.upstream.answers(fails(500));
+    assert_eq!(shop.buy("k-1").await.status, 500);
+    is_asked(&shop, 1).await;
+    store.advance(limit).await;
+    // A round that began before has ended when a younger one was asked for twice.
+    assert_eq!(shop.buy("k-2").await.status, 500);
+    let of_younger = |seen: &&ReceivedRequest| seen.uri.path().ends_with("/k-2");
+    let twice = async || questions(&shop).iter().filter(of_younger).nth(1).map(|_| ());
+    eventually(twice).await;
+    shop.upstream.answers(fails(200));
+    for key in ["k-2", "k-3"] {
+        shop.buy(key).await;
+        let settled = async || Some(shop.record(key).await).filter(|it| it["state"] == "done");
+        eventually(settled).await;
+    }
     assert_eq!(shop.record("k-1").await["state"], "unknown");
 }
 
