@@ -20,6 +20,7 @@ use crate::audit::AuditLog;
 use crate::guard_comparison::GuardComparison;
 use crate::metrics::{GaugeGuard, Metrics, StreamKind};
 use crate::past_grants::PastGrants;
+use keylatch_axum::gateway::holds;
 use keylatch_axum::{BodyLimits, Guard, IssuedKeys};
 use keylatch_core::idempotency::{IdempotencyService, RecordKey, RecordView};
 use keylatch_core::lock::LockService;
@@ -72,6 +73,13 @@ impl Api {
     pub(super) fn records(&self) -> Result<&IdempotencyService, Problem> {
         let detail = "The store keeps no records of idempotency keys. Nothing was done.";
         self.records.as_deref().ok_or_else(|| Problem::new(Code::NotSupported, detail))
+    }
+
+    /// The guard of requests with this method and path.
+    pub(super) fn guard_of(&self, method: &str, path: &str) -> Option<&Guard> {
+        let guards = self.guard_settings.iter().filter(|guard| holds(&guard.path, path));
+        let guard = guards.max_by_key(|guard| guard.path.len());
+        guard.filter(|guard| guard.methods.iter().any(|guarded| guarded == method))
     }
 
     /// The most bytes that a record keeps of a response.

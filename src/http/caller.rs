@@ -53,12 +53,15 @@ impl LockRoom {
 
 /// Room for the record of a key in the quota of a client, until a run began or this is dropped.
 #[derive(Debug, Default)]
-pub(super) struct RecordRoom(Vec<RecordClaim>);
+pub(super) struct RecordRoom {
+    claims: Vec<RecordClaim>,
+    _permit: QuotaPermit,
+}
 
 impl RecordRoom {
     /// Notes that the record is there for so long.
     pub(super) fn keep(self, key: RecordKey, lasts: Duration) {
-        for claim in self.0 {
+        for claim in self.claims {
             claim.keep(key, lasts);
         }
     }
@@ -214,17 +217,22 @@ impl Caller {
         })
     }
 
-    /// Room in the quota of the client for the record of a key, and for an answer of so many bytes.
+    /// Room in the quota of the client for the record of a key, and for an answer of so many bytes, and a permit to wait
+    /// where it `waits`.
     pub(super) fn claim_record(
         &self,
         name: &IdempotencyKey,
         key: RecordKey,
         bytes: usize,
+        waits: bool,
     ) -> Result<RecordRoom, Problem> {
-        let claims = self.meters_of_key(name);
-        let claims = claims.map(|meter| meter.claim_record(key, bytes as u64));
+        let claims = self.meters_of_key(name).map(|meter| meter.claim_record(key, bytes as u64));
         let claims = claims.collect::<Result<_, _>>().map_err(quota_exceeded)?;
-        Ok(RecordRoom(claims))
+        let mut meters = self.meters_of_key(name).filter(|_| waits);
+        let permit = meters.try_fold(QuotaPermit::default(), |permit, meter| {
+            meter.enter_waiter().map(|one| permit.and(one))
+        });
+        Ok(RecordRoom { claims, _permit: permit.map_err(quota_exceeded)? })
     }
 
     /// The meters that count what the client does with a key, if it is an identity.

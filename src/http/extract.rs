@@ -5,13 +5,15 @@
 //! a system could read it in two ways. Tested in `tests/api/invalid_input.rs` and `invalid_bodies.rs`.
 
 use std::borrow::Cow;
+use std::convert::Infallible;
 use std::fmt::Display;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::HeaderName;
 use axum::http::request::Parts;
-use keylatch_axum::read_body;
+use keylatch_axum::{preferred_wait, read_body};
 use percent_encoding::{
     AsciiSet, NON_ALPHANUMERIC, PercentEncode, percent_decode_str, utf8_percent_encode,
 };
@@ -190,6 +192,17 @@ impl<S: Send + Sync> FromRequestParts<S> for RequiredToken {
             Problem::new(Code::TokenRequired, detail).with_field("Lock-Token")
         };
         Ok(Self(token.ok_or_else(missing)?))
+    }
+}
+
+/// The wait that a `Prefer` header asks for, at most as long as a client may wait.
+pub(super) struct PreferredWait(pub(super) Option<Duration>);
+
+impl FromRequestParts<Arc<Api>> for PreferredWait {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, Infallible> {
+        Ok(Self(preferred_wait(&parts.headers).map(|wait| wait.min(api.max_wait))))
     }
 }
 

@@ -192,7 +192,7 @@ impl Extras<'_> {
     }
 }
 
-/// The routes on which a client may wait for a lock, and what else has their paths.
+/// The routes on which a client may wait for a lock or the end of a run, and what else has their paths.
 fn long_poll_routes() -> OpenApiRouter<Arc<Api>> {
     OpenApiRouter::new()
         .routes(routes!(
@@ -207,6 +207,12 @@ fn long_poll_routes() -> OpenApiRouter<Arc<Api>> {
             sets::release_lock_set,
             locks::list_locks
         ))
+        .routes(routes!(
+            records::begin_idempotency,
+            records::complete_idempotency,
+            records::abandon_idempotency,
+            records::get_idempotency
+        ))
 }
 
 /// The others.
@@ -219,12 +225,6 @@ fn short_routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(streams::watch_lock))
         .routes(routes!(record_list::list_idempotency))
         .routes(routes!(issue::issue_idempotency_key))
-        .routes(routes!(
-            records::begin_idempotency,
-            records::complete_idempotency,
-            records::abandon_idempotency,
-            records::get_idempotency
-        ))
         .routes(routes!(records::renew_idempotency))
         .routes(routes!(records::fail_idempotency))
         .routes(routes!(records::resolve_idempotency))

@@ -38,6 +38,7 @@ mod hold_endings;
 mod hosts;
 mod http2;
 mod http2_floods;
+mod idempotency_begin;
 mod idempotency_crashes;
 mod idempotency_failures;
 mod idempotency_fingerprint;

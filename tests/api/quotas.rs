@@ -151,6 +151,20 @@ async fn waiter_above_the_quota_is_refused_until_one_has_left() {
 }
 
 #[tokio::test]
+async fn begin_that_waits_counts_as_a_waiter_of_the_quota() {
+    let fixture = Fixture::start("waiters = 1").await;
+    let begin = || fixture.request(Method::POST, "/v1/idempotency/a");
+    assert_eq!(Answer::of(begin()).await.status, 201);
+    let waiting = tokio::spawn(begin().header("prefer", "wait=100").send());
+    let used = "keylatch_quota_used{identity=\"limited\",quota=\"waiters\"}";
+    eventually(async || (fixture.metric(used).await? == "1").then_some(())).await;
+    is_above(&Answer::of(begin().header("prefer", "wait=1")).await, "waiters");
+    Answer::of(begin()).await.is_problem(409, "request-in-progress");
+    waiting.abort();
+    eventually(async || (fixture.metric(used).await? == "0").then_some(())).await;
+}
+
+#[tokio::test]
 async fn stream_above_the_quota_is_refused_until_one_is_closed() {
     let fixture = Fixture::start("streams = 1, locks = 1").await;
     let watch = || fixture.request(Method::GET, "/v1/locks/a/events");

@@ -5,6 +5,7 @@
 * A cursor is one that the service gave.
 * The service counts bytes where a schema counts characters.
 * `body`, `body_base64` and `json` exclude one another, and so do `not-executed` and an answer.
+* `fingerprint` and `request` exclude one another.
 * `body_base64` has to be base64.
 * A `limit` is for the mode `shared`.
 * A header's value may be a text alone, where the document has the list of values.
@@ -50,9 +51,9 @@ def has_surrogate(value):
 def is_left_out(body):
     if not isinstance(body, dict):
         return False
-    answer = body.get("answer")
-    if isinstance(answer, dict) and is_left_out(answer):
+    if any(is_left_out(body.get(name)) for name in ("answer", "request")):
         return True
+    two_prints = "fingerprint" in body and "request" in body
     one_body = sum(name in body for name in ("body", "body_base64", "json")) > 1
     no_answer = body.get("outcome") == "not-executed" and "answer" in body
     no_limit = "limit" in body and body.get("mode") != "shared"
@@ -65,7 +66,7 @@ def is_left_out(body):
     token = body.get("fencing_token")
     if isinstance(token, float) and abs(token) > 2**49:
         return True
-    return one_body or no_answer or no_limit or text_header or null_items or takes_time or fails or no_base64
+    return two_prints or one_body or no_answer or no_limit or text_header or null_items or takes_time or fails or no_base64
 
 
 def is_within(value, above, most):

@@ -149,6 +149,6 @@ pub use problem::{Problem, ProblemCause, ProblemCode, status_code, with_resolve}
 pub use records::Records;
 pub use response::{
     CHOSEN, CHOSEN_BY, CHOSEN_REASON, IDEMPOTENT_BODY, has_body, kept_within, repeat_response,
-    stored_headers,
+    stored_headers, with_applied_wait,
 };
-pub use submission::{normalize_path, read_body};
+pub use submission::{normalize_path, preferred_wait, read_body};

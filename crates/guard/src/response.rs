@@ -291,7 +291,7 @@ pub(crate) fn with_expiry(mut response: Response, expires_in: Option<Duration>) 
 }
 
 /// Adds that the preferred wait was granted.
-pub(crate) fn with_applied_wait(mut response: Response, wait: Duration) -> Response {
+pub fn with_applied_wait(mut response: Response, wait: Duration) -> Response {
     if let Ok(applied) = HeaderValue::try_from(format!("wait={}", wait.as_secs())) {
         response.headers_mut().insert(PREFERENCE_APPLIED, applied);
     }

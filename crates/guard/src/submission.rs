@@ -101,7 +101,7 @@ impl Submission {
         if found.is_none() && guard.derive().is_some_and(|one| one.of.contains(&KeyPart::Body)) {
             content.check_whole()?;
         }
-        let input = fingerprint_input(guard, &parts, media_type, content);
+        let input = fingerprint_input(guard, target(&parts), &parts.headers, media_type, content);
         let intent = match found {
             Some(found) => Intent::named(guard, principal, found, issued, input).await?,
             None => Intent::made(guard, own_path, principal, input).await?,
@@ -237,21 +237,41 @@ fn run_request(
     }
 }
 
+impl Guard {
+    /// The fingerprint of a request with this method, path and query, as the layer makes it.
+    pub async fn fingerprint(
+        &self,
+        target: (&str, &str, &str),
+        headers: &HeaderMap,
+        body: &Bytes,
+    ) -> Fingerprint {
+        let content = Content::read(headers, body, self.body_limit_bytes).await;
+        let input = fingerprint_input(self, target, headers, MediaType::of(headers), content);
+        input.fingerprint().await
+    }
+}
+
+/// The method, the path and the query of a request.
+fn target(parts: &Parts) -> (&str, &str, &str) {
+    (parts.method.as_str(), parts.uri.path(), parts.uri.query().unwrap_or_default())
+}
+
 fn fingerprint_input(
     guard: &Guard,
-    parts: &Parts,
+    (method, path, query): (&str, &str, &str),
+    headers: &HeaderMap,
     media_type: MediaType,
     content: Content,
 ) -> FingerprintInput {
     FingerprintInput {
-        method: parts.method.as_str().to_owned(),
-        path: normalize_path(parts.uri.path()).into_owned(),
-        query: parts.uri.query().unwrap_or_default().to_owned(),
+        method: method.to_owned(),
+        path: normalize_path(path).into_owned(),
+        query: query.to_owned(),
         media_type,
         coding: content.coding,
         body: content.bytes,
         fields: guard.counted_fields(),
-        headers: counted_headers(&parts.headers, &guard.fingerprint_headers),
+        headers: counted_headers(headers, &guard.fingerprint_headers),
     }
 }
 
@@ -302,7 +322,7 @@ fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Cow<'a, str> {
 }
 
 /// The `wait` of a `Prefer` header, in seconds (RFC 7240, section 4.3).
-fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
+pub fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
     let preferences = headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
     let wait = preferences.flat_map(|list| list.split(',')).find_map(|preference| {
         let (name, value) = preference.split(';').next()?.split_once('=')?;

@@ -55,9 +55,9 @@ pub use lock_set::{CreateLocksRequest, LeaseSet, LeasedLock, LostLock, RenewLock
 pub use number::whole_number;
 pub use problem::{Code, Effect, ProblemDocument, Retry};
 pub use record::{
-    BeginRecordRequest, CompleteRecordRequest, FailRecordRequest, HeaderValues, IdempotencyAnswer,
-    IdempotencyRecord, IssueKeyRequest, IssuedKey, ListedRecord, OnCrash, RecordPage,
-    ResolveRecordRequest, SettlementNote,
+    BeginRecordRequest, CompleteRecordRequest, DescribedRequest, FailRecordRequest, HeaderValues,
+    IdempotencyAnswer, IdempotencyRecord, IssueKeyRequest, IssuedKey, ListedRecord, OnCrash,
+    RecordPage, ResolveRecordRequest, SettlementNote,
 };
 pub use system::{ObservedGuard, ServiceInfo, StoreInfo};
 

@@ -21,6 +21,10 @@ pub struct BeginRecordRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 1024))]
     pub fingerprint: Option<String>,
+    /// The HTTP request that is to be done once, in place of `fingerprint`: the service makes the fingerprint that a guard of
+    /// its method and path makes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request: Option<DescribedRequest>,
     /// How long you may go unheard before you count as gone, in milliseconds.
     #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(default = 30000, minimum = 100, maximum = 86400000))]
@@ -37,6 +41,30 @@ pub struct BeginRecordRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(inline))]
     pub on_crash: Option<OnCrash>,
+}
+
+/// A request as its client sent it. Its method and its path are those in the query of the call. Every member is optional.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields, expecting = "a JSON object")]
+pub struct DescribedRequest {
+    /// Its query, without the question mark.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub query: Option<String>,
+    /// Its `Content-Type`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content_type: Option<String>,
+    /// Further headers by name, each with the list of its values. `Content-Encoding` counts, and those that the guard has in
+    /// `fingerprint_headers`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<BTreeMap<String, Vec<String>>>))]
+    pub headers: Option<BTreeMap<String, HeaderValues>>,
+    /// Its body as text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body: Option<String>,
+    /// Its body in base64, in place of `body`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body_base64: Option<String>,
 }
 
 /// For which request a key is issued.

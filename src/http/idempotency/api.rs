@@ -27,12 +27,12 @@ use crate::http::api::Api;
 use crate::http::audit::{Act, Auditor};
 use crate::http::body::{Json, at_millis, invalid};
 use crate::http::caller::Caller;
-use crate::http::extract::{OptionalJson, OptionalToken, RequiredToken, parameters};
+use crate::http::extract::{OptionalJson, OptionalToken, PreferredWait, RequiredToken, parameters};
 use crate::http::locks::with_token;
 use crate::http::problem::{Code, Problem};
 use keylatch_axum::{
-    CHOSEN, CHOSEN_BY, CHOSEN_REASON, IDEMPOTENT_BODY, has_body, kept_within, normalize_path,
-    repeat_response, stored_headers, with_resolve,
+    CHOSEN, CHOSEN_BY, CHOSEN_REASON, Guard, IDEMPOTENT_BODY, has_body, kept_within,
+    normalize_path, repeat_response, stored_headers, with_applied_wait, with_resolve,
 };
 use keylatch_core::idempotency::{
     AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, Fingerprint, IdempotencyError,
@@ -49,12 +49,15 @@ use keylatch_wire::{
 
 const DAY_MILLIS: u64 = 24 * 60 * 60 * 1000;
 const YEAR_MILLIS: u64 = 365 * DAY_MILLIS;
+/// Why a body that is given in two ways is refused.
+const BODIES: &str = "and `body_base64` and `json` exclude one another";
 
 /// Begin
 ///
 /// Asks whether to do a thing now. 201: do it, then complete it with the token, before the lease
 /// ends. 200: it was done, and this is what it came to. The same Lock-Token again is the same
-/// beginning and reads 201 again, so a lost answer costs nothing.
+/// beginning and reads 201 again, so a lost answer costs nothing. With `Prefer: wait` it waits while another client does it,
+/// and then answers as if it had come afterwards.
 #[utoipa::path(post, path = "/v1/idempotency/{key}",
     responses(
         (status = 201, description = "Do it now. The token that began reads this again, for as long as its run lasts", body = IdempotencyRecord,
@@ -66,34 +69,40 @@ pub(crate) async fn begin_idempotency(
     caller: Caller,
     path: RecordKeyPath,
     OptionalToken(token): OptionalToken,
-    OptionalJson(body): OptionalJson<BeginRecordRequest>,
+    PreferredWait(preferred): PreferredWait,
+    OptionalJson(mut body): OptionalJson<BeginRecordRequest>,
 ) -> Result<Response, Problem> {
-    let (key, scope) = path.permitted(&caller, KeyAct::Use)?;
+    let of_record = path.permitted(&caller, KeyAct::Use)?;
     let own = token.is_some();
     let random = |_| Problem::new(Code::Internal, "No token could be made. Nothing was begun.");
     let token = token.map_or_else(Token::generate, Ok).map_err(random)?;
-    let room = caller.claim_record(scope.key(), key, api.body_limits.bytes);
-    let ask = begin_command(body, (key, scope), token.hash())?;
-    let (room, records) = (room?, api.records()?);
-    let taken = records.take_room(&ask.scope, api.body_limits.bytes);
-    let ask = BeginCommand { has_room: taken.is_ok(), ..ask };
-    let run = match records.begin(ask.clone(), own).await? {
+    let fingerprint = fingerprint(&api, &path, &mut body).await?;
+    let ask = begin_command(&body, of_record, fingerprint, token.hash())?;
+    let (bytes, wait) = (api.body_limits.bytes, preferred.unwrap_or_default());
+    let room = caller.claim_record(ask.scope.key(), ask.key, bytes, !wait.is_zero())?;
+    let records = api.records()?;
+    let response = match records.begin_or_wait(&ask, own, bytes, wait).await? {
         // To who lost the answer to the first, a 200 would say that the work was done.
-        BeginReply::Started(run) | BeginReply::Again(run) => run,
+        BeginReply::Started(run) | BeginReply::Again(run) => {
+            // For as long as it may be there: a run that is left alone has an unknown outcome.
+            room.keep(ask.key, ask.lease + ask.retention.max(UNKNOWN_RETENTION));
+            let record = Json(begun_record(run, &ask, &token));
+            with_token((StatusCode::CREATED, record).into_response(), &token)
+        }
         BeginReply::Reused(_) => {
             let detail = "The key was used with another fingerprint.";
             return Err(Problem::new(Code::IdempotencyKeyReused, detail).with_retry());
         }
-        BeginReply::Found(view) => return found(&view, &ask),
+        BeginReply::Found(view) => found(&view, &ask),
         BeginReply::NoRoom => {
-            let why = taken.err().unwrap_or(NoRoom::Bytes);
+            let why = records.take_room(&ask.scope, bytes).err().unwrap_or(NoRoom::Bytes);
             return Err(IdempotencyError::from(why).into());
         }
     };
-    // For as long as it may be there: a run that is left alone has an unknown outcome.
-    room.keep(key, ask.lease + ask.retention.max(UNKNOWN_RETENTION));
-    let response = (StatusCode::CREATED, Json(begun_record(run, &ask, &token))).into_response();
-    Ok(with_token(response, &token))
+    Ok(match preferred {
+        Some(wait) => with_applied_wait(response, wait),
+        None => response,
+    })
 }
 
 /// Complete
@@ -261,16 +270,16 @@ pub(crate) struct RecordKeyPath {
 impl RecordKeyPath {
     /// The record, and what it is about, if the caller may do this with it.
     pub(crate) fn permitted(
-        self,
+        &self,
         caller: &Caller,
         act: KeyAct,
     ) -> Result<(RecordKey, RecordScope), Problem> {
         let Self { key, method, path, source, principal } = self;
-        caller.check_key(act, &key)?;
+        caller.check_key(act, key)?;
         let principal = caller.principal(principal.as_deref())?;
-        let scope = Scope { principal: &principal, method: &method, path: &path, source: &source };
+        let scope = Scope { principal: &principal, method, path, source };
         let share = Share::of("", caller.identity());
-        Ok((scope.record(&key), RecordScope::new(&scope, &key).in_share(share)))
+        Ok((scope.record(key), RecordScope::new(&scope, key).in_share(share)))
     }
 }
 
@@ -298,22 +307,20 @@ impl FromRequestParts<Arc<Api>> for RecordKeyPath {
 }
 
 /// The answer to a begin that finds an earlier run.
-fn found(view: &RecordView, begin: &BeginCommand) -> Result<Response, Problem> {
+fn found(view: &RecordView, begin: &BeginCommand) -> Response {
     match view.phase {
-        RecordStatus::Done { kept: StoredResponse::Sealed(_), .. } => {
-            Ok(repeat_response(view.clone()))
-        }
+        RecordStatus::Done { kept: StoredResponse::Sealed(_), .. } => repeat_response(view.clone()),
         RecordStatus::Done { ref kept, .. } => {
             let mut response = Json(record_with_answer(view)).into_response();
             if !has_body(kept) {
                 let not_kept = HeaderValue::from_static("not-kept");
                 response.headers_mut().insert(IDEMPOTENT_BODY, not_kept);
             }
-            Ok(response)
+            response
         }
         RecordStatus::InFlight { .. } | RecordStatus::Unknown { .. } => {
             let resolve = || resolve_url_of(&begin.key, &begin.scope);
-            Ok(with_resolve(repeat_response(view.clone()), resolve))
+            with_resolve(repeat_response(view.clone()), resolve)
         }
     }
 }
@@ -337,16 +344,40 @@ pub(crate) fn no_record() -> Problem {
     Problem::new(Code::NoRecord, "There is no record of this key in this scope.")
 }
 
+/// What is to be done: in words, or as a request of which a guard makes the fingerprint.
+async fn fingerprint(
+    api: &Api,
+    path: &RecordKeyPath,
+    body: &mut BeginRecordRequest,
+) -> Result<Fingerprint, Problem> {
+    let request = match (body.fingerprint.as_deref(), body.request.take()) {
+        (Some(text), None) if text.len() > 1024 => {
+            return Err(invalid("fingerprint", "must have at most 1024 bytes"));
+        }
+        (text, None) => return Ok(Fingerprint::of_text(text.unwrap_or_default())),
+        (Some(_), Some(_)) => return Err(invalid("request", "stands in place of `fingerprint`")),
+        (None, Some(request)) => request,
+    };
+    let mut headers = header_map(request.headers.unwrap_or_default())?;
+    if let Some(media_type) = request.content_type {
+        let media_type = HeaderValue::try_from(media_type);
+        let media_type = media_type.map_err(|_| invalid("content_type", "is no header's value"))?;
+        headers.insert(header::CONTENT_TYPE, media_type);
+    }
+    let content = bytes_of(request.body, request.body_base64)?.unwrap_or_default();
+    let default = Guard::default();
+    let guard = api.guard_of(&path.method, &path.path).unwrap_or(&default);
+    let target = (&*path.method, &*path.path, request.query.as_deref().unwrap_or_default());
+    Ok(guard.fingerprint(target, &headers, &content).await)
+}
+
 /// The run that a request begins.
 fn begin_command(
-    body: BeginRecordRequest,
+    body: &BeginRecordRequest,
     (key, scope): (RecordKey, RecordScope),
+    fingerprint: Fingerprint,
     token: TokenHash,
 ) -> Result<BeginCommand, Problem> {
-    let fingerprint = body.fingerprint.unwrap_or_default();
-    if fingerprint.len() > 1024 {
-        return Err(invalid("fingerprint", "must have at most 1024 bytes"));
-    }
     let lease = Ttl::from_millis(body.lease_ms.unwrap_or(30_000));
     let retention = body.retention_ms.unwrap_or(DAY_MILLIS);
     if !(1000..=YEAR_MILLIS).contains(&retention) {
@@ -356,7 +387,7 @@ fn begin_command(
         key,
         scope,
         token,
-        fingerprint: Fingerprint::of_text(&fingerprint),
+        fingerprint,
         lease: lease.map_err(|error| invalid("lease_ms", error))?.get(),
         retention: Duration::from_millis(retention),
         on_crash: match body.on_crash {
@@ -374,21 +405,32 @@ fn answer(body: CompleteRecordRequest) -> Result<Answer, Problem> {
         return Err(invalid("status", "must be 200 to 599"));
     }
     let mut headers = header_map(body.headers.unwrap_or_default())?;
-    let body = match (body.body, body.body_base64, body.json) {
-        (body, None, None) => Bytes::from(body.unwrap_or_default()),
-        (None, Some(base64), None) => {
-            STANDARD.decode(base64).map_err(|_| invalid("body_base64", "is not base64"))?.into()
-        }
-        (None, None, Some(json)) => {
+    let body = match (bytes_of(body.body, body.body_base64)?, body.json) {
+        (body, None) => body.unwrap_or_default(),
+        (None, Some(json)) => {
             let kind = HeaderValue::from_static("application/json");
             headers.entry(header::CONTENT_TYPE).or_insert(kind);
             json.to_string().into()
         }
-        _ => return Err(invalid("body", "and `body_base64` and `json` exclude one another")),
+        _ => return Err(invalid("body", BODIES)),
     };
     let mut headers = stored_headers(&headers);
     headers.push((CHOSEN.to_owned(), Bytes::new()));
     Ok(Answer { status, headers, body })
+}
+
+/// A body that is given as text or in base64, if it is.
+fn bytes_of(text: Option<String>, base64: Option<String>) -> Result<Option<Bytes>, Problem> {
+    match (text, base64) {
+        (text, None) => Ok(text.map(Bytes::from)),
+        (None, Some(base64)) => {
+            let bytes = STANDARD.decode(base64);
+            bytes
+                .map(|bytes| Some(bytes.into()))
+                .map_err(|_| invalid("body_base64", "is not base64"))
+        }
+        _ => Err(invalid("body", BODIES)),
+    }
 }
 
 fn header_map(named: BTreeMap<String, HeaderValues>) -> Result<HeaderMap, Problem> {

@@ -13,7 +13,6 @@ use crate::http::body::{Json, at_millis, invalid};
 use crate::http::caller::Caller;
 use crate::http::extract::{NoQuery, OptionalJson};
 use crate::http::problem::{Code, Problem};
-use keylatch_axum::gateway::holds;
 use keylatch_axum::normalize_path;
 use keylatch_core::idempotency::Scope;
 use keylatch_wire::{IssueKeyRequest, IssuedKey, millis};
@@ -62,9 +61,7 @@ pub(crate) async fn issue_idempotency_key(
 
 /// How long a key is good: never longer than its guard keeps the response.
 fn ttl(api: &Api, method: &str, path: &str, asked: Option<u64>) -> Result<Duration, Problem> {
-    let guards = api.guard_settings.iter().filter(|guard| holds(&guard.path, path));
-    let guard = guards.max_by_key(|guard| guard.path.len());
-    let guard = guard.filter(|guard| guard.methods.iter().any(|guarded| guarded == method));
+    let guard = api.guard_of(method, path);
     let longest = guard.map_or(YEAR, |guard| guard.retention());
     let ttl = asked.map_or(longest.min(DAY), Duration::from_millis);
     if (Duration::from_secs(1)..=longest).contains(&ttl) {

@@ -92,7 +92,8 @@ fn tell_default(member: &mut Object, is_optional: bool) {
 fn describe_member(schema: &str, name: &str, member: &mut Object) {
     match name {
         "fencing_token" => member.maximum = Some(Number::UInt(MAX_EXACT)),
-        "headers" if schema == "CompleteRecord" => {
+        "content_type" => member.pattern = Some(HEADER_VALUE.to_owned()),
+        "headers" if matches!(schema, "CompleteRecord" | "DescribedRequest") => {
             let names = ObjectBuilder::new().schema_type(Type::String).pattern(Some(HEADER_NAME));
             member.property_names = Some(Box::new(Schema::Object(names.build())));
             let value = ObjectBuilder::new().schema_type(Type::String).pattern(Some(HEADER_VALUE));

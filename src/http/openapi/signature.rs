@@ -20,8 +20,8 @@ use crate::http::api::Api;
 use crate::http::audit::Auditor;
 use crate::http::caller::Caller;
 use crate::http::extract::{
-    LeftEntry, ListQuery, Name, NamedSet, NoQuery, OptionalJson, OptionalToken, RequiredToken,
-    WatchLimit, WatchedName,
+    LeftEntry, ListQuery, Name, NamedSet, NoQuery, OptionalJson, OptionalToken, PreferredWait,
+    RequiredToken, WatchLimit, WatchedName,
 };
 use crate::http::idempotency::{api::RecordKeyPath, list::RecordQuery};
 use crate::http::problem::Code::{self, *};
@@ -158,6 +158,7 @@ parts! {
     WatchedName: [TARGET, &[InvalidName]].concat(), "name" = "Lock";
     RecordKeyPath: [TARGET, &[InvalidKey, NotSupported]].concat(), "key" = "Key";
     OptionalToken: [InvalidToken], "Lock-Token" = "OwnToken";
+    PreferredWait: [], "Prefer" = "Prefer";
 }
 
 impl Part for RequiredToken {

@@ -29,7 +29,7 @@ use super::{
 use crate::lock::{FencingToken, Token, TokenHash};
 use crate::store::{ListRecords, Page, Store, StoreError};
 use crate::task::{BoxFuture, DetachOnDrop, with_deadline};
-use crate::waiters::{WaiterGuard, WaiterRegistry, WaiterRoom};
+use crate::waiters::{WaiterGuard, WaiterPlace, WaiterRegistry, WaiterRoom};
 use crate::watchdog::LeaseSchedule;
 
 /// How many runs and endings that no client waits for may be under way before new runs are refused.
@@ -168,14 +168,8 @@ impl IdempotencyService {
             let (Some(waiter), Some(ended)) = (&waiter, ended) else {
                 return Ok(OnceRun::Found(view));
             };
-            place = place.or_else(|| self.waiter_room.enter());
-            if place.is_none() {
-                return Ok(OnceRun::Found(view));
-            }
-            let ended = timeout_at(until, self.ended(waiter, &ask.key, ended));
             // In a box, so that a run keeps no room for a wait.
-            let ended = Box::pin(self.leaving.run_until_cancelled(ended));
-            if !matches!(ended.await, Some(Ok(_))) {
+            if !Box::pin(self.wait_for_end(waiter, &ask.key, ended, &mut place, until)).await {
                 return Ok(OnceRun::Found(view));
             }
             work = again;
@@ -207,6 +201,35 @@ impl IdempotencyService {
             self.tasks.spawn(run::abandon_lost(Arc::clone(&self.store), ask));
         }
         answer
+    }
+
+    /// [`begin`](Self::begin) with room for an answer of so many bytes. While another run is under way, this waits for its
+    /// end for at most `wait` and then begins as if it had come afterwards. Where there is no room for one more that
+    /// waits, it waits for none.
+    pub async fn begin_or_wait(
+        &self,
+        ask: &BeginCommand,
+        own: bool,
+        answer_bytes: usize,
+        wait: Duration,
+    ) -> Result<BeginReply, StoreError> {
+        let (until, mut place) = (Instant::now() + wait, None);
+        loop {
+            // Taken before asking, or an end in between would go unheard.
+            let waiter = (!wait.is_zero()).then(|| self.waiters.join(ask.key, RunWaiters::default));
+            let ended = waiter.as_ref().map(|waiter| waiter.ended.notified());
+            let room = self.take_room(&ask.scope, answer_bytes);
+            let again = BeginCommand { has_room: room.is_ok(), ..ask.clone() };
+            let reply = self.begin(again, own).await?;
+            drop(room);
+            let is_under_way = matches!(&reply, BeginReply::Found(view) if is_running(view));
+            let (Some(waiter), Some(ended), true) = (&waiter, ended, is_under_way) else {
+                return Ok(reply);
+            };
+            if !self.wait_for_end(waiter, &ask.key, ended, &mut place, until).await {
+                return Ok(reply);
+            }
+        }
     }
 
     /// Ends a run.
@@ -499,6 +522,24 @@ impl IdempotencyService {
                 }
             }
         }
+    }
+
+    /// Waits until the run under `key` may have ended, in a place that the caller keeps. Gives whether it may have: `false`
+    /// where there is no place or no time left.
+    async fn wait_for_end(
+        &self,
+        waiter: &WaiterGuard<RecordKey, RunWaiters>,
+        key: &RecordKey,
+        ended: impl Future<Output = ()>,
+        place: &mut Option<WaiterPlace>,
+        until: Instant,
+    ) -> bool {
+        *place = place.take().or_else(|| self.waiter_room.enter());
+        if place.is_none() {
+            return false;
+        }
+        let ended = timeout_at(until, self.ended(waiter, key, ended));
+        matches!(self.leaving.run_until_cancelled(ended).await, Some(Ok(())))
     }
 
     /// Resolves when the run under `key` may have ended.
