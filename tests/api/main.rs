@@ -18,6 +18,7 @@ mod console;
 mod console_keys;
 mod cors;
 mod derived_keys;
+mod derived_properties;
 mod encrypted_responses;
 mod ended_waits;
 mod erasure;
