@@ -1,9 +1,9 @@
 //! Goal: two requests that differ in what the fingerprint covers never share a derived key, and one that is sent again
 //! always does.
 //!
-//! Method: proptest makes requests of every media type from few words, so that many are alike. Each is sent twice over
-//! HTTP, spelt in two ways. Of all requests together, those of one meaning have one run, and those of one run have one
-//! meaning.
+//! Method: proptest makes requests of every media type, and each has neighbours that differ in one place. All are sent
+//! over HTTP, the first of them in two spellings. Of all requests together, those of one meaning have one run, and those of
+//! one run have one meaning.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write as _;
@@ -48,6 +48,99 @@ enum Tree {
     Text(&'static str),
     List(Vec<Tree>),
     Object(BTreeMap<&'static str, Tree>),
+}
+
+impl Meaning {
+    /// Requests that differ in one place, and some that are the same.
+    fn neighbours(&self) -> Vec<Self> {
+        let query = near_pairs(&self.query);
+        let query = query.into_iter().map(|query| Self { query, ..self.clone() });
+        let bodies = self.body.neighbours().into_iter();
+        let bodies = bodies.map(|body| Self { body, ..self.clone() });
+        let other_user = if self.user == "ann" { "ben" } else { "ann" };
+        let other_method = if self.method == Method::POST { Method::PATCH } else { Method::POST };
+        let others = [
+            Self { user: other_user, ..self.clone() },
+            Self { method: other_method, ..self.clone() },
+            Self { path: "/orders/a/b", ..self.clone() },
+        ];
+        query.chain(bodies).chain(others).collect()
+    }
+}
+
+/// Pairs with one value elsewhere, one more, one less, or in another order.
+fn near_pairs(pairs: &Pairs) -> Vec<Pairs> {
+    let mut near = Vec::new();
+    for name in ["a", "b"] {
+        let mut changed = pairs.clone();
+        changed.entry(name).or_default().reverse();
+        changed.retain(|_, values| !values.is_empty());
+        near.push(changed.clone());
+        changed.entry(name).or_default().push("");
+        near.push(changed.clone());
+        if let Some(values) = changed.remove(name) {
+            near.push(changed.clone());
+            changed.entry("a_b").or_default().extend(values);
+            near.push(changed);
+        }
+    }
+    near
+}
+
+/// A list in another order, with one more, and with one less.
+fn near_lists<T: Clone>(list: &[T], more: T) -> Vec<Vec<T>> {
+    let backwards = list.iter().rev().cloned().collect();
+    let longer = list.iter().cloned().chain([more]).collect();
+    vec![backwards, longer, list[..list.len().saturating_sub(1)].to_vec()]
+}
+
+impl Content {
+    fn neighbours(&self) -> Vec<Self> {
+        let bytes = ["text/plain", "application/xml"].map(|kind| Self::Bytes(kind, "a"));
+        let near = match self {
+            Self::Nothing => vec![Self::Form(Pairs::new())],
+            &Self::Json(kind, ref tree) => {
+                let trees = tree.neighbours().into_iter().map(|tree| Self::Json(kind, tree));
+                trees.chain([Self::Json("application/json", tree.clone())]).collect()
+            }
+            Self::Form(pairs) => near_pairs(pairs).into_iter().map(Self::Form).collect(),
+            Self::NestedForm(pairs) => {
+                near_lists(pairs, ("b", "1")).into_iter().map(Self::NestedForm).collect()
+            }
+            Self::Parts(parts) => {
+                let near = near_lists(parts, ("b", "1")).into_iter();
+                near.filter(|parts| !parts.is_empty()).map(Self::Parts).collect()
+            }
+            &Self::Bytes(kind, _) => vec![Self::Bytes(kind, ""), Self::Bytes(kind, "a b")],
+        };
+        near.into_iter().chain(bytes).collect()
+    }
+}
+
+impl Tree {
+    fn neighbours(&self) -> Vec<Self> {
+        let wrapped = Self::List(vec![self.clone()]);
+        let near: Vec<_> = match self {
+            &Self::Written(text) => vec![Self::Text(text), Self::Written("1.0")],
+            &Self::Text(text) => vec![Self::Written("null"), Self::Text(text.trim_matches('a'))],
+            Self::List(all) => {
+                let more = near_lists(all, Self::Written("0")).into_iter().map(Self::List);
+                let first = all.first().into_iter().flat_map(Self::neighbours);
+                let within = first.map(|one| {
+                    Self::List([one].into_iter().chain(all.iter().skip(1).cloned()).collect())
+                });
+                more.chain(within).collect()
+            }
+            Self::Object(members) => {
+                let values = members.values().rev().cloned();
+                let swapped = members.keys().copied().zip(values).collect();
+                let mut longer = members.clone();
+                longer.entry("b").or_insert(Self::Object(BTreeMap::new()));
+                vec![Self::Object(swapped), Self::Object(longer)]
+            }
+        };
+        near.into_iter().chain([wrapped]).collect()
+    }
 }
 
 /// One way to write a request. Each bit that is taken decides once.
@@ -217,11 +310,14 @@ fn requests_share_a_derived_key_exactly_if_they_ask_for_the_same() {
         guard.derive = DeriveKey { window_ms: 86_400_000, ..DeriveKey::default() };
     }));
     let (mut runs, mut meanings) = (HashMap::new(), HashMap::new());
-    let mut runner = TestRunner::new(ProptestConfig { cases: 1000, ..ProptestConfig::default() });
+    let mut runner = TestRunner::default();
     let asked = (requests(), any::<u64>(), any::<u64>());
-    for _ in 0..runner.config().cases {
+    for _ in 0..100 {
         let (meaning, one, other) = asked.new_tree(&mut runner).expect("a request").current();
-        for spelling in [one, other] {
+        let near = meaning.neighbours().into_iter().map(|near| (near, one ^ other));
+        for (meaning, spelling) in
+            [(meaning.clone(), one), (meaning, other)].into_iter().chain(near)
+        {
             let request = Spelling(spelling).request(&shop, &meaning);
             let answer = runtime.block_on(Answer::of(request));
             assert_eq!(answer.status, 201, "{meaning:?} {spelling} {answer:?}");
