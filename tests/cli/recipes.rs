@@ -3,14 +3,20 @@
 //! Method: the page's own configuration, commands and programs, with only the two addresses changed to free ones, run
 //! against the process. What they print, and what the app behind was asked, is what the page says.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::mpsc;
 
-use axum::http::StatusCode;
+use axum::Json;
+use axum::http::{Method, StatusCode};
 use axum::response::IntoResponse as _;
-use keylatch_testkit::{Process, Upstream, created, eventually, free_port};
+use keylatch_testkit::{Answer, Process, Upstream, created, eventually, free_port};
+use serde_json::json;
+use tempfile::TempDir;
 use tokio::net::TcpStream;
-use tokio::process::Command;
+use tokio::process::{Child, Command};
+use tokio::runtime::Handle;
 
 use crate::KEYLATCH;
 
@@ -106,21 +112,44 @@ async fn webhook_that_is_delivered_again_is_handled_once() {
     assert_eq!(app.runs(), 4);
 }
 
+/// The app of the flash sale, with two in stock.
+struct Sale {
+    directory: TempDir,
+    port: u16,
+    _app: Child,
+}
+
+impl Sale {
+    /// Starts the recipe's program, which finds its locks at this address.
+    async fn start(recipe: &str, port: u16, locks: SocketAddr) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let make = "database.execute('CREATE TABLE stock AS SELECT 2 AS left, 0 AS fence')";
+        ask_stock(directory.path(), make).await;
+        let program = code(recipe, "python").replace("127.0.0.1:7070", &locks.to_string());
+        let program = program.replace("8000", &port.to_string());
+        let mut app = Command::new("python3");
+        app.args(["-c", &program]).current_dir(directory.path()).stderr(Stdio::null());
+        let app = app.kill_on_drop(true).spawn().expect("an app");
+        eventually(async || TcpStream::connect(("127.0.0.1", port)).await.ok()).await;
+        Self { directory, port, _app: app }
+    }
+}
+
+/// How many are left, as another process reads it.
+async fn left(directory: &Path) -> String {
+    ask_stock(directory, "print(*database.execute('SELECT left FROM stock').fetchone())").await
+}
+
+async fn ask_stock(directory: &Path, statement: &str) -> String {
+    let open = "import sqlite3\nwith sqlite3.connect('sale.sqlite') as database: ";
+    run(&["python3", "-c", &format!("{open}{statement}")], directory).await
+}
+
 #[tokio::test]
 async fn flash_sale_sells_what_is_there_once_to_each_user() {
-    let recipe = recipe("One order for each user in a flash sale");
-    let (directory, free) = (tempfile::tempdir().expect("a directory"), free_port());
-    let service = serve(recipe, &format!("http://127.0.0.1:{free}")).await;
-    let stock = "import sqlite3\nwith sqlite3.connect('sale.sqlite') as database: ";
-    let make = "database.execute('CREATE TABLE stock AS SELECT 2 AS left, 0 AS fence')";
-    run(&["python3", "-c", &format!("{stock}{make}")], directory.path()).await;
-    let program = code(recipe, "python").replace("127.0.0.1:7070", &service.address.to_string());
-    let program = program.replace("8000", &free.to_string());
-    let mut app = Command::new("python3");
-    app.args(["-c", &program]).current_dir(directory.path()).stderr(Stdio::null());
-    let _app = app.kill_on_drop(true).spawn().expect("an app");
-    eventually(async || TcpStream::connect(("127.0.0.1", free)).await.ok()).await;
-
+    let (recipe, port) = (recipe("One order for each user in a flash sale"), free_port());
+    let service = serve(recipe, &format!("http://127.0.0.1:{port}")).await;
+    let sale = Sale::start(recipe, port, service.address).await;
     let printed = run_commands(recipe, &service).await;
     let mut lines: Vec<_> = printed.lines().collect();
     lines.sort_unstable();
@@ -128,9 +157,26 @@ async fn flash_sale_sells_what_is_there_once_to_each_user() {
     assert!(lines.chunks(2).all(|clicks| clicks[0] == clicks[1]), "{printed}");
     assert_eq!(lines.iter().filter(|line| line.ends_with(" 201")).count(), 4, "{printed}");
     assert_eq!(lines.iter().filter(|line| line.ends_with(" 410")).count(), 2, "{printed}");
-    let left = "print(*database.execute('SELECT left FROM stock').fetchone())";
-    let left = run(&["python3", "-c", &format!("{stock}{left}")], directory.path()).await;
-    assert_eq!(left, "0\n");
+    assert_eq!(left(sale.directory.path()).await, "0\n");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn flash_sale_unlocks_after_the_commit() {
+    let recipe = recipe("One order for each user in a flash sale");
+    // In the place of keylatch, to look at the stock when the unlock comes and before the app gets its answer.
+    let (locks, (unlocks, unlocked)) = (Upstream::start().await, mpsc::channel());
+    let sale = Sale::start(recipe, free_port(), locks.address).await;
+    let directory = sale.directory.path().to_owned();
+    locks.answers(move |seen| {
+        if seen.method == Method::DELETE {
+            let left = tokio::task::block_in_place(|| Handle::current().block_on(left(&directory)));
+            unlocks.send(left).expect("the test still reads");
+        }
+        Json(json!({"token": "t", "fencing_token": 7}))
+    });
+    let order = reqwest::Client::new().post(format!("http://127.0.0.1:{}/sale/orders", sale.port));
+    assert_eq!(Answer::of(order.body("item=tea")).await.status, 201);
+    assert_eq!(unlocked.recv().as_deref(), Ok("1\n"));
 }
 
 #[tokio::test]
