@@ -62,8 +62,9 @@ impl JsonPointer {
     /// Reads a pointer to something within the text; `None` where it is none.
     pub fn parse(text: &str) -> Option<Self> {
         let steps = text.strip_prefix('/')?.split('/').map(|step| {
-            let has_other = step.replace("~0", "").replace("~1", "").contains('~');
-            (!has_other).then(|| step.replace("~1", "/").replace("~0", "~"))
+            let mut escapes = step.split('~').skip(1);
+            let is_whole = escapes.all(|rest| rest.starts_with(['0', '1']));
+            is_whole.then(|| step.replace("~1", "/").replace("~0", "~"))
         });
         steps.collect::<Option<_>>().map(Self)
     }

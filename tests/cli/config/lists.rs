@@ -163,6 +163,7 @@ fn field_that_matches_nothing_is_named() {
         ("ignore_fields", "[\"\"]"),
         ("ignore_fields", "[\"/a~2\"]"),
         ("ignore_fields", "[\"/a/b~\"]"),
+        ("ignore_fields", "[\"/~~01\"]"),
         ("compare_fields", "[\"a\", \"\"]"),
         ("compare_fields", "[\"a\"]\nignore_fields = [\"b\"]"),
     ] {
