@@ -55,7 +55,8 @@ impl Listener for Duplex {
 
     async fn accept(&self, _: Duration) -> io::Result<AcceptedConnection<DuplexStream>> {
         let io = self.arrivals.lock().await.recv().await.expect("the fuzzer connects");
-        Ok(AcceptedConnection { io, peer: None, closed: std::future::pending().boxed() })
+        let closed = std::future::pending().boxed();
+        Ok(AcceptedConnection { io, peer: None, closed, has_ended: Box::new(|| false) })
     }
 
     fn is_local(&self) -> io::Result<bool> {

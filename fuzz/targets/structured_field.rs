@@ -1,5 +1,5 @@
 //! The value of an `Idempotency-Key` header: what a strict reader of structured fields (RFC 9651) takes, we take, as the
-//! same key; and a key that we write is read as itself.
+//! same key; and the text of a key is that key.
 //!
 //! The strict reader is the crate `sfv`, which has no code of ours.
 
@@ -12,8 +12,7 @@ use sfv::{BareItem, Item, Parser};
 fuzz_target!(|value: &[u8]| {
     let ours = IdempotencyKey::from_header(value);
     if let Ok(key) = &ours {
-        let again = IdempotencyKey::from_header(key.to_header().as_bytes());
-        assert_eq!(again.as_ref(), Ok(key), "{}", key.to_header());
+        assert_eq!(IdempotencyKey::parse(key.as_str()).as_ref(), Ok(key), "{}", key.as_str());
     }
     // Tabs may be around a value; the strict reader takes spaces alone there.
     let strict = Parser::new(value).parse::<Item>();
