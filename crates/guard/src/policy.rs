@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use axum::http::{HeaderMap, HeaderName, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use serde::de::{Deserialize, Deserializer, Error, IntoDeserializer as _, MapAccess, Visitor};
 
 /// What a failure of the handler comes to.
@@ -128,12 +128,15 @@ impl RetentionPolicy {
 }
 
 /// In an upstream's response: what the record keeps of it. No client sees it.
-pub(crate) const KEYLATCH_KEEP: HeaderName = HeaderName::from_static("keylatch-keep");
+#[cfg(feature = "gateway")]
+pub(crate) const KEYLATCH_KEEP: axum::http::HeaderName =
+    axum::http::HeaderName::from_static("keylatch-keep");
 
 /// How long what is kept of a response is kept, in its extensions: in place of what the guard says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeepFor(pub Duration);
 
+#[cfg(feature = "gateway")]
 impl KeepFor {
     const MAX_SECONDS: u64 = 365 * 24 * 60 * 60;
 
@@ -144,6 +147,7 @@ impl KeepFor {
 }
 
 /// What an upstream says of its response by [`KEYLATCH_KEEP`]; `None` where that is there and says nothing that is known.
+#[cfg(feature = "gateway")]
 pub(crate) fn read_keep(headers: &HeaderMap) -> Option<(Option<RetentionPolicy>, Option<KeepFor>)> {
     let mut values = headers.get_all(KEYLATCH_KEEP).iter();
     let Some(value) = values.next() else { return Some((None, None)) };
