@@ -63,6 +63,7 @@ impl IdempotencyKey {
     fn from_bytes(key: &[u8]) -> Result<Self, InvalidKey> {
         match std::str::from_utf8(key) {
             Ok(text) if text.bytes().all(|byte| byte == b' ') => Err(InvalidKey::Empty),
+            Ok(text) if text.starts_with(' ') || text.ends_with(' ') => Err(InvalidKey::Blank),
             Ok(text) if text.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') => {
                 if text.len() > Self::MAX_CHARS {
                     return Err(InvalidKey::TooLong(text.len()));
@@ -157,6 +158,9 @@ pub enum InvalidKey {
         "it has a character that is not visible ASCII, or a space without double quotes around the key"
     )]
     Character,
+    /// It begins or ends with a space, which no upstream sees: around the value of a header spaces mean nothing.
+    #[error("it begins or ends with a space")]
+    Blank,
     /// Its quotes are not balanced.
     #[error("its quotes are not balanced")]
     Quote,
@@ -260,7 +264,7 @@ mod tests {
             ("\"a\\\"b\\\\\"", "a\"b\\"),
             ("42", "42"),
             ("\"a;b,c\"", "a;b,c"),
-            ("\" q w\"", " q w"),
+            ("\"q w\"", "q w"),
             ("a\\b", "a\\b"),
         ] {
             let read = IdempotencyKey::from_header(value.as_bytes()).unwrap();
@@ -271,7 +275,7 @@ mod tests {
     #[test]
     fn what_is_no_key_is_refused() {
         let long = "k".repeat(256);
-        let cases: [(&[u8], InvalidKey); 19] = [
+        let cases: [(&[u8], InvalidKey); 21] = [
             (b"", InvalidKey::Empty),
             (b"  ", InvalidKey::Empty),
             (b"\"\"", InvalidKey::Empty),
@@ -289,6 +293,8 @@ mod tests {
             (b"\"a\", \"b\"", InvalidKey::List),
             (b"\"a\";p=1, \"b\"", InvalidKey::List),
             (b"a b", InvalidKey::Character),
+            (b"\" 17\"", InvalidKey::Blank),
+            (b"\"17 \"", InvalidKey::Blank),
             (b"a\x01b", InvalidKey::Character),
             ("schlüssel".as_bytes(), InvalidKey::Character),
         ];
