@@ -151,6 +151,16 @@ pub enum IdempotencyError {
     Random(#[from] getrandom::Error),
 }
 
+impl IdempotencyError {
+    /// What a request reads that has waited for a run: whether its own was begun is not all that counts for it.
+    pub(super) fn after_a_wait(self, has_waited: bool) -> Self {
+        match self {
+            Self::Store(StoreError::Unreachable(why)) if has_waited => StoreError::Lost(why).into(),
+            error => error,
+        }
+    }
+}
+
 /// What the waiters of one run share, in the service's registry of waiters.
 #[derive(Debug, Default)]
 pub(super) struct RunWaiters {

@@ -155,13 +155,14 @@ impl IdempotencyService {
     {
         let until = Instant::now() + ask.wait;
         let ask = Arc::new(ask);
-        let (mut work, mut place) = (work, None);
+        let (mut work, mut place, mut has_waited) = (work, None, false);
         loop {
             // Taken before asking, or an end in between would go unheard.
             let waiter =
                 (!ask.wait.is_zero()).then(|| self.waiters.join(ask.key, RunWaiters::default));
             let ended = waiter.as_ref().map(|waiter| waiter.ended.notified());
-            let (view, again) = match self.attempt(Arc::clone(&ask), work).await? {
+            let attempt = self.attempt(Arc::clone(&ask), work).await;
+            let (view, again) = match attempt.map_err(|error| error.after_a_wait(has_waited))? {
                 Attempt::Over(once) => return Ok(once),
                 Attempt::InFlight(view, work) => (view, work),
             };
@@ -172,7 +173,7 @@ impl IdempotencyService {
             if !Box::pin(self.wait_for_end(waiter, &ask.key, ended, &mut place, until)).await {
                 return Ok(OnceRun::Found(view));
             }
-            work = again;
+            (work, has_waited) = (again, true);
         }
     }
 
