@@ -43,7 +43,7 @@ use crate::metrics::{Metrics, RouteDurations};
 use crate::telemetry::AccessLog;
 use crate::traces::RequestSpan;
 use keylatch_axum::gateway::{Admission, ErrorPage, TrustedProxy, wants_page};
-use keylatch_axum::{GuardAccess, ProblemCause, ProblemCode, RanUnguarded};
+use keylatch_axum::{GuardAccess, ProblemCause, ProblemCode, RanUnguarded, name_no_source};
 use keylatch_core::store::Effect;
 
 /// Why a page of this origin does not get what is for identities.
@@ -132,10 +132,7 @@ impl RequestLayer {
         let scheme = || Arrival::of(request).map_or("http", Arrival::scheme);
         let span = RequestSpan::start(request, scheme, (method, route), &id);
         let passed = admitted.and_then(|()| shared.origins.check(request, surface, route));
-        let passed = passed.or_else(|why| match &self.admission {
-            Some(guard) => guard.refuse(request, why),
-            None => Err(why),
-        });
+        let passed = passed.or_else(|why| self.refuse(request, why));
         let passed = passed.and_then(|()| self.find(request, route));
         let passed = passed.and_then(|()| self.identify(request, route));
         let (mut identity, mut subject) = (None, None);
@@ -154,6 +151,7 @@ impl RequestLayer {
             identity,
             subject,
             wants_page,
+            names_source: self.names_source(request.method()),
             in_flight,
         };
         if surface != Surface::Api {
@@ -161,6 +159,18 @@ impl RequestLayer {
         }
         let let_in = |()| self.admission.as_ref().map_or(Ok(()), |guard| guard.admit(request));
         (ticket, passed.and_then(let_in))
+    }
+
+    /// Refuses a request, unless its guard only observes.
+    fn refuse(&self, request: &mut Request<Body>, why: Problem) -> Result<(), Problem> {
+        match &self.admission {
+            Some(guard) => guard.refuse(request, why),
+            None => Err(why),
+        }
+    }
+
+    fn names_source(&self, method: &Method) -> bool {
+        self.admission.as_ref().is_some_and(|guard| guard.names_source(method))
     }
 
     /// The setting that lets a guarded request pass which was refused so, for the log.
@@ -345,6 +355,8 @@ struct RequestTicket {
     subject: Option<Subject>,
     /// Whether a person reads the response, in a browser and of a guarded route.
     wants_page: bool,
+    /// Whether the response says where the key of the request comes from.
+    names_source: bool,
     in_flight: InFlight,
 }
 
@@ -388,6 +400,9 @@ impl RequestTicket {
             write(audit, &self.id, self.identity.as_deref(), &act, None);
         }
         response.headers_mut().insert(X_REQUEST_ID, self.id.clone());
+        if self.names_source {
+            name_no_source(&mut response);
+        }
         if self.wants_page { self.in_flight.0.with_page(response) } else { response }
     }
 }

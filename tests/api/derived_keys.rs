@@ -167,6 +167,22 @@ async fn one_order_for_each_user(store: &TestStore) {
     assert_eq!(shop.upstream.runs(), 3);
 }
 
+/// Servers take each of these for the same path.
+#[tokio::test]
+async fn spelling_of_the_path_makes_no_room_for_another_order() {
+    let shop = Shop::open_with("memory:", once_per(&[KeyPart::Principal, KeyPart::Path])).await;
+    Answer::of(order(&shop, "ann", "/orders/buy", 1)).await.is_run(1);
+    for path in ["/BUY", "//buy", "/buy/", "/b%75y", "/buy;x=1", "/buy.json", "/buy%20", "%2Fbuy"] {
+        let again = Answer::of(order(&shop, "ann", &format!("/orders{path}"), 1)).await;
+        assert!(
+            again.status == 404 || again.header("idempotent-replayed") == "true",
+            "{path}: {again:?}"
+        );
+    }
+    assert_eq!(shop.upstream.runs(), 1);
+    Answer::of(order(&shop, "ann", "/orders/bu", 1)).await.is_run(2);
+}
+
 /// A repeated call never frees the next order.
 #[store_test(service)]
 async fn undone_order_makes_room_for_one_more(store: &TestStore) {

@@ -9,6 +9,7 @@ use reqwest::{Method, RequestBuilder};
 
 const BROWSER: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
 const NOT_DONE: &str = "Nothing was done.";
+const NOT_NOW: &str = "Nothing was done now. If you sent this before, it may have been done then:";
 const UNDER_WAY: &str =
     "We have your order and are still working on it. Please do not send it again.";
 const UNKNOWN: &str = "We do not know yet whether this was done.";
@@ -45,7 +46,7 @@ async fn refusal_says_that_nothing_was_done() {
     is_page(shop.request(Method::POST, "/orders"), 400, NOT_DONE).await;
     is_page(order("k").header("Sec-Fetch-Site", "cross-site"), 403, NOT_DONE).await;
     shop.buy("k").await.is_run(1);
-    is_page(order("k").body("{}"), 422, NOT_DONE).await;
+    is_page(order("k").body("{}"), 422, NOT_NOW).await;
     is_page(order("large").body("a".repeat(41)), 413, NOT_DONE).await;
     is_page(shop.request(Method::POST, "/orders/..%20/a"), 404, NOT_DONE).await;
     // A response of the shop is its own.
@@ -58,6 +59,7 @@ async fn person_who_is_not_signed_in_reads_that_nothing_was_done() {
     let shop =
         Shop::open_with("memory:", |guard| guard.principal_header = "X-User".to_owned()).await;
     let problem = is_page(shop.order("k").header("Connection", "x"), 401, NOT_DONE).await;
+    assert_eq!(problem.header("idempotency-key-source"), "none", "{problem:?}");
     let detail = problem.json["detail"].as_str().expect("text");
     for named in ["x-user", "principal_header", "server.trusted_proxies"] {
         assert!(detail.contains(named), "{detail}");

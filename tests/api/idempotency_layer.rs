@@ -19,7 +19,9 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use futures_util::future::{Ready, join_all, ready};
 use futures_util::poll;
-use keylatch_axum::{Guard, IdempotencyLayer, OnFailure, RetentionPolicy};
+use keylatch_axum::{
+    DeriveKey, Guard, IdempotencyLayer, KeyPart, MissingKey, OnFailure, RetentionPolicy,
+};
 use keylatch_core::idempotency::{
     IdempotencyKey, IdempotencyService, PhaseName, Principal, RecordFilter, RecordStatus,
     ResolveReply, Scope,
@@ -79,6 +81,19 @@ async fn layer_runs_a_request_once(store: &TestStore) {
         Answer::of(request.header("Idempotency-Fence", "1")).await.is_run(run);
         assert!(!upstream.last().headers.contains_key("idempotency-fence"));
     }
+}
+
+/// A layer has no path of its own, and another route of the program may have the same store.
+#[tokio::test]
+async fn derived_key_of_a_layer_has_the_path_in_any_case() {
+    let derive = DeriveKey { of: vec![KeyPart::Body], anonymous: true, ..DeriveKey::default() };
+    let guard = Guard { missing_key: MissingKey::Derive, derive, ..Guard::default() };
+    let (_upstream, api) =
+        layered("memory:", |layer| layer.with_guard(guard).expect("a guard")).await;
+    let send = |path| Answer::of(api.request(Method::POST, path).body("order=1"));
+    send("/orders").await.is_run(1);
+    send("/orders").await.is_replay_of(1);
+    send("/orders/17/refund").await.is_run(2);
 }
 
 #[store_test(service)]

@@ -9,7 +9,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use keylatch::app::App;
 use keylatch::config::Config;
 use keylatch::http::{Guard, KeySource};
-use keylatch_testkit::{Answer, Service, Shop, Upstream, config, eventually};
+use keylatch_testkit::{Answer, Service, Shop, Upstream, config, created, eventually};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -140,6 +140,19 @@ async fn key_that_was_not_issued_for_the_request_is_refused() {
 }
 
 #[tokio::test]
+async fn upstream_does_not_shorten_the_life_of_a_key() {
+    let (upstream, secrets) = (Upstream::start().await, Secrets::of(&[OLD]));
+    let service = Service::start_with(guarded("memory:", &secrets.path(), &upstream)).await;
+    upstream.answers(|seen| ([("Keylatch-Keep", "response; for=1")], created(seen.run)));
+    let key = key_of_ann(&service).await;
+    Answer::of(order(&service, "/orders", "ann", &key)).await.is_run(1);
+    let path =
+        format!("/v1/idempotency/{key}?method=POST&path=/orders&principal=user:ann&source=issued");
+    let record = service.get(&path).await.json;
+    assert!(record["expires_in_ms"].as_u64() > Some(86_400_000), "{record}");
+}
+
+#[tokio::test]
 async fn expired_key_is_gone_and_never_runs() {
     let (upstream, secrets) = (Upstream::start().await, Secrets::of(&[OLD]));
     let service = Service::start_with(guarded("memory:", &secrets.path(), &upstream)).await;
@@ -150,10 +163,10 @@ async fn expired_key_is_gone_and_never_runs() {
     let key = issued["key"].as_str().expect("a key");
     let send = || Answer::of(order(&service, "/orders", "ann", key));
     let expired = eventually(async || Some(send().await).filter(|answer| answer.status != 201));
-    expired.await.is_refusal(410, "key-expired", "new-key");
+    expired.await.is_refusal(410, "key-expired", "never");
     let runs = upstream.runs();
     assert!(runs <= 1, "{runs}");
-    send().await.is_refusal(410, "key-expired", "new-key");
+    send().await.is_refusal(410, "key-expired", "never");
     assert_eq!(upstream.runs(), runs);
     let bob = Answer::of(order(&service, "/orders", "bob", key)).await;
     is_foreign(&bob);

@@ -50,18 +50,45 @@ async fn is_asked(shop: &Shop, times: usize) {
 async fn response_that_was_lost_is_kept_and_replayed(store: &TestStore) {
     let shop = Shop::open_with(store.url(), settles(NEVER)).await;
     shop.upstream.answers(fails(200));
-    let key = "\"a/b ?%\"";
+    let key = "\"a b+&\"";
     assert_eq!(shop.buy(key).await.status, 500);
     let repeat = shop.until_done(key).await;
     assert_eq!((repeat.status.as_u16(), &repeat.json["order"]), (200, &json!(17)), "{repeat:?}");
-    assert_eq!(repeat.json["asked"], "/orders/by-key/a%2Fb%20%3F%25?of=keylatch");
+    assert_eq!(repeat.json["asked"], "/orders/by-key/a%20b%2B%26?of=keylatch");
     assert_eq!(repeat.header("idempotent-replayed"), "true");
     assert_eq!((repeat.header("location"), repeat.header("keylatch-keep")), ("/orders/17", ""));
-    let record = shop.record("a%2Fb%20%3F%25").await;
+    let record = shop.record("a%20b%2B%26").await;
     assert_eq!(record["settled"]["by"], "upstream", "{record}");
     assert!(record["expires_in_ms"].as_u64().expect("a time") <= 7_200_000, "{record}");
     assert_eq!(shop.upstream.runs() - questions(&shop).len(), 1, "the order ran once");
     shop.reaches("keylatch_idempotency_settled_total{verdict=\"done\"}", 1).await;
+}
+
+/// Some server reads them as another path, and answers for what is there.
+#[tokio::test]
+async fn key_that_is_more_than_a_segment_is_asked_for_in_a_query_alone() {
+    let keys = ["..", ".", "a/b", "..\\admin", "17;x", "17?x", "17#x", "17.", "%2e%2e"];
+    for (get, asks) in [("/orders/by-key/{key}", false), ("/orders/by-key?key={key}", true)] {
+        let shop = Shop::open_with("memory:", |guard| {
+            settles(NEVER)(guard);
+            guard.settle.as_mut().expect("a question").get = get.to_owned();
+        })
+        .await;
+        shop.upstream.answers(fails(503));
+        for key in keys.into_iter().chain(["17"]) {
+            assert_eq!(shop.buy(&format!("\"{}\"", key.replace('\\', "\\\\"))).await.status, 500);
+        }
+        eventually(async || {
+            let of_plain = |asked: &&ReceivedRequest| asked.uri.to_string().ends_with("17");
+            (questions(&shop).iter().filter(of_plain).count() >= 3).then_some(())
+        })
+        .await;
+        let mut asked: Vec<_> =
+            questions(&shop).iter().map(|asked| asked.uri.to_string()).collect();
+        asked.sort_unstable();
+        asked.dedup();
+        assert_eq!(asked.len(), if asks { keys.len() + 1 } else { 1 }, "{asked:?}");
+    }
 }
 
 #[store_test(service)]

@@ -310,11 +310,16 @@ impl Guard {
         }
         let is_whole = |part: &KeyPart| matches!(part, KeyPart::Principal | KeyPart::Path);
         rule("once_per", self.once_per.iter().all(is_whole), "may have `principal` and `path`")?;
-        let uses_keys = derives || self.key != KeySource::standard();
+        let uses_keys = self.missing_key != MissingKey::Refuse || self.key != KeySource::standard();
         rule(
             "once_per",
             self.once_per.is_empty() || !uses_keys,
-            "stands in place of `key` and `derive`: leave them out",
+            "stands in place of `key`, `missing_key` and `derive`: leave them out",
+        )?;
+        rule(
+            "on_crash",
+            self.once_per.is_empty() || self.on_crash == OnCrash::Unknown,
+            "must be `unknown` with `once_per`: another request would wait a year for the one that was interrupted",
         )?;
         rule(
             "on_store_down",

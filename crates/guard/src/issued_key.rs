@@ -22,7 +22,7 @@ const PREFIX: &str = "issued-";
 /// What the records of issued keys have as their source.
 pub(crate) const SOURCE: &str = "issued";
 /// How far the clocks of two instances may be apart.
-const CLOCKS: Duration = Duration::from_secs(300);
+pub(crate) const CLOCKS: Duration = Duration::from_secs(300);
 /// The shortest secret.
 const MIN_SECRET: usize = 32;
 /// Expiry and random part, and the signature behind them.

@@ -126,6 +126,7 @@ mod key_source;
 mod layer;
 mod media_type;
 mod observe;
+mod path_reading;
 mod policy;
 mod problem;
 mod records;
@@ -148,7 +149,7 @@ pub use policy::{FailurePolicy, KeepFor, OnFailure, RetentionPolicy};
 pub use problem::{Problem, ProblemCause, ProblemCode, status_code, with_resolve};
 pub use records::Records;
 pub use response::{
-    CHOSEN, CHOSEN_BY, CHOSEN_REASON, IDEMPOTENT_BODY, has_body, kept_within, repeat_response,
-    stored_headers, with_applied_wait,
+    CHOSEN, CHOSEN_BY, CHOSEN_REASON, IDEMPOTENT_BODY, has_body, kept_within, name_no_source,
+    repeat_response, stored_headers, with_applied_wait,
 };
 pub use submission::{normalize_path, preferred_wait, read_body};

@@ -19,6 +19,7 @@ use http_body_util::{BodyExt as _, StreamBody};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use crate::issued_key::CLOCKS;
 use crate::key_source::KeyKind;
 use crate::{Code, Guard, KeepFor, Problem, RetentionPolicy};
 use keylatch_core::idempotency::{
@@ -174,6 +175,10 @@ pub(crate) async fn run_result(
         }
     };
     result.end = match (result.end, lasts) {
+        // An issued key is kept until it has expired, whatever the upstream says.
+        (Some(RunEnd::Done(kept)), Some(KeepFor(lasts))) if guard.takes_issued_keys() => {
+            Some(RunEnd::DoneFor(kept, lasts.max(guard.retention() + CLOCKS)))
+        }
         (Some(RunEnd::Done(kept)), Some(KeepFor(lasts))) => Some(RunEnd::DoneFor(kept, lasts)),
         (end, _) => end,
     };
@@ -278,6 +283,14 @@ fn refuse(problem: Problem) -> Response {
 pub(crate) fn with_source(mut response: Response, kind: KeyKind) -> Response {
     response.headers_mut().insert(SOURCE, HeaderValue::from_static(kind.as_str()));
     response
+}
+
+/// Says that no key counted, where the response does not say yet which one did.
+pub fn name_no_source(response: &mut Response) {
+    response
+        .headers_mut()
+        .entry(SOURCE)
+        .or_insert(HeaderValue::from_static(KeyKind::None.as_str()));
 }
 
 /// Adds the time until which the key is remembered.

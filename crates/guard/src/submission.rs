@@ -24,6 +24,7 @@ use crate::fingerprint::FingerprintInput;
 use crate::key_reading::{FoundKey, find_key};
 use crate::key_source::{IDEMPOTENCY_KEY, KeyKind};
 use crate::media_type::{MediaType, text_of};
+use crate::path_reading::PathReading;
 use crate::{
     BodyLimits, Code, Guard, IssuedKeys, KeyPart, KeySource, MissingKey, OnFailure, OnStoreDown,
     Problem,
@@ -67,7 +68,8 @@ pub(crate) struct KeyedRequest {
 }
 
 impl Submission {
-    /// Reads the key and, where that matters, the whole body. `own_path` is the guard's.
+    /// Reads the key and, where that matters, the whole body. `own_path` is the guard's; a layer in a program has none, and
+    /// its keys always have the request's.
     pub(crate) async fn read(
         guard: &Guard,
         own_path: &str,
@@ -175,12 +177,18 @@ impl Intent {
         let derive = guard.derive();
         let of = derive.map_or(&guard.once_per, |derive| &derive.of);
         let principal = if of.contains(&KeyPart::Principal) { principal } else { Principal::None };
-        let has_path = of.contains(&KeyPart::Path);
-        let path = if has_path { input.path.clone() } else { own_path.to_owned() };
+        let has_path = of.contains(&KeyPart::Path) || own_path.is_empty();
+        let path = match derive {
+            _ if !has_path => own_path.to_owned(),
+            Some(_) => input.path.clone(),
+            None => path_once(own_path, &input.path),
+        };
         let (method, is_form) = (input.method.clone(), input.media_type.is_form());
+        if has_path || derive.is_some() {
+            input.path.clone_from(&path);
+        }
         let (kind, retention) = match derive {
             Some(derive) => {
-                input.path.clone_from(&path);
                 input.keep(of);
                 (KeyKind::Derived, Duration::from_millis(derive.window_ms))
             }
@@ -195,6 +203,16 @@ impl Intent {
         let (key, source) = (hasher.finish().into(), kind.as_str().to_owned());
         Ok(Self { key, kind, source, principal, method, path, fingerprint, retention, is_form })
     }
+}
+
+/// The path below which something is done once, in the one spelling of all that a server may read as the same.
+fn path_once(own_path: &str, path: &str) -> String {
+    let (own_path, below) = match path.strip_prefix(own_path) {
+        Some(below) => (own_path.trim_end_matches('/'), below),
+        None => ("", path),
+    };
+    let reading = PathReading::of(below);
+    reading.map_or_else(|| path.to_owned(), |below| own_path.to_owned() + &below.canonical())
 }
 
 /// How long the record of an issued key has to live.

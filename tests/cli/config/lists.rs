@@ -137,6 +137,8 @@ fn invalid_source_of_keys_is_named() {
         ("derive", "{ anonymous = true }"),
         ("once_per", "[\"body\"]\nprincipal_header = \"X-User\""),
         ("once_per", "[\"path\"]\nkey = [\"query:id\"]"),
+        ("once_per", "[\"path\"]\nmissing_key = \"pass\""),
+        ("on_crash", "\"rerun\"\nonce_per = [\"path\"]"),
         ("on_store_down", "\"run\""),
         ("on_store_down", "\"pass\"\nonce_per = [\"path\"]"),
         ("settle", "{ done = [200] }"),
@@ -152,6 +154,7 @@ fn invalid_source_of_keys_is_named() {
         ("settle", "{ get = \"/orders/{key}\", for_ms = 2592000001 }"),
         ("settle", "{ get = \"/orders/{key}\", after_ms = 3600000 }"),
         ("settle", "{ get = \"/orders/{key}\" }\nprincipal_header = \"Authorization\""),
+        ("settle", "{ get = \"/orders/{key}\" }\naccess = \"identity\""),
     ] {
         guard_is_refused(&format!("path = \"/a\"\nupstream = \"http://a\"\n{key} = {value}"), key);
     }

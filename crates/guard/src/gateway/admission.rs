@@ -16,10 +16,10 @@ use super::forwarding::{
     FORWARDED, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, is_claim,
 };
 use super::headers::{offer_upgrade, remove_those, strip, upgrade_of};
-use super::path_reading::PathReading;
 use super::principal::{PrincipalHeader, TrustedProxy};
 use crate::guard::is_plain_header;
 use crate::observe::WouldRefuse;
+use crate::path_reading::PathReading;
 use crate::response::is_mark;
 use crate::submission::check_method;
 use crate::{Code, Guard, GuardAccess, IDEMPOTENCY_FENCE, IDEMPOTENCY_KEY, Problem};
@@ -75,6 +75,11 @@ impl Admission {
     /// Who may use the route.
     pub fn access(&self) -> GuardAccess {
         self.guard.access
+    }
+
+    /// Whether each response to a request of this method says where its key comes from.
+    pub fn names_source(&self, method: &Method) -> bool {
+        !self.guard.path.is_empty() && !self.guard.observes() && self.guard.guards(method)
     }
 
     /// The page for a browser whose request the guard refuses.

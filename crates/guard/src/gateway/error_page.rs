@@ -34,6 +34,10 @@ const NOT_DONE: Outcome = Outcome {
     name: "not-done",
     message: "Nothing was done. Please go back, load the page again and try once more.",
 };
+const NOT_NOW: Outcome = Outcome {
+    name: "not-now",
+    message: "Nothing was done now. If you sent this before, it may have been done then: please look before you send it again.",
+};
 const UNDER_WAY: Outcome = Outcome {
     name: "under-way",
     message: "We have your order and are still working on it. Please do not send it again.",
@@ -49,6 +53,7 @@ fn outcome_of(code: Code, effect: Option<Effect>) -> Outcome {
     match (code, effect) {
         (Code::RequestInProgress, _) => UNDER_WAY,
         (Code::AlreadyDone | Code::AnswerNotKept | Code::AnswerUnreadable, _) => DONE,
+        (Code::KeyExpired | Code::IdempotencyKeyReused, _) => NOT_NOW,
         (Code::OutcomeUnknown | Code::UpstreamSilent, _) => UNKNOWN,
         (_, Some(Effect::Unknown)) | (Code::Internal, None) => UNKNOWN,
         _ => NOT_DONE,

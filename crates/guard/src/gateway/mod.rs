@@ -8,7 +8,6 @@ mod admission;
 mod error_page;
 mod forwarding;
 mod headers;
-mod path_reading;
 mod principal;
 mod proxy;
 mod settle;
@@ -80,9 +79,7 @@ impl Guard {
             is_known || !self.needs_principal(),
             "must name the header of whose request it is, since the key is made of that; or set `anonymous = true` in `derive`",
         )?;
-        self.settle
-            .as_ref()
-            .map_or(Ok(()), |settle| settle.check(PrincipalHeader::of(self).as_ref()))
+        self.settle.as_ref().map_or(Ok(()), |settle| settle.check(self))
     }
 
     /// What lets every request through that these guards do not name, as strictly as they are read.

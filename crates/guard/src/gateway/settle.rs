@@ -22,11 +22,12 @@ use super::admission::holds;
 use super::principal::PrincipalHeader;
 use super::proxy::{Gateway, ServerHooks};
 use crate::guard::{Settle, rule};
+use crate::path_reading::PathReading;
 use crate::response::{CHOSEN_BY, run_result};
-use crate::{Guard, InvalidSetting, RetentionPolicy};
+use crate::{Guard, GuardAccess, InvalidSetting, RetentionPolicy};
 use keylatch_client::https::HttpsClient;
 use keylatch_core::idempotency::{
-    Answer, IdempotencyService, PhaseName, RecordFilter, RecordScope, RecordSummary,
+    Answer, IdempotencyService, PhaseName, Principal, RecordFilter, RecordScope, RecordSummary,
     ResolveCommand, ResolveReply, RunEnd, Settlement, StoredResponse, UNKNOWN_RETENTION,
 };
 use keylatch_core::lock::FencingToken;
@@ -42,11 +43,11 @@ const QUESTIONS: usize = 4;
 const PAGE: usize = 100;
 
 impl Settle {
-    /// What types alone do not rule out, in a guard with this header.
-    pub(super) fn check(&self, header: Option<&PrincipalHeader>) -> Result<(), InvalidSetting> {
+    /// What types alone do not rule out, in this guard.
+    pub(super) fn check(&self, guard: &Guard) -> Result<(), InvalidSetting> {
         rule(
             "settle",
-            self.get.matches(KEY).count() == 1 && is_path(&self.path("k")),
+            self.get.matches(KEY).count() == 1 && is_path(&self.get.replace(KEY, "k")),
             "needs a `get` like `/orders/by-key/{key}`: a path with `{key}` in it once",
         )?;
         let mut statuses = self.done.iter().chain(&self.not_done);
@@ -64,13 +65,18 @@ impl Settle {
         )?;
         rule(
             "settle",
-            header.is_none_or(|header| !header.is_credential),
-            "cannot ask as the principal, whose credential no store keeps: name a header in `principal_header` that is no credential, which a proxy in front sets; or leave `settle` out",
+            guard.access == GuardAccess::Public
+                && PrincipalHeader::of(guard).is_none_or(|header| !header.is_credential),
+            "cannot ask as an identity, or as a principal whose credential no store keeps: name a header in `principal_header` that is no credential, which a proxy in front sets; or leave `settle` out",
         )
     }
 
-    fn path(&self, key: &str) -> String {
-        self.get.replace(KEY, &utf8_percent_encode(key, PLAIN).to_string())
+    /// The path and query of the question. `None` where the key would be more than a segment of the path to some server, which
+    /// then answers for something else.
+    fn question(&self, key: &str) -> Option<String> {
+        let is_in_query = self.get.find('?') < self.get.find(KEY) && self.get.contains('?');
+        let asks = is_in_query || PathReading::is_segment(key);
+        asks.then(|| self.get.replace(KEY, &utf8_percent_encode(key, PLAIN).to_string()))
     }
 }
 
@@ -214,7 +220,13 @@ impl Settler {
     /// Whether the record is of a request to this guard, and has all that the question needs.
     fn is_of_guard(&self, record: &RecordSummary) -> bool {
         let scope = &record.scope;
-        self.guard.methods.iter().any(|method| method == scope.method())
+        let names_principal = match scope.principal() {
+            Principal::None => true,
+            Principal::User(_) => self.principal.is_some(),
+            Principal::Identity(_) => false,
+        };
+        names_principal
+            && self.guard.methods.iter().any(|method| method == scope.method())
             && holds(&self.guard.path, scope.path())
             && !self.inner_guards.iter().any(|inner| holds(inner, scope.path()))
             && scope.leads_to(&record.key)
@@ -225,7 +237,7 @@ impl Settler {
         let scope = &record.scope;
         let mut question = Request::builder()
             .method(Method::GET)
-            .uri(self.settle.path(scope.key().as_str()))
+            .uri(self.settle.question(scope.key().as_str())?)
             .body(Body::empty())
             .ok()?;
         if let Some(header) = &self.principal {

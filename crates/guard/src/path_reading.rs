@@ -5,8 +5,8 @@
 //! (`;x=1`, `%3Fx`), and dots and blanks at the end of a segment, off, ignore the case of letters, and serve `/orders` as
 //! `/orders.json` and `/index.php/orders`. Whatever one of them might read as the path of a stricter
 //! guard is not sent on by a looser one, and neither is a path with `..` in it, or with what hides one: control
-//! characters, of which one ends a path in C, and characters in more bytes than they have in UTF-8. Tested in
-//! `tests/api/gateway_paths.rs`.
+//! characters, of which one ends a path in C, and characters in more bytes than they have in UTF-8. What a guard does once for
+//! a path it does once for all of these spellings. Tested in `tests/api/gateway_paths.rs` and `derived_keys.rs`.
 
 use std::borrow::Cow;
 
@@ -16,17 +16,18 @@ use percent_encoding::percent_decode;
 const MAX_DECODINGS: usize = 4;
 
 /// What the names of scripts end with, below which a front controller serves the paths that it serves without it.
+#[cfg(feature = "gateway")]
 const SCRIPTS: [&str; 6] = [".php", ".cgi", ".fcgi", ".pl", ".py", ".aspx"];
 
 /// A path, read so.
 #[derive(Debug)]
-pub(super) struct PathReading<'a> {
+pub(crate) struct PathReading<'a> {
     decoded: Cow<'a, [u8]>,
 }
 
 impl<'a> PathReading<'a> {
     /// The path, decoded until nothing changes. `None` where servers disagree on what is a part of what.
-    pub(super) fn of(path: &'a str) -> Option<Self> {
+    pub(crate) fn of(path: &'a str) -> Option<Self> {
         let mut decoded = Cow::Borrowed(path.as_bytes());
         for _ in 0..MAX_DECODINGS {
             let Cow::Owned(next) = Cow::from(percent_decode(&decoded)) else {
@@ -55,23 +56,47 @@ impl<'a> PathReading<'a> {
         })
     }
 
+    /// The one spelling of all that some server may read as the same path, also with a format (`.json`).
+    pub(crate) fn canonical(&self) -> String {
+        let mut segments = self.folded_segments();
+        let last = segments.pop().unwrap_or_default();
+        let stem = last.split('.').next().filter(|stem| !stem.is_empty());
+        segments.extend(stem.map(str::to_owned));
+        segments.iter().map(|segment| format!("/{segment}")).collect()
+    }
+
+    /// The segments that count, without the case of their letters.
+    fn folded_segments(&self) -> Vec<String> {
+        let segments = self.segments().map(without_end).filter(|segment| !segment.is_empty());
+        segments.map(|segment| folded(&String::from_utf8_lossy(segment))).collect()
+    }
+
+    /// Whether it is one segment, as each server reads it.
+    #[cfg(feature = "gateway")]
+    pub(crate) fn is_segment(text: &str) -> bool {
+        let is_part = text.bytes().all(|byte| !b"/\\;?#%".contains(&byte));
+        is_part && !text.is_empty() && without_end(text.as_bytes()).len() == text.len()
+    }
+
     /// Whether the path leaves what it begins with.
-    pub(super) fn climbs(&self) -> bool {
+    #[cfg(feature = "gateway")]
+    pub(crate) fn climbs(&self) -> bool {
         // Behind a blank, dots and blanks at the end count for nothing.
         let is_up = |segment: &[u8]| segment.split(|byte| *byte == b' ').next() == Some(b"..");
         self.segments().any(|segment| is_up(segment) && without_end(segment).is_empty())
     }
 
     /// Whether every server reads all of the path as text, and none decodes it once more.
-    pub(super) fn is_plain(&self) -> bool {
+    #[cfg(feature = "gateway")]
+    pub(crate) fn is_plain(&self) -> bool {
         !self.decoded.contains(&b'%') && str::from_utf8(&self.decoded).is_ok()
     }
 
     /// Whether the path is that of a guard, or below it; also with a format (`.json`), where the request changes something.
-    pub(super) fn is_within(&self, guard: &str, takes_format: bool) -> bool {
+    #[cfg(feature = "gateway")]
+    pub(crate) fn is_within(&self, guard: &str, takes_format: bool) -> bool {
         let guard: Vec<_> = guard.split('/').filter(|part| !part.is_empty()).collect();
-        let own = self.segments().map(without_end).filter(|segment| !segment.is_empty());
-        let own: Vec<_> = own.map(|segment| folded(&String::from_utf8_lossy(segment))).collect();
+        let own = self.folded_segments();
         let behind_script = own.iter().position(|own| SCRIPTS.iter().any(|end| own.ends_with(end)));
         // Behind two slashes, what reads a path as a URL takes the first segment for a host.
         let has_host = self.decoded.iter().take_while(|byte| b"/\\".contains(byte)).count() > 1;
@@ -82,6 +107,7 @@ impl<'a> PathReading<'a> {
 }
 
 /// Whether segments begin with those of a guard.
+#[cfg(feature = "gateway")]
 fn leads(own: &[String], guard: &[&str], takes_format: bool) -> bool {
     let is_whole = own.len() == guard.len();
     let is_part = |(place, (own, part)): (usize, (&String, &&str))| {
