@@ -63,7 +63,7 @@ problem_table! {
         "A name is 1 to 255 bytes of UTF-8 without control characters. Percent-encode it: `/` travels as `%2F`.";
     InvalidKey = 400 "invalid-key" NewKey
         "The Idempotency-Key is not valid"
-        "One Idempotency-Key header with 1 to 255 visible ASCII characters, bare or in double quotes. In quotes it may have spaces and `;`. A form field `idempotency_key` may stand in for it and must not contradict it. Nothing was run.";
+        "One Idempotency-Key header with 1 to 255 visible ASCII characters, bare or in double quotes. In quotes it may have spaces and `;`. A form field `idempotency_key` may stand in for it and must not contradict it. A guard may take its key from another place, which `field` names, or only keys that keylatch issued for this route and user. Nothing was run.";
     KeyRequired = 400 "key-required" NewKey
         "An Idempotency-Key is required"
         "Make a new key for each intent, such as a UUID, and send it with every try of it. Nothing was run.";
@@ -72,7 +72,7 @@ problem_table! {
         "A token is 20 to 128 of A-Z, a-z, 0-9, `_` and `-`, in one Lock-Token header. A UUID fits.";
     InvalidBody = 400 "invalid-body" NewKey
         "The request body is not valid"
-        "The body is optional. If there is one it is a JSON object, and `field` names the member that is wrong.";
+        "The API takes a JSON object or no body; `field` names the wrong member. At a guard the body broke off, or a compressed body is not one whole stream.";
     InvalidPrincipal = 400 "invalid-principal" NewKey
         "The request names two principals"
         "The header that names whose request it is, `principal_header` of the guard, comes once. A proxy in front sets it, and replaces what a client sends. Nothing was run.";
@@ -84,7 +84,7 @@ problem_table! {
         "Send the key as `Authorization: Bearer KEY`, or as the password of a user; on a guarded route that asks for it, in `Keylatch-Authorization`. Nothing was done.";
     PrincipalRequired = 401 "principal-required" SameKey
         "The request names no principal"
-        "A trusted proxy says in `principal_header` of the guard whose request it is, once the person has signed in. `require_principal = false` lets requests without one share their keys. Nothing was run.";
+        "A trusted proxy sends the header that `principal_header` of the guard names, once the person has signed in. `require_principal = false` lets requests without it share their keys; a guard that derives keys needs `anonymous = true` too. Nothing was run.";
     Forbidden = 403 "forbidden" Never
         "The identity may not do this"
         "`allow` of the identity says what it may do, by prefix of the name, and `act_for` for whom. Nothing was done.";
@@ -105,7 +105,7 @@ problem_table! {
         "It was released or has expired. A holder that reads this has lost the lock: stop, and acquire it again.";
     NoRecord = 404 "no-record" NewKey
         "There is no record of this key"
-        "It was never used in this scope, a run freed it, or its retention is over. `method`, `path` and `principal` in the query name the scope of a guarded route.";
+        "It was never used in this scope, a run freed it, or its retention is over. `method`, `path` and `principal` in the query name the scope of a guarded route, and `source` where its key is not from `Idempotency-Key`.";
     MethodNotAllowed = 405 "method-not-allowed" NewKey
         "The method is not for this resource"
         "The Allow header lists the methods that are. On a guarded route a method is written in capitals, and no header such as `X-HTTP-Method-Override` stands in for it. Nothing was done.";
@@ -120,7 +120,7 @@ problem_table! {
         "Someone ended your lease; `broken` says who and why. It cannot be renewed. Stop what you did under it.";
     WaitEnded = 409 "wait-ended" NewKey
         "The wait was ended"
-        "Someone ended your wait for the lock; `broken` says who and why. You hold nothing of what you asked for. Who asks again waits at the end of the queue.";
+        "Someone ended your wait for the lock; `broken` says who and why. You hold nothing of what you asked for. If you ask again, you wait at the end of the queue.";
     RequestInProgress = 409 "request-in-progress" SameKey
         "The request is being carried out"
         "The same request under the same key is under way. Send it again after `Retry-After` seconds, or with `Prefer: wait=10`, to read its answer.";
@@ -132,14 +132,14 @@ problem_table! {
         "It was begun, and how it ended is not known. It is not run again under this key. Find out what happened, then settle it: `resolve` of the problem is the URL to which an operator posts `outcome` (`completed` or `not-executed`), `reason` and `by`.";
     AlreadyDone = 409 "already-done" Never
         "It was done before"
-        "The guard does it once for each `once_per`, and another request did. `Location` says where what came of it is, if the first response did. An operator frees it with `outcome` `undone`. Nothing was run.";
+        "The guard runs one request for each user or path (`once_per`), and another request was first. `Location` leads to its result, if the first response had one. An operator frees it with `outcome` `undone`. Nothing was run.";
     AnswerNotKept = 409 "answer-not-kept" Never
         "The request was carried out, and its answer was not kept"
-        "The headers of the answer were too large to keep, or an operator erased it. It is not run again under this key. Read the resource itself to see what came of it.";
+        "The headers of the response were too large to keep, the upstream asked to keep its status alone, or an operator erased it. It is not run again under this key. Read the resource itself to see what came of it.";
     NothingToResolve = 409 "nothing-to-resolve" NewKey
         "The outcome is not unknown"
-        "Only an unknown outcome can be resolved, and only what was done can be `undone`, each with the `fencing_token` of its last run. `GET` the record to see its state.";
-    KeyExpired = 410 "key-expired" NewKey
+        "Only an unknown outcome can be resolved, and only what was done can be `undone`. A `fencing_token` has to be that of the last run; `undone` needs one. `GET` the record to see its state.";
+    KeyExpired = 410 "key-expired" Never
         "The key has expired"
         "The key was issued for a time that is over, and nothing runs under it any more. If it was sent before, see whether that was carried out. Then load the page again, which has a new key. Nothing was run now.";
     TokenMismatch = 412 "token-mismatch" NewKey
@@ -171,7 +171,7 @@ problem_table! {
         "`quota` says of what: `locks`, `waiters`, `streams`, `records`, `bytes` or `requests_per_second`. Nothing was done. Try again after `Retry-After` seconds; an operator sets quotas in the file of identities.";
     TooManyWaiters = 429 "too-many-waiters" SameKey
         "Too many wait"
-        "As many are in the queue for this lock, or for all locks of this instance, as may. Try again after `Retry-After` seconds.";
+        "The queue for this lock is full, or all queues of this instance together are. Try again after `Retry-After` seconds.";
     TooManyHolders = 429 "too-many-holders" SameKey
         "Too many hold the lock"
         "At most 1000 hold a lock together, a holder enters it under at most 64 names, and all holders have 96 KiB together, labels and names included. Nothing was done.";
