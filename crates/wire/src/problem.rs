@@ -66,7 +66,7 @@ problem_table! {
         "One Idempotency-Key header with 1 to 255 visible ASCII characters, bare or in double quotes. In quotes it may have spaces and `;`. A form field `idempotency_key` may stand in for it and must not contradict it. A guard may take its key from another place, which `field` names, or only keys that keylatch issued for this route and user. Nothing was run.";
     KeyRequired = 400 "key-required" NewKey
         "An Idempotency-Key is required"
-        "Make a new key for each intent, such as a UUID, and send it with every try of it. Nothing was run.";
+        "Make a new key for each intent, such as a UUID, and send it with every try of it. `field` names where the guard looks for it. Nothing was run.";
     InvalidToken = 400 "invalid-token" NewKey
         "The Lock-Token is not valid"
         "A token is 20 to 128 of A-Z, a-z, 0-9, `_` and `-`, in one Lock-Token header. A UUID fits.";
@@ -159,7 +159,7 @@ problem_table! {
         "A service on loopback goes by `localhost`, loopback addresses and the names in `server.hosts`, so that no web page can make a name of its own lead to it. Nothing was done.";
     IdempotencyKeyReused = 422 "idempotency-key-reused" NewKey
         "The Idempotency-Key was used for another request"
-        "A key belongs to one request with one body. Send what you sent before, or make a new key for what is new. Nothing was run, and the first request is as it was.";
+        "A key belongs to one request with one body. Send what you sent before, or make a new key for what is new, unless `retry` is `never`. Nothing was run, and the first request is as it was.";
     ValidationFailed = 422 "validation-failed" NewKey
         "The order or payment is not valid"
         "The sandbox wants an `amount` of 1 to 99999999 in the smallest unit and a `currency` of three capital letters. `field` names what is wrong.";
