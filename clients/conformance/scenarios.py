@@ -3,9 +3,10 @@
 import asyncio
 import base64
 import signal
+import socket
 import subprocess
 
-from stage import Stage, eventually, free_port
+from stage import Stage, eventually
 
 SCENARIOS = []
 
@@ -127,9 +128,12 @@ async def service_comes_back(stage):
 @not_in_a_page("a browser does not say whether it has sent a request")
 async def no_service(stage):
     """A service that is not there is reported as unreachable"""
-    stage.environment["KEYLATCH_URL"] = f"http://127.0.0.1:{free_port()}"
-    one = await stage.program()
-    error = await one.fails("lock", lease="l", name="a", ttl_ms=5000)
+    # A port that is taken and does not listen: the system gives a free one to the next scenario.
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        stage.environment["KEYLATCH_URL"] = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        one = await stage.program()
+        error = await one.fails("lock", lease="l", name="a", ttl_ms=5000)
     assert error["kind"] == "unreachable", error
 
 
