@@ -7,7 +7,7 @@ use std::fs;
 
 use crate::Result;
 use crate::load::{Load, Orders};
-use crate::processes::{Machine, Process};
+use crate::processes::{Machine, Process, ROOM};
 use crate::report;
 use crate::slice::{Slice, Spread};
 
@@ -38,10 +38,10 @@ fn measure(
     let upstream = machine.bare()?;
     let keys = machine.directory(&format!("keys-{name}"));
     fs::write(&keys, format!("bench = {KEY}\n"))?;
-    let encrypted = format!("[idempotency]\nencryption_keys_file = {:?}\n", keys.display());
+    let encrypted = format!("encryption_keys_file = {:?}\n", keys.display());
     let start = |general: &str, of_guard: &str| {
         let guard = format!("path = \"/v1/orders\"\nupstream = \"http://{}\"\n", upstream.address);
-        let settings = format!("{general}[[guard]]\n{guard}{of_guard}");
+        let settings = format!("{ROOM}{general}[[guard]]\n{guard}{of_guard}");
         machine.keylatch_set(&machine.build, store, Some(&settings))
     };
     let subjects = [

@@ -15,6 +15,8 @@ use tempfile::TempDir;
 
 use crate::Result;
 
+/// Room for all records of a measurement, most of which are a client's, in memory and on disk.
+pub(crate) const ROOM: &str = "[idempotency]\nmax_kept_bytes = 68719476736\n";
 /// How long a server may take to listen, and to say that it is ready.
 pub(crate) const START: Duration = Duration::from_secs(10);
 /// In how many ticks a second Linux tells CPU time, on every architecture that Rust knows.
@@ -127,7 +129,7 @@ impl Machine {
     ) -> Result<Process> {
         let guard = upstream.map(|upstream| {
             let upstream = upstream.address;
-            format!("[[guard]]\npath = \"/v1/orders\"\nupstream = \"http://{upstream}\"\n")
+            format!("{ROOM}[[guard]]\npath = \"/v1/orders\"\nupstream = \"http://{upstream}\"\n")
         });
         self.keylatch_set(build, store, guard.as_deref())
     }
