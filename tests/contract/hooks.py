@@ -4,7 +4,7 @@
 * A copy is of an `embedded:` store, and these requests are of `memory:`: `backup` is left out likewise.
 * A cursor is one that the service gave.
 * The service counts bytes where a schema counts characters.
-* `body`, `body_base64` and `json` exclude one another, and so do `not-executed` and an answer.
+* `body`, `body_base64` and `json` exclude one another, and so do `not-executed` or `undone` and an answer.
 * `fingerprint` and `request` exclude one another.
 * `body_base64` has to be base64.
 * A `limit` is for the mode `shared`.
@@ -55,7 +55,7 @@ def is_left_out(body):
         return True
     two_prints = "fingerprint" in body and "request" in body
     one_body = sum(name in body for name in ("body", "body_base64", "json")) > 1
-    no_answer = body.get("outcome") == "not-executed" and "answer" in body
+    no_answer = body.get("outcome") in ("not-executed", "undone") and "answer" in body
     no_limit = "limit" in body and body.get("mode") != "shared"
     headers = body.get("headers")
     text_header = isinstance(headers, dict) and any(isinstance(value, str) for value in headers.values())
