@@ -123,22 +123,6 @@ async fn unreachable_store_lets_requests_pass_where_the_guard_says_so() {
     .await;
 }
 
-/// It knows that the first one runs, so it is not one of which nothing is known.
-#[redis_test]
-async fn second_click_does_not_pass_when_the_store_goes_while_it_waits() {
-    let mut redis = RedisServer::start().await;
-    let shop = Shop::open_with(&redis.url(), |guard| guard.on_store_down = OnStoreDown::Pass).await;
-    let first = shop.upstream.holding(shop.order("k-1")).await;
-    let second = tokio::spawn(Answer::of(shop.order("k-1").header("Prefer", "wait=20")));
-    shop.has_in_hand(2).await;
-    redis.kill().await;
-    shop.upstream.resume();
-    first.await.expect("an answer").is_run(1);
-    let second = second.await.expect("an answer");
-    assert!([409, 503].contains(&second.status.as_u16()), "{second:?}");
-    assert_eq!(shop.upstream.runs(), 1);
-}
-
 #[redis_test]
 async fn lost_begin_runs_nothing_and_frees_the_key() {
     let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);

@@ -250,3 +250,18 @@ pub(super) async fn finish(
         abandon(store, begin).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn store_that_went_during_a_wait_leaves_it_unknown_whether_the_request_ran() {
+        let gone = || IdempotencyError::from(StoreError::Unreachable("refused".into()));
+        for (has_waited, effect) in [(false, Effect::NotExecuted), (true, Effect::Unknown)] {
+            let error = gone().after_a_wait(has_waited);
+            let IdempotencyError::Store(error) = error else { panic!("{error:?}") };
+            assert_eq!(error.effect(), effect, "{has_waited}");
+        }
+    }
+}
