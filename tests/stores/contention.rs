@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 const CLIENTS: usize = 200;
-const TIME: Duration = Duration::from_secs(3);
+const TIME: Duration = Duration::from_secs(2);
 
 /// What hand-overs of one lock cost the engine, each.
 #[derive(Debug)]

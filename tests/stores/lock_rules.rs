@@ -54,7 +54,7 @@ pub(crate) fn follows_rules<S: FromStore, T: Debug + Clone + 'static, M: From<u6
 ) {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     let store = runtime.block_on(async { S::from_store(&start.await).await });
-    let cases = u32::try_from(scaled(200)).expect("a number of cases");
+    let cases = u32::try_from(scaled(100)).expect("a number of cases");
     let mut runner =
         TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     let sequence = Cell::new(0);
