@@ -145,7 +145,7 @@ impl IdempotencyLayer {
         self.with(|state| (state.name, state.address) = (guard.into(), address))
     }
 
-    /// Is told what each request would have come to, where the guard only observes ([`Mode::Observe`](crate::Mode)).
+    /// Calls this for each request with what enforcing would have made of it, where the guard only observes ([`Mode::Observe`](crate::Mode)).
     #[must_use]
     pub fn with_observer(self, observer: impl Fn(Observed) + Send + Sync + 'static) -> Self {
         self.with(|state| state.observer = Arc::new(observer))

@@ -100,7 +100,7 @@ pub struct SettleStep<'a> {
     pub result: Option<Result<bool, Effect>>,
 }
 
-/// Is told of each step that settles a run.
+/// Called before and after each step that settles a run.
 pub type SettleObserver = Arc<dyn Fn(SettleStep<'_>) + Send + Sync>;
 
 /// Says at the beginning of a round whether this instance is the one that asks.
