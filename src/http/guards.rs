@@ -73,7 +73,7 @@ impl<'a> Guards<'a> {
         locks: &Arc<LockService>,
         observer: &SettleObserver,
     ) -> io::Result<()> {
-        self.guards.iter().try_for_each(|guard| {
+        self.guards.iter().filter(|guard| guard.settle.is_some()).try_for_each(|guard| {
             let (turn, observer) = (settle_turn(guard, locks)?, Arc::clone(observer));
             guard
                 .start_settling(self.guards, &self.client, records, GATEWAY_HOOKS, turn, observer)

@@ -56,7 +56,8 @@ pub struct Guard {
     pub missing_key: MissingKey,
     /// How a key is derived where `missing_key` says so.
     pub derive: DeriveKey,
-    /// In place of a key: one request runs for each principal, each path, or each pair of both. Empty where keys are used.
+    /// The guard makes the key of these parts: one request runs for each principal, for each path, or for each pair of both.
+    /// Empty where keys are used.
     pub once_per: Vec<KeyPart>,
     /// What a server error or a panic comes to.
     pub on_failure: FailurePolicy,
@@ -278,7 +279,7 @@ impl Guard {
         rule(
             "compare_fields",
             self.compare_fields.is_empty() || self.ignore_fields.is_empty(),
-            "stands in place of `ignore_fields`: leave that out",
+            "replaces `ignore_fields`: leave that out",
         )?;
         self.check_keys()?;
         rule("lease_ms", (100..=86_400_000).contains(&self.lease_ms), "must be 100 to 86400000")?;
@@ -314,7 +315,7 @@ impl Guard {
         rule(
             "once_per",
             self.once_per.is_empty() || !uses_keys,
-            "stands in place of `key`, `missing_key` and `derive`: leave them out",
+            "replaces `key`, `missing_key` and `derive`: leave them out",
         )?;
         rule(
             "on_crash",

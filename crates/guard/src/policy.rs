@@ -132,7 +132,7 @@ impl RetentionPolicy {
 pub(crate) const KEYLATCH_KEEP: axum::http::HeaderName =
     axum::http::HeaderName::from_static("keylatch-keep");
 
-/// In the extensions of a response: how long it is kept, in place of what the guard says.
+/// In the extensions of a response: how long it is kept, whatever the guard says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeepFor(pub Duration);
 

@@ -21,8 +21,8 @@ pub struct BeginRecordRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 1024))]
     pub fingerprint: Option<String>,
-    /// The HTTP request that is to be done once, in place of `fingerprint`: the service makes the fingerprint that a guard of
-    /// its method and path makes.
+    /// The HTTP request that is to be done once. The service makes its fingerprint as a guard of its method and path does;
+    /// then `fingerprint` must be absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request: Option<DescribedRequest>,
     /// How long you may go unheard before you count as gone, in milliseconds.

@@ -248,7 +248,7 @@ pub(crate) async fn resolve_idempotency(
                 Ok((StatusCode::NO_CONTENT.into_response(), run))
             }
             ResolveReply::Refused(_) => {
-                let detail = "Only an unknown outcome can be resolved, and only a done one undone, by the `fencing_token` of its last run.";
+                let detail = "Only an unknown outcome can be resolved, and only a done one undone; a `fencing_token` has to be that of its last run.";
                 Err(Problem::new(Code::NothingToResolve, detail))
             }
             ResolveReply::Absent => Err(no_record()),
@@ -355,7 +355,9 @@ async fn fingerprint(
             return Err(invalid("fingerprint", "must have at most 1024 bytes"));
         }
         (text, None) => return Ok(Fingerprint::of_text(text.unwrap_or_default())),
-        (Some(_), Some(_)) => return Err(invalid("request", "stands in place of `fingerprint`")),
+        (Some(_), Some(_)) => {
+            return Err(invalid("request", "replaces `fingerprint`: leave that out"));
+        }
         (None, Some(request)) => request,
     };
     let mut headers = header_map(request.headers.unwrap_or_default())?;

@@ -152,7 +152,8 @@ pub enum IdempotencyError {
 }
 
 impl IdempotencyError {
-    /// What a request reads that has waited for a run: whether its own was begun is not all that counts for it.
+    /// The error of a request that may have waited for a run of its key. That run may have done the work, so the outcome is
+    /// unknown although the store was not reached.
     pub(super) fn after_a_wait(self, has_waited: bool) -> Self {
         match self {
             Self::Store(StoreError::Unreachable(why)) if has_waited => StoreError::Lost(why).into(),

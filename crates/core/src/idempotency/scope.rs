@@ -54,8 +54,8 @@ impl RecordScope {
         Self { parts, share: Share::default() }
     }
 
-    /// The name and the scope of the record that a guard which only observes has in place of this one: hashes alone. No
-    /// other guard finds it.
+    /// Where a guard that only observes keeps a record, by the key of the record that it would have if it enforced. It has
+    /// hashes alone, and no guard that enforces finds it.
     pub fn observed(record: &RecordKey) -> (RecordKey, Self) {
         let mut hasher = FingerprintHasher::new(Self::OBSERVED);
         hasher.add(record.as_bytes());

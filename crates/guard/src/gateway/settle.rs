@@ -74,7 +74,7 @@ impl Settle {
     /// The path and query of the question. `None` where the key would be more than a segment of the path to some server, which
     /// then answers for something else.
     fn question(&self, key: &str) -> Option<String> {
-        let is_in_query = self.get.find('?') < self.get.find(KEY) && self.get.contains('?');
+        let is_in_query = self.get.split(KEY).next().is_some_and(|before| before.contains('?'));
         let asks = is_in_query || PathReading::is_segment(key);
         asks.then(|| self.get.replace(KEY, &utf8_percent_encode(key, PLAIN).to_string()))
     }
