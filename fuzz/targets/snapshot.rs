@@ -7,7 +7,8 @@
 
 use std::time::Duration;
 
-use keylatch_core::idempotency::{RecordCommand, RecordState};
+use keylatch_core::entry::Entry as _;
+use keylatch_core::idempotency::{RecordCommand, RecordKey, RecordState};
 use keylatch_core::lock::{
     AcquireCommand, Attempt, FencingToken, LockCommand, LockName, LockState, Moment, TokenHash, Ttl,
 };
@@ -22,8 +23,9 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(state) = RecordState::decode(bytes) {
         let written = state.encode().expect("what was read can be written");
         assert_eq!(RecordState::decode(&written).as_ref(), Ok(&state));
-        let _ = state.apply(&RecordCommand::Look, &moment());
-        let _ = state.apply(&RecordCommand::Renew { token: token() }, &moment());
+        let key = RecordKey::from_bytes([7; 32]);
+        let _ = state.apply(&key, &RecordCommand::Look, &moment());
+        let _ = state.apply(&key, &RecordCommand::Renew { token: token() }, &moment());
     }
 });
 

@@ -9,6 +9,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
+use keylatch_core::entry::Entry as _;
 use keylatch_core::lock::{
     AcquireCommand, AcquireReply, Attempt, Break, BreakCommand, BreakReply, Contention, EndCause,
     EntryName, FencingToken, GrantEnd, GrantSpan, Holder, Holding, Lease, Limit, LockCommand,

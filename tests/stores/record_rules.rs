@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use keylatch_core::entry::Entry as _;
 use keylatch_core::idempotency::{
     AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, EraseReply, Fingerprint,
     IdempotencyKey, OnCrash, PhaseName, Principal, RecordCommand, RecordFilter, RecordKey,
@@ -168,7 +169,7 @@ impl Model {
             meant.map(|fencing_token| self.given(step.record, fencing_token).unwrap_or_default());
         let found = store.execute(Command::Record(named.0, command(&named, step, given))).await;
         let Ok(Reply::Record(found)) = found else { panic!("a reply, not {found:?}") };
-        let expected = self.apply(step.record, &command(&named, step, meant));
+        let expected = self.apply(step.record, &named.0, &command(&named, step, meant));
         self.compare(step.record, expected, found)
     }
 
@@ -202,13 +203,13 @@ impl Model {
         Err(format!("{found:?} are listed as {phase:?}, and by the rules {expected:?} are"))
     }
 
-    fn apply(&mut self, record: u8, command: &RecordCommand) -> RecordReply {
+    fn apply(&mut self, record: u8, key: &RecordKey, command: &RecordCommand) -> RecordReply {
         self.steps += 1;
         let last_fencing_token = FencingToken::new(self.steps);
         let moment =
             Moment { now: self.now, unix_micros: 0, last_fencing_token, ..Moment::default() };
         let state = self.records.entry(record).or_default();
-        let (after, reply) = state.apply(command, &moment);
+        let (after, reply) = state.apply(key, command, &moment);
         *state = after;
         reply
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use keylatch_core::entry::Entry as _;
 use keylatch_core::idempotency::{Answer, RunEnd, StoredResponse};
 use keylatch_core::lock::{LockName, LockState, Ttl};
 use keylatch_core::store::{ListLocks, StoreError, Tier};

@@ -9,8 +9,8 @@
 //!
 //! A store runs a command on an entry as one atomic step that is safe to repeat. The rules are pure
 //! functions, so a store that can run Rust on an entry calls
-//! [`LockState::apply`](lock::LockState::apply) and keeps the state that comes of it, whole, as its
-//! [snapshot](lock::LockState::encode). Commands are values, so a decorator is short:
+//! [`Entry::apply`](entry::Entry::apply) and keeps the state that comes of it, whole, as its
+//! [snapshot](entry::Entry::encode). Commands are values, so a decorator is short:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -61,6 +61,7 @@
 struct Readme;
 
 mod digest;
+pub mod entry;
 pub mod idempotency;
 pub mod lock;
 pub mod retry;

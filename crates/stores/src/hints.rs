@@ -8,11 +8,15 @@
 //! Invariant: a hint that comes after a subscription reaches its reader, or the reader reads that it
 //! missed one. Tested below, by the conformance tests of queues and by the tests of watches.
 
+use std::time::Duration;
+
 use futures_util::stream;
 use tokio::sync::broadcast::{self, Receiver, Sender, error::RecvError};
 use tokio::sync::watch;
 
-use keylatch_core::lock::{Change, GrantEnd, LockName, TokenHash};
+use keylatch_core::entry::Entry;
+use keylatch_core::idempotency::{RecordKey, RecordState};
+use keylatch_core::lock::{Change, GrantEnd, LockName, LockState, TokenHash};
 use keylatch_core::store::{Hint, Hints};
 use keylatch_core::waiters::{WaiterGuard, WaiterRegistry};
 
@@ -20,6 +24,47 @@ use keylatch_core::waiters::{WaiterGuard, WaiterRegistry};
 const BACKLOG: usize = 64;
 /// How many ends of grants, of all locks, wait for a listener that is slow.
 const ENDS_BACKLOG: usize = 4096;
+
+/// An entry whose changes wake waiters and are told to watchers.
+pub(crate) trait HintedEntry: Entry {
+    /// The waiters that the change from `before` wakes. Those that the lock was free for are not among
+    /// them: one that waits for other locks as well keeps its entry with every round, and would wake itself.
+    fn new_wakeups(key: &Self::Key, before: &Self, state: &Self) -> Vec<(LockName, TokenHash)>;
+    /// Reports to its watchers how it changed when it became `after`.
+    fn report(&self, key: &Self::Key, after: &Self, now: Duration, changes: &ChangeWatchers);
+    /// Reports which grants ended unreleased when it became `after`.
+    fn report_ends(&self, key: &Self::Key, after: &Self, ends: &EndListeners);
+}
+
+impl HintedEntry for LockState {
+    fn new_wakeups(name: &LockName, before: &Self, state: &Self) -> Vec<(LockName, TokenHash)> {
+        let is_new = |token: &&TokenHash| before.next_waiters().all(|earlier| earlier != *token);
+        state.next_waiters().filter(is_new).map(|token| (name.clone(), *token)).collect()
+    }
+
+    fn report(&self, name: &LockName, after: &Self, now: Duration, changes: &ChangeWatchers) {
+        for change in self.changes(after, name, now) {
+            changes.report(name, change);
+        }
+    }
+
+    fn report_ends(&self, name: &LockName, after: &Self, ends: &EndListeners) {
+        for end in after.history().ends_after(self.history()) {
+            ends.report(name, end);
+        }
+    }
+}
+
+/// Nobody waits for a record at the store, and nobody watches one.
+impl HintedEntry for RecordState {
+    fn new_wakeups(_: &RecordKey, _: &Self, _: &Self) -> Vec<(LockName, TokenHash)> {
+        Vec::new()
+    }
+
+    fn report(&self, _: &RecordKey, _: &Self, _: Duration, _: &ChangeWatchers) {}
+
+    fn report_ends(&self, _: &RecordKey, _: &Self, _: &EndListeners) {}
+}
 
 /// The waiters of this process, by lock and token.
 #[derive(Debug, Default)]

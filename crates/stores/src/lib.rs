@@ -10,7 +10,6 @@ mod conn;
 mod cursor;
 #[cfg(feature = "embedded")]
 mod embedded;
-mod entry;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod hints;

@@ -19,10 +19,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::entry::Entry;
-use super::hints::{ChangeWatchers, EndListeners, Wakeups};
+use super::hints::{ChangeWatchers, EndListeners, HintedEntry, Wakeups};
 #[cfg(feature = "embedded")]
 pub(crate) use fill::Fill;
+use keylatch_core::entry::Entry;
 #[cfg(feature = "test-medium")]
 use keylatch_core::idempotency::StoredResponse;
 use keylatch_core::idempotency::{RecordKey, RecordRoom, RecordState};
@@ -76,7 +76,7 @@ pub(super) struct Shard {
 }
 
 /// What the table keeps: the entries of one kind, of a shard.
-pub(super) trait TableEntry: Entry {
+pub(super) trait TableEntry: HintedEntry {
     /// The entries of a shard.
     fn all(shard: &Shard) -> &BTreeMap<Self::Key, Self>;
     /// The same, to change them.

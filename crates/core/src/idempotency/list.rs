@@ -14,6 +14,7 @@ use super::scope::beginning;
 use super::{
     Principal, RecordKey, RecordScope, RecordStage, RecordState, RecordStatus, RecordView,
 };
+use crate::entry::Entry as _;
 use crate::lock::{FencingToken, Moment};
 
 /// How far a record is, by name.

@@ -13,9 +13,10 @@ use serde::{Deserialize, Serialize};
 use super::room::{Share, Use};
 use super::{
     AbandonReply, BeginCommand, BeginReply, CompleteReply, EraseReply, Fingerprint, OnCrash,
-    RecordCommand, RecordReply, RecordScope, RecordStatus, RecordView, ResolveCommand,
+    RecordCommand, RecordKey, RecordReply, RecordScope, RecordStatus, RecordView, ResolveCommand,
     ResolveReply, Run, RunEnd, RunRenewal, Settlement, StoredResponse, UnknownReason,
 };
+use crate::entry::Entry;
 use crate::lock::{FencingToken, Moment, TokenHash};
 use crate::snapshot::{self, SnapshotError, deserialize_time};
 
@@ -34,12 +35,25 @@ pub struct RecordState {
     record: Option<Record>,
 }
 
-impl RecordState {
-    /// The state after `command`, and what the command found.
-    ///
-    /// A run takes its fencing token from `moment`; the store has to keep it as the bucket's last.
-    #[must_use]
-    pub fn apply(&self, command: &RecordCommand, moment: &Moment) -> (Self, RecordReply) {
+impl Entry for RecordState {
+    type Key = RecordKey;
+    type Command = RecordCommand;
+    type Reply = RecordReply;
+
+    fn bucket(key: &RecordKey) -> u8 {
+        key.bucket()
+    }
+
+    fn is_undo(command: &RecordCommand) -> bool {
+        command.is_undo()
+    }
+
+    fn apply(
+        &self,
+        _: &RecordKey,
+        command: &RecordCommand,
+        moment: &Moment,
+    ) -> (Self, RecordReply) {
         let live = self.live(moment);
         let record = live.record.as_ref();
         let (record, reply) = match command {
@@ -75,44 +89,55 @@ impl RecordState {
         (Self { record }, reply)
     }
 
-    /// What the state says at `moment`: a run whose lease is over has an unknown outcome, and what
-    /// was kept for long enough is forgotten.
-    #[must_use]
-    pub fn live(&self, moment: &Moment) -> Self {
+    /// A run whose lease is over has an unknown outcome, and what was kept for long enough is forgotten.
+    fn live(&self, moment: &Moment) -> Self {
         let kept = self.record.as_ref().filter(|record| record.expires() > moment.now);
         Self { record: kept.map(|record| record.at(moment)) }
     }
 
-    /// Whether [`RecordState::live`] says something else at `moment`: it has expired, or a lease is
-    /// over.
-    pub fn is_stale(&self, moment: &Moment) -> bool {
+    fn is_stale(&self, moment: &Moment) -> bool {
         let now = moment.now;
         self.record.as_ref().is_some_and(|record| {
             record.expires() <= now || (record.is_interrupted(now) && !record.may_run_again(now))
         })
     }
 
-    /// Whether a run is under way whose lease is over, whatever that leaves behind.
-    pub fn is_interrupted(&self, moment: &Moment) -> bool {
-        self.record.as_ref().is_some_and(|record| record.is_interrupted(moment.now))
+    fn has_lapsed(&self, moment: &Moment) -> bool {
+        self.is_stale(moment) || self.is_interrupted(moment)
     }
 
-    /// The times at which something in the state ends by itself: the lease of a run, and the record.
-    pub fn ends(&self) -> impl Iterator<Item = Duration> {
+    fn ends(&self) -> impl Iterator<Item = Duration> {
         let record = self.record.iter();
         record.flat_map(|record| [record.since + record.lease, record.expires()])
     }
 
-    /// The state with each of its times on another clock: when the run began, or its outcome was kept.
-    #[must_use]
-    pub fn map_times(&self, mut on_other: impl FnMut(Duration) -> Duration) -> Self {
+    fn map_times(&self, mut on_other: impl FnMut(Duration) -> Duration) -> Self {
         let record = self.record.clone();
         Self { record: record.map(|record| Record { since: on_other(record.since), ..record }) }
     }
 
-    /// The fencing token of the last run, if there is a record.
-    pub fn fencing_token(&self) -> Option<FencingToken> {
+    fn fencing_token(&self) -> Option<FencingToken> {
         self.record.as_ref().map(|record| record.fencing_token)
+    }
+
+    /// An answer of which only a stub is here cannot be written: what is read later would be another answer.
+    fn encode(&self) -> Result<Vec<u8>, SnapshotError> {
+        snapshot::encode(self)
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
+        snapshot::decode(bytes)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.record.is_none()
+    }
+}
+
+impl RecordState {
+    /// Whether a run is under way whose lease is over, whatever that leaves behind.
+    pub fn is_interrupted(&self, moment: &Moment) -> bool {
+        self.record.as_ref().is_some_and(|record| record.is_interrupted(moment.now))
     }
 
     /// What it uses of the room for records, with its scope and what is kept of its answer, and in which share.
@@ -158,30 +183,6 @@ impl RecordState {
     /// A state of this record, as a snapshot has it.
     pub fn new(record: Option<Record>) -> Self {
         Self { record }
-    }
-
-    /// The state as bytes.
-    ///
-    /// # Errors
-    ///
-    /// The codec failed, which it does on no state that the rules reach. An answer of which only a
-    /// stub is here cannot be written: what is read later would be another answer.
-    pub fn encode(&self) -> Result<Vec<u8>, SnapshotError> {
-        snapshot::encode(self)
-    }
-
-    /// The state that [`RecordState::encode`] wrote.
-    ///
-    /// # Errors
-    ///
-    /// The bytes are no snapshot, or one of another format.
-    pub fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
-        snapshot::decode(bytes)
-    }
-
-    /// Whether there is no record, not even an expired one.
-    pub fn is_empty(&self) -> bool {
-        self.record.is_none()
     }
 }
 
@@ -489,8 +490,9 @@ mod tests {
 
     /// What a begin without room for an answer makes of the record 3 s after it began.
     fn begin_without_room(record: Option<Record>) -> (RecordState, BeginReply) {
+        let key = SCOPE.record(&IdempotencyKey::from(1));
         let begin = BeginCommand {
-            key: SCOPE.record(&IdempotencyKey::from(1)),
+            key,
             scope: RecordScope::new(&SCOPE, &IdempotencyKey::from(1)),
             token: TokenHash::from_bytes([2; 32]),
             fingerprint: Fingerprint::of_text("an order"),
@@ -500,7 +502,7 @@ mod tests {
             has_room: false,
         };
         let (after, reply) =
-            RecordState::new(record).apply(&RecordCommand::Begin(begin), &moment(5));
+            RecordState::new(record).apply(&key, &RecordCommand::Begin(begin), &moment(5));
         let RecordReply::Begin(reply) = reply else { panic!("the reply to a begin: {reply:?}") };
         (after, reply)
     }

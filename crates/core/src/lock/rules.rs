@@ -22,6 +22,7 @@ use super::{
     Entry, EntryName, FencingToken, Holding, Limit, LockCommand, LockLoss, LockName, LockReply,
     Moment, Release, ReleaseReply, RenewReply, TokenHash, Ttl,
 };
+use crate::entry::{self, Entry as _};
 use crate::snapshot::{self, SnapshotError};
 
 /// How many holders of a lock a client reads that did not ask for the holders.
@@ -35,66 +36,20 @@ pub struct LockState {
     history: History,
 }
 
-impl LockState {
-    /// A state of these parts, as a snapshot has them: holders in the order of their slots.
-    pub fn new(
-        holders: impl IntoIterator<Item = HolderState>,
-        queue: WaitQueue,
-        history: History,
-    ) -> Self {
-        Self { holders: holders.into_iter().map(Arc::new).collect(), queue, history }
+impl entry::Entry for LockState {
+    type Key = LockName;
+    type Command = LockCommand;
+    type Reply = LockReply;
+
+    fn bucket(name: &LockName) -> u8 {
+        name.bucket()
     }
 
-    /// The state as bytes.
-    ///
-    /// # Errors
-    ///
-    /// The codec failed, which it does on no state that the rules reach.
-    pub fn encode(&self) -> Result<Vec<u8>, SnapshotError> {
-        let holders: Vec<_> = self.holders().collect();
-        snapshot::encode(&(holders, self.queue.entries(), self.history.ends()))
+    fn is_undo(command: &LockCommand) -> bool {
+        command.is_undo()
     }
 
-    /// The state that [`LockState::encode`] wrote.
-    ///
-    /// # Errors
-    ///
-    /// The bytes are no snapshot, or one of another format.
-    pub fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
-        let (holders, queue, ends): (Vec<HolderState>, Vec<QueueEntry>, Vec<GrantEnd>) =
-            snapshot::decode(bytes)?;
-        if !holders.is_sorted_by(|one, next| one.slot < next.slot) {
-            return Err(SnapshotError::Malformed);
-        }
-        Ok(Self::new(holders, queue.into_iter().collect(), ends.into_iter().collect()))
-    }
-
-    /// The holders by slot, their leases expired or not.
-    pub fn holders(&self) -> impl ExactSizeIterator<Item = &HolderState> + Clone {
-        self.holders.iter()
-    }
-
-    /// The waiters, expired entries included.
-    pub fn queue(&self) -> &WaitQueue {
-        &self.queue
-    }
-
-    /// How earlier grants ended that were not released.
-    pub fn history(&self) -> &History {
-        &self.history
-    }
-
-    /// The state after `command`, and what the command found.
-    ///
-    /// A grant takes its fencing token from `moment`; the store has to keep it as the bucket's
-    /// last.
-    #[must_use]
-    pub fn apply(
-        &self,
-        name: &LockName,
-        command: &LockCommand,
-        moment: &Moment,
-    ) -> (Self, LockReply) {
+    fn apply(&self, name: &LockName, command: &LockCommand, moment: &Moment) -> (Self, LockReply) {
         let mut state = self.live(moment);
         let reply = match command {
             LockCommand::Acquire(command) => {
@@ -123,9 +78,7 @@ impl LockState {
         (state, reply)
     }
 
-    /// What the state still says at `moment`, without leases and queue entries that have expired.
-    #[must_use]
-    pub fn live(&self, moment: &Moment) -> Self {
+    fn live(&self, moment: &Moment) -> Self {
         if !self.is_stale(moment) {
             return self.clone();
         }
@@ -143,33 +96,26 @@ impl LockState {
         Self { holders, queue, history }
     }
 
-    /// Whether [`LockState::live`] differs from the state at `moment`.
-    pub fn is_stale(&self, moment: &Moment) -> bool {
+    fn is_stale(&self, moment: &Moment) -> bool {
         self.holders.summary().first_end.is_some_and(|end| end <= moment.now)
             || self.queue.is_stale(moment.now)
             || self.history.is_stale(moment)
     }
 
-    /// The times at which something in the state ends by itself: a decision on the state holds between
-    /// the last of them before it and the first after it.
-    pub fn ends(&self) -> impl Iterator<Item = Duration> {
+    fn ends(&self) -> impl Iterator<Item = Duration> {
         let queue = self.queue.entries().iter().map(QueueEntry::expires);
         let history = self.history.ends().iter().filter_map(GrantEnd::kept_until);
         self.holders().map(HolderState::expires).chain(queue).chain(history)
     }
 
-    /// Until when there is anything to keep of the state, if no step comes; `None` if there is nothing. A lease
-    /// that is broken is kept beyond its end, as a break of the history.
-    pub fn kept_until(&self) -> Option<Duration> {
+    /// A lease that is broken is kept beyond its end, as a break of the history.
+    fn kept_until(&self) -> Option<Duration> {
         let broken = self.holders().filter(|holder| holder.broken.is_some());
         let breaks = broken.map(|holder| holder.expires() + BREAK_KEPT);
         self.ends().chain(breaks).max()
     }
 
-    /// The state with each of its times on another clock: when leases began, queue entries and their waits,
-    /// and breaks.
-    #[must_use]
-    pub fn map_times(&self, mut on_other: impl FnMut(Duration) -> Duration) -> Self {
+    fn map_times(&self, mut on_other: impl FnMut(Duration) -> Duration) -> Self {
         let mut holders = self.holders.clone();
         holders.change_all(|_| true, |holder| holder.since = on_other(holder.since));
         let entries = self.queue.entries().iter().cloned();
@@ -180,6 +126,54 @@ impl LockState {
         });
         let queue = queue.collect();
         Self { holders, queue, history: self.history.map_times(on_other) }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.holders.is_empty() && self.queue.is_empty() && !self.history.keeps_lock()
+    }
+
+    fn fencing_token(&self) -> Option<FencingToken> {
+        self.holders.summary().fencing_token
+    }
+
+    fn encode(&self) -> Result<Vec<u8>, SnapshotError> {
+        let holders: Vec<_> = self.holders().collect();
+        snapshot::encode(&(holders, self.queue.entries(), self.history.ends()))
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
+        let (holders, queue, ends): (Vec<HolderState>, Vec<QueueEntry>, Vec<GrantEnd>) =
+            snapshot::decode(bytes)?;
+        if !holders.is_sorted_by(|one, next| one.slot < next.slot) {
+            return Err(SnapshotError::Malformed);
+        }
+        Ok(Self::new(holders, queue.into_iter().collect(), ends.into_iter().collect()))
+    }
+}
+
+impl LockState {
+    /// A state of these parts, as a snapshot has them: holders in the order of their slots.
+    pub fn new(
+        holders: impl IntoIterator<Item = HolderState>,
+        queue: WaitQueue,
+        history: History,
+    ) -> Self {
+        Self { holders: holders.into_iter().map(Arc::new).collect(), queue, history }
+    }
+
+    /// The holders by slot, their leases expired or not.
+    pub fn holders(&self) -> impl ExactSizeIterator<Item = &HolderState> + Clone {
+        self.holders.iter()
+    }
+
+    /// The waiters, expired entries included.
+    pub fn queue(&self) -> &WaitQueue {
+        &self.queue
+    }
+
+    /// How earlier grants ended that were not released.
+    pub fn history(&self) -> &History {
+        &self.history
     }
 
     /// Whether the token holds the lock at this moment.
@@ -252,16 +246,6 @@ impl LockState {
             }
         }
         changes
-    }
-
-    /// Whether there is nothing to keep: no holder, no waiter, no break. What has expired counts as well.
-    pub fn is_empty(&self) -> bool {
-        self.holders.is_empty() && self.queue.is_empty() && !self.history.keeps_lock()
-    }
-
-    /// The largest fencing token of a grant that the state still knows.
-    pub fn fencing_token(&self) -> Option<FencingToken> {
-        self.holders.summary().fencing_token
     }
 
     /// Some of the holders, as a client reads them that asked for more than this lock.

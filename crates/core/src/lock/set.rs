@@ -18,6 +18,7 @@ use super::{
     AcquireCommand, AcquireReply, Attempt, Contention, Lease, LockCommand, LockLoss, LockName,
     LockReply, LockState, Moment, Release, ReleaseReply, RenewReply, TokenHash, Ttl,
 };
+use crate::entry::Entry as _;
 
 /// The names of several locks: 2 to 16, each once, in the order in which the client named them.
 #[derive(Clone, PartialEq, Eq, Hash)]

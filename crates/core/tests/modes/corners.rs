@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use keylatch_core::entry::Entry as _;
 use keylatch_core::lock::{
     AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, Change, EntryName,
     FencingToken, Lease, Limit, LockCommand, LockName, LockReply, LockState, Moment, Owner, Reason,

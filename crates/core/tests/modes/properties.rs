@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use keylatch_core::entry::Entry as _;
 use keylatch_core::lock::{
     AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, EntryName, FencingToken,
     Limit, LockCommand, LockLoss, LockName, LockReply, LockState, Moment, Reason, ReleaseReply,

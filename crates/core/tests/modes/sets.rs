@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use keylatch_core::entry::Entry as _;
 use keylatch_core::lock::{
     AcquireCommand, AcquireReply, Attempt, FencingToken, LockCommand, LockLoss, LockName,
     LockReply, LockSet, LockState, Moment, ReleaseReply, RenewReply, SetCommand, SetMember,

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use keylatch_core::entry::Entry as _;
 use keylatch_core::idempotency::{
     BeginCommand, Fingerprint, OnCrash, RecordCommand, RecordKey, RecordState, ResolveCommand,
     RunEnd, StoredResponse, UnknownReason,
@@ -194,9 +195,10 @@ proptest! {
         steps in vec((pause(), record_command()), 1..STEPS),
     ) {
         let (mut state, mut moment) = (RecordState::default(), start());
+        let key = RecordKey::from_bytes([0; 32]);
         for (pause, command) in steps {
             advance(&mut moment, pause, state.fencing_token());
-            state = state.apply(&command, &moment).0;
+            state = state.apply(&key, &command, &moment).0;
             let bytes = state.encode().expect("a state of the rules can be written");
             let read = RecordState::decode(&bytes);
             prop_assert!(read.as_ref() == Ok(&state), "{state:?} is {read:?} after {command:?}");

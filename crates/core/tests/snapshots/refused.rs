@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use keylatch_core::entry::Entry as _;
 use keylatch_core::idempotency::{AnswerStub, Record, RecordStage, RecordState, StoredResponse};
 use keylatch_core::lock::{HolderState, LockState, QueueEntry};
 use keylatch_core::snapshot::SnapshotError;

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use super::engine::Engine;
 use super::row::RunKey;
 use super::tables::FileError;
+use keylatch_core::entry::Entry as _;
 use keylatch_core::idempotency::{Answer, RecordKey, RecordState, StoredResponse};
 
 /// How many entries the map of answers in use has before those that are no longer in use are looked for.

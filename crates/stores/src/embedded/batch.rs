@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use super::row::AgeRow;
 use super::tables::BatchChanges;
 use crate::table::{SetStep, Step, Table, TableEntry, step, step_of_set};
+use keylatch_core::entry::Entry as _;
 use keylatch_core::idempotency::{RecordKey, RecordState};
 use keylatch_core::lock::{
     FencingToken, LockName, LockSet, LockState, Moment, SetCommand, SetMember, SetReply,

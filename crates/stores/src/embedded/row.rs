@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use keylatch_core::entry::Entry as _;
 use keylatch_core::idempotency::{Record, RecordKey, RecordStage, RecordState, StoredResponse};
 use keylatch_core::lock::{FencingToken, HolderState, LockName, LockState, WaitQueue};
 use keylatch_core::snapshot::SnapshotError;

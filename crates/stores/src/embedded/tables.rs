@@ -18,6 +18,7 @@ use super::row::{
     run_key, verify_checksum,
 };
 use crate::table::{Fill, Table};
+use keylatch_core::entry::Entry as _;
 use keylatch_core::idempotency::{RecordKey, RecordState};
 use keylatch_core::lock::{FencingToken, LockName, LockState};
 

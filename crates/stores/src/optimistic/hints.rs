@@ -11,8 +11,7 @@ use keylatch_core::store::{Hints, Topic};
 use keylatch_core::waiters::WaiterRegistry;
 
 use super::conditional::TurnMark;
-use crate::entry::Entry;
-use crate::hints::{ChangeWatchers, EndListeners, Wakeups};
+use crate::hints::{ChangeWatchers, EndListeners, HintedEntry, Wakeups};
 
 /// The waiters and watchers of this process.
 #[derive(Debug, Default)]
@@ -57,14 +56,19 @@ impl LocalHints {
     }
 
     /// Wakes the waiters that the lock is free for, and was not when the entry was as `before`.
-    pub(super) fn wake<E: Entry>(&self, key: &E::Key, before: &E, live: &E) {
+    pub(super) fn wake<E: HintedEntry>(&self, key: &E::Key, before: &E, live: &E) {
         for (name, token) in E::new_wakeups(key, before, live) {
             self.wakeups.wake(&name, &token);
         }
     }
 
     /// Whether a waiter of this process is among those that [`Self::wake`] would wake.
-    pub(super) fn waits_for_turn<E: Entry>(&self, key: &E::Key, before: &E, live: &E) -> bool {
+    pub(super) fn waits_for_turn<E: HintedEntry>(
+        &self,
+        key: &E::Key,
+        before: &E,
+        live: &E,
+    ) -> bool {
         if self.turns.is_empty() {
             return false;
         }
@@ -73,14 +77,20 @@ impl LocalHints {
     }
 
     /// Reports to its watchers how an entry changed.
-    pub(super) fn report<E: Entry>(&self, key: &E::Key, before: &E, after: &E, now: Duration) {
+    pub(super) fn report<E: HintedEntry>(
+        &self,
+        key: &E::Key,
+        before: &E,
+        after: &E,
+        now: Duration,
+    ) {
         if self.changes.any() {
             before.report(key, after, now, &self.changes);
         }
     }
 
     /// Reports which grants ended unreleased by a change of this process.
-    pub(super) fn report_ends<E: Entry>(&self, key: &E::Key, before: &E, after: &E) {
+    pub(super) fn report_ends<E: HintedEntry>(&self, key: &E::Key, before: &E, after: &E) {
         before.report_ends(key, after, &self.ends);
     }
 

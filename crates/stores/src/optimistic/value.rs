@@ -13,19 +13,18 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use keylatch_core::entry::Entry;
 use keylatch_core::idempotency::{
-    BeginReply, CompleteReply, EraseReply, RecordCommand, RecordReply, RecordState, ResolveReply,
-    RunRenewal,
+    BeginReply, CompleteReply, EraseReply, RecordReply, RecordState, ResolveReply, RunRenewal,
 };
 use keylatch_core::lock::{
-    AcquireReply, BreakReply, FencingToken, LockCommand, LockName, LockReply, LockState, Moment,
-    RenewReply,
+    AcquireReply, BreakReply, FencingToken, LockName, LockReply, LockState, Moment, RenewReply,
 };
 use keylatch_core::snapshot::{SnapshotError, deserialize_time};
 use serde::{Deserialize, Serialize};
 
 use super::conditional::{EngineTime, Guard, Key, Outline, Row, Timeline, TurnMark, Version};
-use crate::entry::Entry;
+use crate::hints::HintedEntry;
 
 /// The format of a value with the times of the engine's clock, and of one with stamps. The formats
 /// 1 and 2 were those of builds before the first release.
@@ -39,7 +38,7 @@ pub(super) const DECISION_LASTS: Duration = Duration::from_secs(2);
 pub(super) const ROW_LINGERS: Duration = Duration::from_secs(15);
 
 /// A kind of entry that rows hold.
-pub(crate) trait Kind: Entry {
+pub(crate) trait Kind: HintedEntry {
     /// What the bytes of every key of the kind begin with.
     const PREFIX: &[u8];
 
@@ -49,24 +48,14 @@ pub(crate) trait Kind: Entry {
     fn key_of(row_key: &Key) -> Option<Self::Key>;
     /// The lock that it is, if it is one.
     fn lock_name(key: &Self::Key) -> Option<&LockName>;
-    /// Until when there is anything to keep of it, if no command comes; `None` if there is nothing.
-    fn kept_until(&self) -> Option<Duration>;
-    /// The entry with each of its times on another clock.
-    fn map_times(&self, on_other: impl FnMut(Duration) -> Duration) -> Self;
     /// Whether nothing happened to an entry in which others wait, but that some joined them or stay.
     fn has_only_joins(&self, after: &Self) -> bool;
-    /// Whether a command undoes another, which may still be on its way.
-    fn is_undo(command: &Self::Command) -> bool;
     /// Whether the engine is to find it among the few that are marked.
     fn is_marked(&self) -> bool;
     /// Whether a reply says to its caller what is left of a lease that the caller has.
     fn is_of_own_lease(reply: &Self::Reply) -> bool;
     /// Whether a client relies on what a reply says to last.
     fn is_promise(reply: &Self::Reply) -> bool;
-    /// The complete state.
-    fn encode(&self) -> Result<Vec<u8>, SnapshotError>;
-    /// The state that was encoded.
-    fn decode(bytes: &[u8]) -> Result<Self, SnapshotError>;
 }
 
 impl Kind for LockState {
@@ -84,23 +73,11 @@ impl Kind for LockState {
         Some(name)
     }
 
-    fn kept_until(&self) -> Option<Duration> {
-        self.kept_until()
-    }
-
-    fn map_times(&self, on_other: impl FnMut(Duration) -> Duration) -> Self {
-        self.map_times(on_other)
-    }
-
     fn has_only_joins(&self, after: &Self) -> bool {
         let (before, queue) = (self.queue().entries(), after.queue().entries());
         let stay = before.iter().zip(queue).all(|(before, after)| before.token == after.token);
         let is_queue = !before.is_empty() && before.len() <= queue.len() && stay;
         is_queue && self.holders().eq(after.holders()) && self.history() == after.history()
-    }
-
-    fn is_undo(command: &LockCommand) -> bool {
-        command.is_undo()
     }
 
     fn is_marked(&self) -> bool {
@@ -120,14 +97,6 @@ impl Kind for LockState {
                 | LockReply::Break(BreakReply::Broken { .. })
         )
     }
-
-    fn encode(&self) -> Result<Vec<u8>, SnapshotError> {
-        self.encode()
-    }
-
-    fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
-        Self::decode(bytes)
-    }
 }
 
 impl Kind for RecordState {
@@ -145,20 +114,8 @@ impl Kind for RecordState {
         None
     }
 
-    fn kept_until(&self) -> Option<Duration> {
-        self.ends().max()
-    }
-
-    fn map_times(&self, on_other: impl FnMut(Duration) -> Duration) -> Self {
-        self.map_times(on_other)
-    }
-
     fn has_only_joins(&self, _: &Self) -> bool {
         false
-    }
-
-    fn is_undo(command: &RecordCommand) -> bool {
-        command.is_undo()
     }
 
     fn is_marked(&self) -> bool {
@@ -180,14 +137,6 @@ impl Kind for RecordState {
                 | RecordReply::Resolve(Completed(_) | Freed(_))
                 | RecordReply::Erase(EraseReply::Done(_))
         )
-    }
-
-    fn encode(&self) -> Result<Vec<u8>, SnapshotError> {
-        self.encode()
-    }
-
-    fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
-        Self::decode(bytes)
     }
 }
 
@@ -517,7 +466,7 @@ impl<E: Kind> Value<E> {
 
 #[cfg(test)]
 mod tests {
-    use keylatch_core::lock::{AcquireCommand, Attempt, TokenHash, Ttl};
+    use keylatch_core::lock::{AcquireCommand, Attempt, LockCommand, TokenHash, Ttl};
 
     use super::*;
 

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+use keylatch_core::entry::Entry as _;
 use keylatch_core::idempotency::{RecordKey, RecordState, RecordSummary};
 use keylatch_core::lock::{Holding, LockName};
 use keylatch_core::store::{ListLocks, ListRecords, Page};
