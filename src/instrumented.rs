@@ -11,15 +11,15 @@ use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use keylatch_core::idempotency::{
     AbandonReply, BeginReply, CompleteReply, EraseReply, RecordCommand, RecordReply, RecordStatus,
-    ResolveReply, RunRenewal,
+    RecordSummary, ResolveReply, RunRenewal,
 };
 use keylatch_core::lock::{
-    AcquireReply, BreakReply, Lease, LockCommand, LockLoss, LockName, LockReply, Release,
+    AcquireReply, BreakReply, Holding, Lease, LockCommand, LockLoss, LockName, LockReply, Release,
     ReleaseReply, RenewReply, SetCommand, SetRelease, SetRenewReply, SetReply,
 };
 use keylatch_core::store::{
-    Command, Hints, ListQuery, ListReply, Reply, Store, StoreError, StoreHealth, StoreProfile,
-    Topic,
+    Backup, Command, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError, StoreHealth,
+    StoreProfile, Topic,
 };
 use tokio::time::Instant;
 
@@ -130,8 +130,21 @@ impl Store for InstrumentedStore {
         }))
     }
 
-    async fn list(&self, query: &ListQuery) -> Result<Option<ListReply>, StoreError> {
-        self.measure(StoreOperation::List, self.inner.list(query), |_| StoreOutcome::Done).await
+    async fn list_locks(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError> {
+        self.measure(StoreOperation::List, self.inner.list_locks(query), |_| StoreOutcome::Done)
+            .await
+    }
+
+    async fn list_records(
+        &self,
+        query: &ListRecords,
+    ) -> Result<Option<Page<RecordSummary>>, StoreError> {
+        self.measure(StoreOperation::List, self.inner.list_records(query), |_| StoreOutcome::Done)
+            .await
+    }
+
+    async fn back_up(&self) -> Result<Backup, StoreError> {
+        self.measure(StoreOperation::List, self.inner.back_up(), |_| StoreOutcome::Done).await
     }
 
     fn subscribe(&self, topic: Topic) -> Hints {

@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 
 use keylatch_core::idempotency::RecordFilter;
 use keylatch_core::lock::{AcquireCommand, Attempt, LockCommand, LockName, Token, Ttl};
-use keylatch_core::store::{Command, Cursor, ListLocks, ListQuery, ListRecords, ListReply, Store};
+use keylatch_core::store::{Command, Cursor, ListLocks, ListRecords, Store};
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::Runtime;
 
@@ -36,19 +36,13 @@ static SERVICE: LazyLock<Service> = LazyLock::new(|| {
 fuzz_target!(|text: &str| {
     let Ok(cursor) = Cursor::parse(text) else { return };
     let locks = ListLocks { prefix: String::new(), limit: 2, cursor: Some(cursor.clone()) };
-    if let Some(ListReply::Locks(page)) = list(ListQuery::Locks(locks)) {
+    if let Some(page) = SERVICE.runtime.block_on(SERVICE.store.list_locks(&locks)).unwrap() {
         assert!(page.entries.is_sorted_by(|one, next| one.first.name < next.first.name));
         if let Some(next) = page.next {
             assert!(Cursor::parse(next.as_str()).is_ok(), "{next:?}");
         }
     }
-    list(ListQuery::Records(ListRecords {
-        filter: RecordFilter::default(),
-        limit: 2,
-        cursor: Some(cursor),
-    }));
+    let filter = RecordFilter::default();
+    let records = ListRecords { filter, limit: 2, cursor: Some(cursor) };
+    SERVICE.runtime.block_on(SERVICE.store.list_records(&records)).unwrap();
 });
-
-fn list(query: ListQuery) -> Option<ListReply> {
-    SERVICE.runtime.block_on(SERVICE.store.list(&query)).unwrap()
-}

@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use keylatch_core::idempotency::{
-    BeginReply, EndReply, RecordCommand, RecordKey, RecordReply, RecordStatus, RecordView,
-    ResolveCommand, ResolveReply, RunEnd, Settlement, StoredResponse,
+    BeginReply, EndReply, RecordCommand, RecordKey, RecordReply, RecordStatus, RecordSummary,
+    RecordView, ResolveCommand, ResolveReply, RunEnd, Settlement, StoredResponse,
 };
-use keylatch_core::lock::TokenHash;
+use keylatch_core::lock::{Holding, TokenHash};
 use keylatch_core::store::{
-    Command, Hints, ListQuery, ListReply, Reply, Store, StoreError, StoreHealth, StoreProfile,
-    Topic,
+    Backup, Command, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError, StoreHealth,
+    StoreProfile, Topic,
 };
 
 use super::keys::{EncryptionKeys, Unopened};
@@ -150,8 +150,19 @@ impl Store for EncryptedStore {
         reply.map(Reply::Record)
     }
 
-    async fn list(&self, query: &ListQuery) -> Result<Option<ListReply>, StoreError> {
-        self.inner.list(query).await
+    async fn list_locks(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError> {
+        self.inner.list_locks(query).await
+    }
+
+    async fn list_records(
+        &self,
+        query: &ListRecords,
+    ) -> Result<Option<Page<RecordSummary>>, StoreError> {
+        self.inner.list_records(query).await
+    }
+
+    async fn back_up(&self) -> Result<Backup, StoreError> {
+        self.inner.back_up().await
     }
 
     fn subscribe(&self, topic: Topic) -> Hints {

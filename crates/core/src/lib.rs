@@ -16,8 +16,11 @@
 //! use std::sync::Arc;
 //!
 //! use async_trait::async_trait;
+//! use keylatch_core::idempotency::RecordSummary;
+//! use keylatch_core::lock::Holding;
 //! use keylatch_core::store::{
-//!     Command, Hints, ListQuery, ListReply, Reply, Store, StoreError, StoreHealth, StoreProfile, Topic,
+//!     Backup, Command, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError, StoreHealth,
+//!     StoreProfile, Topic,
 //! };
 //!
 //! /// Writes down each command before it runs.
@@ -33,8 +36,19 @@
 //!         self.inner.execute(command).await
 //!     }
 //!
-//!     async fn list(&self, query: &ListQuery) -> Result<Option<ListReply>, StoreError> {
-//!         self.inner.list(query).await
+//!     async fn list_locks(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError> {
+//!         self.inner.list_locks(query).await
+//!     }
+//!
+//!     async fn list_records(
+//!         &self,
+//!         query: &ListRecords,
+//!     ) -> Result<Option<Page<RecordSummary>>, StoreError> {
+//!         self.inner.list_records(query).await
+//!     }
+//!
+//!     async fn back_up(&self) -> Result<Backup, StoreError> {
+//!         self.inner.back_up().await
 //!     }
 //!
 //!     fn subscribe(&self, topic: Topic) -> Hints {

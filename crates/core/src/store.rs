@@ -73,18 +73,38 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// The store could not find out, or keeps no entries of this kind.
     async fn execute(&self, command: Command) -> Result<Reply, StoreError>;
 
-    /// Some of the held locks or of the records, or all that there is. Of some there is a page: what is on it, and where the next page begins. `None` when the cursor is
-    /// not one that this store gave to a query of the same kind. Locks are in the order of the bytes of their
-    /// names over all pages where the engine has such an order, and elsewhere, as records, in none.
+    /// A page of the held locks: what is on it, and where the next page begins. `None` when the cursor is not
+    /// one that this store gave to a query of the same kind. Locks are in the order of the bytes of their names
+    /// over all pages where the engine has such an order, and elsewhere in none.
     ///
-    /// Over all pages, a lock that was held throughout, or a record that the filter admitted throughout,
-    /// is there at least once. A page of records that are in flight or unknown costs as many records as
-    /// are either, however many are done.
+    /// Over all pages, a lock that was held throughout is there at least once.
     ///
     /// # Errors
     ///
-    /// The store could not find out, keeps no records, has no copy to give or gives one already.
-    async fn list(&self, query: &ListQuery) -> Result<Option<ListReply>, StoreError>;
+    /// The store could not find out.
+    async fn list_locks(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError>;
+
+    /// A page of the records, in no order, likewise: over all pages, a record that the filter admitted
+    /// throughout is there at least once. A page of records that are in flight or unknown costs as many records
+    /// as are either, however many are done.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out, or keeps no records.
+    async fn list_records(
+        &self,
+        query: &ListRecords,
+    ) -> Result<Option<Page<RecordSummary>>, StoreError>;
+
+    /// A copy of all that the store keeps, while it serves. A store whose engine makes copies by itself does
+    /// not give one.
+    ///
+    /// # Errors
+    ///
+    /// The store has no copy to give, or gives one already.
+    async fn back_up(&self) -> Result<Backup, StoreError> {
+        Err(StoreError::Unsupported)
+    }
 
     /// Hints about an entry from now on. A hint may come too often and, where messages get lost, not
     /// at all; the services ask again after a while in any case. A store that hears of nothing
@@ -288,28 +308,6 @@ pub enum Effect {
     Unknown,
 }
 
-/// What to list.
-#[derive(Debug, Clone)]
-pub enum ListQuery {
-    /// Held locks.
-    Locks(ListLocks),
-    /// Records.
-    Records(ListRecords),
-    /// All that the store keeps, while it serves. A store whose engine makes copies by itself does not give one.
-    All,
-}
-
-/// What a [`ListQuery`] names, or a page of it.
-#[derive(Debug)]
-pub enum ListReply {
-    /// Held locks.
-    Locks(Page<Holding>),
-    /// Records.
-    Records(Page<RecordSummary>),
-    /// The copy.
-    All(Backup),
-}
-
 /// Which locks to list.
 #[derive(Debug, Clone)]
 pub struct ListLocks {
@@ -434,8 +432,8 @@ impl Tier {
     }
 }
 
-/// The commands on a lock, each with the type of its reply. Each of them fails as [`Store::execute`] or
-/// [`Store::list`] does: the store could not find out.
+/// The commands on a lock, each with the type of its reply. Each of them fails as [`Store::execute`] does: the
+/// store could not find out.
 impl dyn Store + '_ {
     /// Grants the lock, or says why not and keeps a queue entry if the command asks for one. The
     /// same token again is the same grant, or keeps the same entry.
@@ -514,20 +512,6 @@ impl dyn Store + '_ {
     /// How earlier grants of the lock ended that were not released, oldest first.
     pub async fn recall(&self, name: &LockName) -> Result<Vec<GrantEnd>, StoreError> {
         reply!(self.lock(name, LockCommand::Recall), LockReply::Recall(ends) => ends)
-    }
-
-    /// A page of the held locks; `None` when the cursor is not one that this store gave.
-    pub async fn list_locks(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError> {
-        match self.list(&ListQuery::Locks(query.clone())).await? {
-            None => Ok(None),
-            Some(ListReply::Locks(page)) => Ok(Some(page)),
-            Some(ListReply::Records(_) | ListReply::All(_)) => Err(StoreError::mismatched_reply()),
-        }
-    }
-
-    /// A copy of all that the store keeps.
-    pub async fn back_up(&self) -> Result<Backup, StoreError> {
-        reply!(self.list(&ListQuery::All), Some(ListReply::All(backup)) => backup)
     }
 
     async fn lock(&self, name: &LockName, command: LockCommand) -> Result<LockReply, StoreError> {

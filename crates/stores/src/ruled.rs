@@ -18,8 +18,8 @@ use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
 use keylatch_core::store::{
-    Backup, Command, Hints, ListLocks, ListQuery, ListRecords, ListReply, Page, Reply, Store,
-    StoreError, StoreHealth, StoreProfile, Topic,
+    Backup, Command, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError, StoreHealth,
+    StoreProfile, Topic,
 };
 
 /// The pause before expired locks are removed again, at the least.
@@ -57,7 +57,7 @@ pub(crate) trait Executor: fmt::Debug + Send + Sync + 'static {
     /// Whether the executor can do its work.
     fn health(&self) -> impl Future<Output = Result<StoreHealth, StoreError>> + Send;
 
-    /// A copy of all that the executor keeps; see [`ListQuery::All`].
+    /// A copy of all that the executor keeps; see [`Store::back_up`].
     fn back_up(&self) -> impl Future<Output = Result<Backup, StoreError>> + Send {
         ready(Err(StoreError::Unsupported))
     }
@@ -125,14 +125,19 @@ impl<X: Executor> Store for Ruled<X> {
         Box::pin(self.executor.run(command))
     }
 
-    async fn list(&self, query: &ListQuery) -> Result<Option<ListReply>, StoreError> {
-        Ok(match query {
-            ListQuery::Locks(query) => self.executor.list(query).await?.map(ListReply::Locks),
-            ListQuery::Records(query) => {
-                self.executor.list_records(query).await?.map(ListReply::Records)
-            }
-            ListQuery::All => Some(ListReply::All(self.executor.back_up().await?)),
-        })
+    async fn list_locks(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError> {
+        self.executor.list(query).await
+    }
+
+    async fn list_records(
+        &self,
+        query: &ListRecords,
+    ) -> Result<Option<Page<RecordSummary>>, StoreError> {
+        self.executor.list_records(query).await
+    }
+
+    async fn back_up(&self) -> Result<Backup, StoreError> {
+        self.executor.back_up().await
     }
 
     fn subscribe(&self, topic: Topic) -> Hints {

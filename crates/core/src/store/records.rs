@@ -3,10 +3,10 @@
 //! They are helpers on the port, which fail as
 //! those for locks do. Tested in `tests/stores/record_conformance`.
 
-use super::{Command, ListQuery, ListRecords, ListReply, Page, Reply, Store, StoreError};
+use super::{Command, Reply, Store, StoreError};
 use crate::idempotency::{
     AbandonReply, BeginCommand, BeginReply, CompleteReply, EraseReply, RecordCommand, RecordKey,
-    RecordReply, RecordSummary, RecordView, ResolveCommand, ResolveReply, RunEnd, RunRenewal,
+    RecordReply, RecordView, ResolveCommand, ResolveReply, RunEnd, RunRenewal,
 };
 use crate::lock::TokenHash;
 
@@ -62,18 +62,6 @@ impl dyn Store + '_ {
     /// Looks at a record.
     pub async fn find(&self, key: &RecordKey) -> Result<Option<RecordView>, StoreError> {
         reply!(self.record(*key, RecordCommand::Look), RecordReply::Look(view) => view)
-    }
-
-    /// A page of records; `None` when the cursor is not one that this store gave.
-    pub async fn list_records(
-        &self,
-        query: &ListRecords,
-    ) -> Result<Option<Page<RecordSummary>>, StoreError> {
-        match self.list(&ListQuery::Records(query.clone())).await? {
-            None => Ok(None),
-            Some(ListReply::Records(page)) => Ok(Some(page)),
-            Some(ListReply::Locks(_) | ListReply::All(_)) => Err(StoreError::mismatched_reply()),
-        }
     }
 
     async fn record(

@@ -34,9 +34,11 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use tokio_util::task::AbortOnDropHandle;
 
+use keylatch_core::idempotency::RecordSummary;
+use keylatch_core::lock::Holding;
 use keylatch_core::store::{
-    Command, Hints, ListQuery, ListReply, Reply, Store, StoreError, StoreHealth, StoreProfile,
-    Topic,
+    Command, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError, StoreHealth,
+    StoreProfile, Topic,
 };
 
 use crate::conn::subscription::Source as _;
@@ -132,15 +134,15 @@ impl Store for RedisStore {
         self.commands.run(command).await
     }
 
-    async fn list(&self, query: &ListQuery) -> Result<Option<ListReply>, StoreError> {
-        let engine = &*self.engine;
-        match query {
-            ListQuery::Locks(query) => Ok(list::page(engine, query).await?.map(ListReply::Locks)),
-            ListQuery::Records(query) => {
-                Ok(record_list::page(engine, query).await?.map(ListReply::Records))
-            }
-            ListQuery::All => Err(StoreError::Unsupported),
-        }
+    async fn list_locks(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError> {
+        list::page(&self.engine, query).await
+    }
+
+    async fn list_records(
+        &self,
+        query: &ListRecords,
+    ) -> Result<Option<Page<RecordSummary>>, StoreError> {
+        record_list::page(&self.engine, query).await
     }
 
     fn subscribe(&self, topic: Topic) -> Hints {

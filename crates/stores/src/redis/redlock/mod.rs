@@ -33,13 +33,14 @@ use futures_util::stream;
 use super::server::Server;
 use crate::{OpenError, RedisSettings, RedlockSettings};
 use command::{AcquireAttempt, NodeCommand, ReleaseCommand};
+use keylatch_core::idempotency::RecordSummary;
 use keylatch_core::lock::{
     AcquireCommand, Attempt, Holder, Holding, LockCommand, LockName, LockReply, Release,
     ReleaseReply, TokenHash, Ttl,
 };
 use keylatch_core::store::{
-    Command, EntryLimits, Hint, Hints, ListQuery, ListReply, Reply, Store, StoreError, StoreHealth,
-    StoreProfile, Tier, Topic,
+    Command, EntryLimits, Hint, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError,
+    StoreHealth, StoreProfile, Tier, Topic,
 };
 use round::Nodes;
 use tally::{Decision, ReleaseTally, no_quorum};
@@ -115,14 +116,15 @@ impl Store for RedlockStore {
         }))
     }
 
-    async fn list(&self, query: &ListQuery) -> Result<Option<ListReply>, StoreError> {
-        match query {
-            ListQuery::Locks(query) => {
-                let page = list::page(&self.nodes, query).await?;
-                Ok(page.map(|page| ListReply::Locks(page.map(Holding::by_one))))
-            }
-            ListQuery::Records(_) | ListQuery::All => Err(StoreError::Unsupported),
-        }
+    async fn list_locks(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError> {
+        Ok(list::page(&self.nodes, query).await?.map(|page| page.map(Holding::by_one)))
+    }
+
+    async fn list_records(
+        &self,
+        _: &ListRecords,
+    ) -> Result<Option<Page<RecordSummary>>, StoreError> {
+        Err(StoreError::Unsupported)
     }
 
     /// No node reports a turn or a change: a waiter acquires again after a random time, in no order,
