@@ -18,8 +18,8 @@ use keylatch_core::lock::{
     ReleaseReply, RenewReply, SetCommand, SetRelease, SetRenewReply, SetReply,
 };
 use keylatch_core::store::{
-    Backup, Command, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError, StoreHealth,
-    StoreProfile, Topic,
+    Backup, Command, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError, StoreGauges,
+    StoreHealth, StoreProfile, Topic,
 };
 use tokio::time::Instant;
 
@@ -157,6 +157,10 @@ impl Store for InstrumentedStore {
 
     fn profile(&self) -> StoreProfile {
         self.inner.profile()
+    }
+
+    fn gauges(&self) -> StoreGauges {
+        self.inner.gauges()
     }
 }
 

@@ -14,8 +14,8 @@ use keylatch_core::idempotency::{
 };
 use keylatch_core::lock::{Holding, TokenHash};
 use keylatch_core::store::{
-    Backup, Command, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError, StoreHealth,
-    StoreProfile, Topic,
+    Backup, Command, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError, StoreGauges,
+    StoreHealth, StoreProfile, Topic,
 };
 
 use super::keys::{EncryptionKeys, Unopened};
@@ -175,5 +175,9 @@ impl Store for EncryptedStore {
 
     fn profile(&self) -> StoreProfile {
         self.inner.profile()
+    }
+
+    fn gauges(&self) -> StoreGauges {
+        self.inner.gauges()
     }
 }

@@ -66,7 +66,7 @@ async fn cost(engine: FakeEngine, processes: usize) -> Cost {
         clients.spawn(take_turns(Arc::clone(service), until));
     }
     let turns = f64::from(clients.join_all().await.iter().sum::<u32>());
-    let conflicts = stores.iter().map(|store| store.profile().conflicts).sum::<u64>();
+    let conflicts = stores.iter().map(|store| store.gauges().conflicts).sum::<u64>();
     Cost {
         writes: engine.batches() as f64 / turns,
         looks: engine.looks() as f64 / turns,

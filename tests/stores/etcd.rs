@@ -235,7 +235,7 @@ async fn creation_is_above_a_floor_that_was_raised_since_it_was_read() {
     server.post("kv/put", &json!({"key": key, "value": value})).await;
     let second = granted(store.acquire(&ask(&same, "one", 2)).await.unwrap());
     assert!(second.fencing_token.get() > raised, "the floor that was read before was good enough");
-    let conflicts = store.profile().conflicts;
+    let conflicts = store.gauges().conflicts;
     assert!((1..=2).contains(&conflicts), "{conflicts} tries by a floor that was refused");
 }
 

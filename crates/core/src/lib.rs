@@ -19,8 +19,8 @@
 //! use keylatch_core::idempotency::RecordSummary;
 //! use keylatch_core::lock::Holding;
 //! use keylatch_core::store::{
-//!     Backup, Command, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError, StoreHealth,
-//!     StoreProfile, Topic,
+//!     Backup, Command, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError, StoreGauges,
+//!     StoreHealth, StoreProfile, Topic,
 //! };
 //!
 //! /// Writes down each command before it runs.
@@ -61,6 +61,10 @@
 //!
 //!     fn profile(&self) -> StoreProfile {
 //!         self.inner.profile()
+//!     }
+//!
+//!     fn gauges(&self) -> StoreGauges {
+//!         self.inner.gauges()
 //!     }
 //! }
 //! ```

@@ -118,8 +118,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// The store could not find out.
     async fn health(&self) -> Result<StoreHealth, StoreError>;
 
-    /// What the store can do, known without asking it.
+    /// What the store can do, which does not change.
     fn profile(&self) -> StoreProfile;
+
+    /// What the part of the store that is in this process comes to now, without asking an engine.
+    fn gauges(&self) -> StoreGauges;
 }
 
 /// One step on one entry, or on the locks of a set.
@@ -157,7 +160,7 @@ pub enum Reply {
 }
 
 /// What a store can do.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct StoreProfile {
     /// The kind of store, as in its URL's scheme.
     pub kind: &'static str,
@@ -167,8 +170,19 @@ pub struct StoreProfile {
     pub records: bool,
     /// How large an entry may be.
     pub limits: EntryLimits,
-    /// Whether the part of the store that is in this process works. Where it does not, only a restart of the
-    /// process helps, be the engine well or not.
+}
+
+impl StoreProfile {
+    /// A store that keeps records and takes every TTL.
+    pub fn new(kind: &'static str, limits: EntryLimits) -> Self {
+        Self { kind, max_ttl: Ttl::MAX, records: true, limits }
+    }
+}
+
+/// What the part of a store that is in this process comes to.
+#[derive(Debug, Clone)]
+pub struct StoreGauges {
+    /// Whether that part works. Where it does not, only a restart of the process helps, be the engine well or not.
     pub is_alive: bool,
     /// Where the store counts the records that it keeps in this process; `None` of an engine, which bounds by itself
     /// what it keeps.
@@ -180,19 +194,10 @@ pub struct StoreProfile {
     pub entries: Option<EntryCounts>,
 }
 
-impl StoreProfile {
-    /// A store that keeps records, takes every TTL and counts nothing in this process, as an engine is.
-    pub fn new(kind: &'static str, limits: EntryLimits) -> Self {
-        Self {
-            kind,
-            max_ttl: Ttl::MAX,
-            records: true,
-            limits,
-            is_alive: true,
-            room: None,
-            conflicts: 0,
-            entries: None,
-        }
+impl Default for StoreGauges {
+    /// Those of a store that works and counts nothing in this process.
+    fn default() -> Self {
+        Self { is_alive: true, room: None, conflicts: 0, entries: None }
     }
 }
 

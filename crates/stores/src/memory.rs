@@ -13,7 +13,7 @@ use keylatch_core::idempotency::{RecordState, RecordSummary};
 use keylatch_core::lock::{FencingToken, Holding, LockState};
 use keylatch_core::store::{
     Command, EntryLimits, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError,
-    StoreHealth, StoreProfile, Tier, Topic,
+    StoreGauges, StoreHealth, StoreProfile, Tier, Topic,
 };
 
 /// An empty store in memory; it has to be called within a tokio runtime.
@@ -60,11 +60,11 @@ impl Executor for Table {
     }
 
     fn profile(&self) -> StoreProfile {
-        StoreProfile {
-            room: Some(self.room()),
-            entries: Some(self.counts()),
-            ..StoreProfile::new("memory", EntryLimits::NONE)
-        }
+        StoreProfile::new("memory", EntryLimits::NONE)
+    }
+
+    fn gauges(&self) -> StoreGauges {
+        self.gauges()
     }
 }
 

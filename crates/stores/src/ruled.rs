@@ -18,8 +18,8 @@ use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
 use keylatch_core::store::{
-    Backup, Command, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError, StoreHealth,
-    StoreProfile, Topic,
+    Backup, Command, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError, StoreGauges,
+    StoreHealth, StoreProfile, Topic,
 };
 
 /// The pause before expired locks are removed again, at the least.
@@ -64,6 +64,9 @@ pub(crate) trait Executor: fmt::Debug + Send + Sync + 'static {
 
     /// What the executor can do.
     fn profile(&self) -> StoreProfile;
+
+    /// What it comes to now.
+    fn gauges(&self) -> StoreGauges;
 }
 
 /// A [`Store`] by the rules.
@@ -150,6 +153,10 @@ impl<X: Executor> Store for Ruled<X> {
 
     fn profile(&self) -> StoreProfile {
         self.executor.profile()
+    }
+
+    fn gauges(&self) -> StoreGauges {
+        self.executor.gauges()
     }
 }
 

@@ -30,7 +30,7 @@ use keylatch_core::lock::{
     FencingToken, GrantEnd, LockName, LockSet, LockState, Moment, SetCommand, SetMember, SetReply,
     TokenHash,
 };
-use keylatch_core::store::{Command, EntryCounts, Hints, Reply, Topic};
+use keylatch_core::store::{Command, EntryCounts, Hints, Reply, StoreGauges, Topic};
 use keylatch_core::time::unix_micros;
 pub(crate) use sweep::{Due, Sweep};
 
@@ -325,17 +325,15 @@ impl Table {
         shard.last_fencing_token = shard.last_fencing_token.max(fencing_token);
     }
 
-    /// What all records take, those that expired since the last sweep included.
-    pub(super) fn room(&self) -> Arc<RecordRoom> {
-        Arc::clone(&self.room)
-    }
-
-    /// How many entries of each kind there are, those that expired since the last sweep included.
-    pub(super) fn counts(&self) -> EntryCounts {
-        EntryCounts {
+    /// What its records take and how many entries of each kind there are, those that expired since the last sweep
+    /// included.
+    pub(super) fn gauges(&self) -> StoreGauges {
+        let entries = EntryCounts {
             held_locks: self.counts.held_locks.load(Ordering::Relaxed),
             done_records: self.counts.done_records.load(Ordering::Relaxed),
-        }
+        };
+        let room = Some(Arc::clone(&self.room));
+        StoreGauges { room, entries: Some(entries), ..StoreGauges::default() }
     }
 
     /// What the table's clock shows.

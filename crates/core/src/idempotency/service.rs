@@ -83,16 +83,16 @@ impl IdempotencyService {
         limits: RecordLimits,
     ) -> Arc<Self> {
         let (waiters, tasks, runs, leaving, interrupted) = Default::default();
-        let profile = store.profile();
+        let (limits_of_store, room) = (store.profile().limits, store.gauges().room);
         Arc::new(Self {
             store,
             deadline,
-            answer_limit: profile.limits.answer_bytes,
+            answer_limit: limits_of_store.answer_bytes,
             waiters,
             waiter_room: limits.waiters,
             tasks,
             runs,
-            room: profile.room,
+            room,
             room_limits: RoomLimits { bytes: limits.kept_bytes, unknown: limits.unknown },
             leaving,
             interrupted,
@@ -111,7 +111,7 @@ impl IdempotencyService {
 
     /// How many records are done; `None` where the store does not have them in this process.
     pub fn done_records(&self) -> Option<u64> {
-        self.store.profile().entries.map(|entries| entries.done_records)
+        self.store.gauges().entries.map(|entries| entries.done_records)
     }
 
     /// Room for an answer of so many bytes, until it is dropped; of an engine none is taken.

@@ -416,11 +416,11 @@ impl LockService {
 
     /// What the locks of this process come to now. It asks no store.
     pub fn counts(&self) -> LockCounts {
-        let profile = self.store.profile();
+        let gauges = self.store.gauges();
         LockCounts {
             waiters: self.waiters.load(Ordering::Relaxed),
-            held: profile.entries.map(|entries| entries.held_locks),
-            store_conflicts: profile.conflicts,
+            held: gauges.entries.map(|entries| entries.held_locks),
+            store_conflicts: gauges.conflicts,
             withdrawn_grants: self.withdrawn_grants.load(Ordering::Relaxed),
         }
     }
@@ -432,7 +432,7 @@ impl LockService {
 
     /// Whether the part of the store that is in this process works.
     pub fn is_alive(&self) -> bool {
-        self.store.profile().is_alive
+        self.store.gauges().is_alive
     }
 
     /// Whether the store can do its work, and what it is.

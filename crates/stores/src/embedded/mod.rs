@@ -40,7 +40,7 @@ use keylatch_core::idempotency::{RecordState, RecordSummary};
 use keylatch_core::lock::{Holding, LockState};
 use keylatch_core::store::{
     Backup, Command, EntryLimits, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError,
-    StoreHealth, StoreProfile, Tier, Topic,
+    StoreGauges, StoreHealth, StoreProfile, Tier, Topic,
 };
 use writer::Writer;
 
@@ -208,11 +208,10 @@ impl Executor for Embedded {
     }
 
     fn profile(&self) -> StoreProfile {
-        StoreProfile {
-            is_alive: self.writer.is_alive(),
-            room: Some(self.table.room()),
-            entries: Some(self.table.counts()),
-            ..StoreProfile::new("embedded", EntryLimits::NONE)
-        }
+        StoreProfile::new("embedded", EntryLimits::NONE)
+    }
+
+    fn gauges(&self) -> StoreGauges {
+        StoreGauges { is_alive: self.writer.is_alive(), ..self.table.gauges() }
     }
 }

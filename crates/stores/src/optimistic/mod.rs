@@ -36,8 +36,8 @@ use futures_util::stream::{self, BoxStream, StreamExt as _};
 use keylatch_core::idempotency::{RecordState, RecordSummary};
 use keylatch_core::lock::{Holding, LockState};
 use keylatch_core::store::{
-    Command, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError, StoreHealth,
-    StoreProfile, Topic,
+    Command, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError, StoreGauges,
+    StoreHealth, StoreProfile, Topic,
 };
 use tokio::sync::{Mutex, broadcast, mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -249,8 +249,12 @@ impl Executor for Optimistic {
     }
 
     fn profile(&self) -> StoreProfile {
+        self.engine.profile()
+    }
+
+    fn gauges(&self) -> StoreGauges {
         let is_alive = self.workers.iter().all(|worker| !worker.is_finished());
         let conflicts = self.conflicts.load(Ordering::Relaxed);
-        StoreProfile { is_alive, conflicts, ..self.engine.profile() }
+        StoreGauges { is_alive, conflicts, ..StoreGauges::default() }
     }
 }

@@ -37,8 +37,8 @@ use tokio_util::task::AbortOnDropHandle;
 use keylatch_core::idempotency::RecordSummary;
 use keylatch_core::lock::Holding;
 use keylatch_core::store::{
-    Command, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError, StoreHealth,
-    StoreProfile, Topic,
+    Command, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError, StoreGauges,
+    StoreHealth, StoreProfile, Topic,
 };
 
 use crate::conn::subscription::Source as _;
@@ -163,5 +163,9 @@ impl Store for RedisStore {
 
     fn profile(&self) -> StoreProfile {
         self.commands.profile()
+    }
+
+    fn gauges(&self) -> StoreGauges {
+        self.commands.gauges()
     }
 }

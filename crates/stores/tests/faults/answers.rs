@@ -86,7 +86,7 @@ async fn long_answers_are_on_disk_and_not_in_memory() {
     let (all, short) = (bytes.clone().sum(), bytes.filter(|bytes| *bytes <= IN_MEMORY).sum());
     let again = Disk::new(disk.cut(), 1);
     for store in [store, again.open().unwrap()] {
-        let room = store.port().profile().room.expect("the records are in this process").bytes();
+        let room = store.port().gauges().room.expect("the records are in this process").bytes();
         assert!(room > all, "{room} bytes, of which answers have {all}");
         assert_eq!(store.answer_bytes_in_memory(), short);
         for (record, answer) in &answers {

@@ -284,7 +284,7 @@ async fn a_panic_in_a_batch_of_the_thread_ends_that_batch_alone() {
 async fn a_writer_that_ended_by_a_panic_is_dead_and_leaves_no_request_waiting() {
     let mut bench = Bench::new();
     bench.commit().await;
-    assert!(bench.store.port().profile().is_alive);
+    assert!(bench.store.port().gauges().is_alive);
     bench.disk.panic_where_the_log_is_moved();
     for _ in 0..COMMITS {
         let request = bench.acquire_in_task();
@@ -293,7 +293,7 @@ async fn a_writer_that_ended_by_a_panic_is_dead_and_leaves_no_request_waiting() 
             break;
         }
     }
-    while bench.store.port().profile().is_alive {
+    while bench.store.port().gauges().is_alive {
         tokio::task::yield_now().await;
     }
     let refused = timeout(PATIENCE, bench.free_lock().run(bench.store.port())).await;

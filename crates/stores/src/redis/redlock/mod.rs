@@ -40,7 +40,7 @@ use keylatch_core::lock::{
 };
 use keylatch_core::store::{
     Command, EntryLimits, Hint, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError,
-    StoreHealth, StoreProfile, Tier, Topic,
+    StoreGauges, StoreHealth, StoreProfile, Tier, Topic,
 };
 use round::Nodes;
 use tally::{Decision, ReleaseTally, no_quorum};
@@ -151,6 +151,10 @@ impl Store for RedlockStore {
             records: false,
             ..StoreProfile::new("redlock", EntryLimits::NONE)
         }
+    }
+
+    fn gauges(&self) -> StoreGauges {
+        StoreGauges::default()
     }
 }
 
