@@ -21,9 +21,9 @@ mod optimistic;
 mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
-#[cfg(any(feature = "embedded", feature = "memory", feature = "conditional"))]
-mod ruled;
 mod settings;
+#[cfg(any(feature = "embedded", feature = "memory", feature = "conditional"))]
+mod sweeper;
 #[cfg(any(feature = "embedded", feature = "memory"))]
 mod table;
 #[cfg(feature = "zookeeper")]

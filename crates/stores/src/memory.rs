@@ -1,13 +1,15 @@
 //! The store that keeps nothing: locks and records in the memory of one process.
 //!
-//! The [`Table`] is the executor: a step is one short critical section.
+//! A step of the [`Table`] is one short critical section.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use tokio::task::yield_now;
+use tokio_util::task::AbortOnDropHandle;
 
-use super::ruled::{Executor, Ruled};
+use super::sweeper::{self, Sweeper};
 use super::table::{Sweep, Table};
 use keylatch_core::idempotency::{RecordState, RecordSummary};
 use keylatch_core::lock::{FencingToken, Holding, LockState};
@@ -18,30 +20,20 @@ use keylatch_core::store::{
 
 /// An empty store in memory; it has to be called within a tokio runtime.
 pub fn memory() -> Arc<dyn Store> {
-    Arc::new(Ruled::start(Table::new(FencingToken::NONE)))
+    let table = Arc::new(Table::new(FencingToken::NONE));
+    Arc::new(Memory { _sweeper: sweeper::start(Arc::clone(&table)), table })
 }
 
-impl Executor for Table {
-    fn run(&self, command: Command) -> impl Future<Output = Result<Reply, StoreError>> {
-        std::future::ready(Ok(self.step(&command)))
-    }
+/// A [`Store`] in memory.
+#[derive(Debug)]
+struct Memory {
+    table: Arc<Table>,
+    /// Sweeps for as long as the store lives.
+    _sweeper: AbortOnDropHandle<()>,
+}
 
-    async fn list(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError> {
-        Ok(self.list(query))
-    }
-
-    async fn list_records(
-        &self,
-        query: &ListRecords,
-    ) -> Result<Option<Page<RecordSummary>>, StoreError> {
-        Ok(self.list_records(query))
-    }
-
-    fn subscribe(&self, topic: Topic) -> Hints {
-        self.subscribe(topic)
-    }
-
-    async fn sweep(&self, records: bool) -> Result<usize, StoreError> {
+impl Sweeper for Arc<Table> {
+    async fn sweep(&mut self, records: bool) -> Result<usize, StoreError> {
         // Other tasks come in between.
         let mut locks = Sweep::<LockState>::default();
         while self.forget_expired(&mut locks) {
@@ -52,6 +44,28 @@ impl Executor for Table {
             yield_now().await;
         }
         Ok(locks.looks() + of_records.looks())
+    }
+}
+
+#[async_trait]
+impl Store for Memory {
+    async fn execute(&self, command: Command) -> Result<Reply, StoreError> {
+        Ok(self.table.step(&command))
+    }
+
+    async fn list_locks(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError> {
+        Ok(self.table.list(query))
+    }
+
+    async fn list_records(
+        &self,
+        query: &ListRecords,
+    ) -> Result<Option<Page<RecordSummary>>, StoreError> {
+        Ok(self.table.list_records(query))
+    }
+
+    fn subscribe(&self, topic: Topic) -> Hints {
+        self.table.subscribe(topic)
     }
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {
@@ -64,7 +78,7 @@ impl Executor for Table {
     }
 
     fn gauges(&self) -> StoreGauges {
-        self.gauges()
+        self.table.gauges()
     }
 }
 
@@ -82,7 +96,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn sweep_removes_expired_locks_and_keeps_the_rest() {
-        let table = Table::new(FencingToken::NONE);
+        let mut table = Arc::new(Table::new(FencingToken::NONE));
         for (name, millis) in [("short", 1000), ("long", 60_000)] {
             let (token, ttl) = (Token::generate().unwrap(), Ttl::from_millis(millis).unwrap());
             let acquire = AcquireCommand::new(token.hash(), ttl, Attempt::new(1));
@@ -91,15 +105,15 @@ mod tests {
         }
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(table.len(), 2);
-        assert_eq!(Executor::sweep(&table, false).await.unwrap(), 1, "one was due");
+        assert_eq!(table.sweep(false).await.unwrap(), 1, "one was due");
         assert_eq!(table.len(), 1);
-        assert_eq!(Executor::sweep(&table, false).await.unwrap(), 0, "none was due");
+        assert_eq!(table.sweep(false).await.unwrap(), 0, "none was due");
     }
 
     #[tokio::test(start_paused = true)]
     async fn sweep_lets_others_in_among_the_expired_locks_of_one_shard() {
         const COUNT: usize = 1200;
-        let table = Table::new(FencingToken::NONE);
+        let mut table = Arc::new(Table::new(FencingToken::NONE));
         let names = (0..).map(|number| LockName::parse(&format!("lock-{number}")).unwrap());
         for name in names.filter(|name| name.bucket() == 0).take(COUNT) {
             let (token, ttl) = (TokenHash::from_bytes([1; 32]), Ttl::from_millis(1000).unwrap());
@@ -107,11 +121,12 @@ mod tests {
             table.step(&Command::Lock(name, LockCommand::Acquire(acquire)));
         }
         tokio::time::advance(Duration::from_secs(1)).await;
-        let mut sweep = pin!(Executor::sweep(&table, false));
+        let entries = Arc::clone(&table);
+        let mut sweep = pin!(table.sweep(false));
         assert!(sweep.as_mut().now_or_never().is_none(), "the sweep let no other task in");
-        let left = table.len();
+        let left = entries.len();
         assert!((1..COUNT).contains(&left), "{left} locks are left when others are let in");
         sweep.await.unwrap();
-        assert_eq!(table.len(), 0);
+        assert_eq!(entries.len(), 0);
     }
 }

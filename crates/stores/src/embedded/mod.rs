@@ -25,13 +25,15 @@ mod writer;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use tokio::task::yield_now;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::OpenError;
-use crate::ruled::{Executor, Ruled};
+use crate::sweeper::{self, Sweeper};
 use crate::table::{Refusal, Sweep, Table};
 use batch::SweptKeys;
 use directory::{Directory, Medium};
@@ -72,7 +74,9 @@ pub async fn embedded(path: &Path) -> Result<Arc<dyn Store>, OpenError> {
     let opened = opening.await.unwrap_or_else(|panic| {
         Err(OpenError::Directory { path: directory, source: io::Error::other(panic) })
     });
-    Ok(Arc::new(Ruled::start(opened?)))
+    let mut store = opened?;
+    store.sweeper = Some(sweeper::start(store.sweeper()));
+    Ok(Arc::new(store))
 }
 
 /// The secret in the directory of a store that is open.
@@ -81,13 +85,13 @@ pub(super) fn own_secret(path: &Path) -> Result<Vec<u8>, OpenError> {
         .map_err(|source| OpenError::Directory { path: path.to_owned(), source })
 }
 
-/// The executor on a medium, be it a file or a test's.
+/// A [`Store`] on a medium, be it a file or a test's.
 #[derive(Debug)]
 struct Embedded {
     table: Arc<Table>,
-    writer: Writer,
-    /// Until when the ages of records are written down.
-    aged_until: Mutex<Duration>,
+    writer: Arc<Writer>,
+    /// Sweeps for as long as the store lives.
+    sweeper: Option<AbortOnDropHandle<()>>,
 }
 
 impl Embedded {
@@ -97,23 +101,26 @@ impl Embedded {
         let table = Arc::new(table);
         let writer = Writer::start(Arc::clone(&table), engine)
             .map_err(|source| OpenError::Directory { path, source })?;
-        Ok(Self { aged_until: Mutex::new(table.now()), table, writer })
+        Ok(Self { table, writer: Arc::new(writer), sweeper: None })
+    }
+
+    fn sweeper(&self) -> EmbeddedSweeper {
+        EmbeddedSweeper {
+            table: Arc::clone(&self.table),
+            writer: Arc::downgrade(&self.writer),
+            aged_until: self.table.now(),
+        }
     }
 }
 
-impl Embedded {
-    fn aged_until(&self) -> Duration {
-        *self.aged_until.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Writes down what a sweep has found, if that is enough for a transaction, and lets other tasks in.
-    async fn write_down(&self, swept: &mut SweptKeys) -> Result<(), StoreError> {
-        if swept.len() >= SWEEP_BATCH {
-            self.writer.sweep(std::mem::take(swept)).await?;
-        }
-        yield_now().await;
-        Ok(())
-    }
+/// Removes what has expired, from memory and disk. It owns the writer for a sweep and no longer, because a store that
+/// is dropped closes its file at once, and its task ends later.
+#[derive(Debug)]
+struct EmbeddedSweeper {
+    table: Arc<Table>,
+    writer: Weak<Writer>,
+    /// Until when the ages of records are written down.
+    aged_until: Duration,
 }
 
 /// Whether the outcome of a record became older by a step of its retention between two moments.
@@ -124,12 +131,51 @@ fn has_aged(state: &RecordState, from: Duration, to: Duration) -> bool {
     steps(from) < steps(to)
 }
 
-impl Executor for Embedded {
+/// Writes down what a sweep has found, if that is enough for a transaction, and lets other tasks in.
+async fn write_down(writer: &Writer, swept: &mut SweptKeys) -> Result<(), StoreError> {
+    if swept.len() >= SWEEP_BATCH {
+        writer.sweep(std::mem::take(swept)).await?;
+    }
+    yield_now().await;
+    Ok(())
+}
+
+impl Sweeper for EmbeddedSweeper {
+    async fn sweep(&mut self, records: bool) -> Result<usize, StoreError> {
+        let Some(writer) = self.writer.upgrade() else { return Ok(0) };
+        let (table, mut swept) = (&self.table, SweptKeys::default());
+        let (from, to) = (self.aged_until, table.now());
+        let mut locks = Sweep::<LockState>::default();
+        while table.find_expired(&mut locks, &mut swept.locks) {
+            write_down(&writer, &mut swept).await?;
+        }
+        let mut of_records = Sweep::<RecordState>::default();
+        while records && table.find_expired(&mut of_records, &mut swept.records) {
+            write_down(&writer, &mut swept).await?;
+        }
+        let (mut of_ages, aged) = (Sweep::default(), |state: &_| has_aged(state, from, to));
+        while records && table.find(&mut of_ages, &mut swept.aged, aged) {
+            write_down(&writer, &mut swept).await?;
+        }
+        if swept.len() > 0 {
+            writer.sweep(swept).await?;
+        }
+        if records {
+            self.aged_until = to;
+        }
+        // Step by step, so that changes come in between.
+        while writer.compact().await? {}
+        Ok(locks.looks() + of_records.looks() + of_ages.looks())
+    }
+}
+
+#[async_trait]
+impl Store for Embedded {
     /// Answers from memory what changes nothing and shows no answer that is on disk. While the table may
     /// lack what the disk has, everything goes to the writer, which settles that first. So does what depends on an end
     /// that nobody has written down yet: a batch that is on its way may have been before it. The disk keeps the end then,
     /// if it can keep anything.
-    async fn run(&self, command: Command) -> Result<Reply, StoreError> {
+    async fn execute(&self, command: Command) -> Result<Reply, StoreError> {
         let may_refuse = self.writer.is_certain() && !command.is_undo();
         match may_refuse.then(|| self.table.refuse(&command)).flatten() {
             None => self.writer.run(command).await,
@@ -150,7 +196,7 @@ impl Executor for Embedded {
         }
     }
 
-    async fn list(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError> {
+    async fn list_locks(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError> {
         if !self.writer.is_certain() {
             self.writer.probe().await?;
         }
@@ -169,32 +215,6 @@ impl Executor for Embedded {
 
     fn subscribe(&self, topic: Topic) -> Hints {
         self.table.subscribe(topic)
-    }
-
-    async fn sweep(&self, records: bool) -> Result<usize, StoreError> {
-        let mut swept = SweptKeys::default();
-        let (from, to) = (self.aged_until(), self.table.now());
-        let mut locks = Sweep::<LockState>::default();
-        while self.table.find_expired(&mut locks, &mut swept.locks) {
-            self.write_down(&mut swept).await?;
-        }
-        let mut of_records = Sweep::<RecordState>::default();
-        while records && self.table.find_expired(&mut of_records, &mut swept.records) {
-            self.write_down(&mut swept).await?;
-        }
-        let (mut of_ages, aged) = (Sweep::default(), |state: &_| has_aged(state, from, to));
-        while records && self.table.find(&mut of_ages, &mut swept.aged, aged) {
-            self.write_down(&mut swept).await?;
-        }
-        if swept.len() > 0 {
-            self.writer.sweep(swept).await?;
-        }
-        if records {
-            *self.aged_until.lock().unwrap_or_else(PoisonError::into_inner) = to;
-        }
-        // Step by step, so that changes come in between.
-        while self.writer.compact().await? {}
-        Ok(locks.looks() + of_records.looks() + of_ages.looks())
     }
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {

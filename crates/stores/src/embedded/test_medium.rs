@@ -9,13 +9,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use rusqlite::Connection;
+use tokio::sync::Mutex;
 
-use super::Embedded;
 use super::directory::{Medium, check_log};
 use super::row::{FORMAT, Head, lock_key};
-use super::tables;
+use super::{Embedded, EmbeddedSweeper, tables};
 use crate::OpenError;
-use crate::ruled::{Executor as _, Ruled};
+use crate::sweeper::Sweeper as _;
 use keylatch_core::lock::LockName;
 use keylatch_core::store::{Store, StoreError};
 
@@ -65,8 +65,8 @@ impl TestMedium {
 /// The store on a test's medium. Nothing that has expired is removed before [`TestStore::sweep`].
 #[derive(Debug)]
 pub struct TestStore {
-    executor: Arc<Embedded>,
-    store: Arc<Ruled<Embedded>>,
+    store: Arc<Embedded>,
+    sweeper: Mutex<EmbeddedSweeper>,
 }
 
 impl TestStore {
@@ -76,8 +76,8 @@ impl TestStore {
     ///
     /// As for [`embedded`](super::embedded).
     pub fn open(medium: TestMedium) -> Result<Self, OpenError> {
-        let executor = Arc::new(Embedded::open(medium.into_medium(), "a disk".into())?);
-        Ok(Self { store: Arc::new(Ruled::unswept(Arc::clone(&executor))), executor })
+        let store = Embedded::open(medium.into_medium(), "a disk".into())?;
+        Ok(Self { sweeper: Mutex::new(store.sweeper()), store: Arc::new(store) })
     }
 
     /// The store as the services use it.
@@ -96,12 +96,12 @@ impl TestStore {
     ///
     /// The disk did not keep it.
     pub async fn sweep(&self) -> Result<(), StoreError> {
-        self.executor.sweep(true).await.map(drop)
+        self.sweeper.lock().await.sweep(true).await.map(drop)
     }
 
     /// How many bytes of answers are in memory.
     pub fn answer_bytes_in_memory(&self) -> u64 {
-        self.executor.table.answer_bytes_in_memory()
+        self.store.table.answer_bytes_in_memory()
     }
 
     /// Takes one step towards a file without room that it does not need. Whether there are more.
@@ -110,7 +110,7 @@ impl TestStore {
     ///
     /// The disk did not keep it.
     pub async fn compact(&self) -> Result<bool, StoreError> {
-        self.executor.writer.compact().await
+        self.store.writer.compact().await
     }
 }
 

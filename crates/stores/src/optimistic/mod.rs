@@ -1,6 +1,6 @@
 //! The rules over an engine that writes on a condition: one adapter for every engine of that kind.
 //!
-//! [`Optimistic`] is the [`Executor`] of any [`ConditionalStore`]. Locks and records have a task each
+//! [`Optimistic`] is the [`Store`] of any [`ConditionalStore`]. Locks and records have a task each
 //! (`worker.rs`), and steps on several locks have a third (`sets.rs`). All decide by the pure functions of the
 //! core (`value.rs`), on an estimate of the engine's clock (`clock.rs`) that the engine itself confirms; an
 //! engine without a clock has that of this process (`timeline.rs`). Fencing tokens rise by what a row keeps, and
@@ -32,6 +32,7 @@ pub use floor::floor_row;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt as _};
 use keylatch_core::idempotency::{RecordState, RecordSummary};
 use keylatch_core::lock::{Holding, LockState};
@@ -39,17 +40,17 @@ use keylatch_core::store::{
     Command, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError, StoreGauges,
     StoreHealth, StoreProfile, Topic,
 };
-use tokio::sync::{Mutex, broadcast, mpsc, oneshot};
+use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::ruled::{Executor, Ruled};
+use crate::sweeper;
 use conditional::{ConditionalStore, Notice};
 use hints::LocalHints;
 use reserved::ReservedLocks;
 use sets::{PendingSet, SetWorker};
 use slot::PendingCommand;
-use sweep::Sweep;
+use sweep::RowSweeper;
 use value::Kind;
 use worker::Worker;
 
@@ -60,7 +61,7 @@ const NOTICES: usize = 64;
 
 /// A store over `engine`; it has to be called within a tokio runtime.
 pub fn optimistic(engine: impl ConditionalStore) -> Arc<dyn Store> {
-    Arc::new(Ruled::start(Optimistic::new(Arc::new(engine))))
+    Arc::new(Optimistic::new(Arc::new(engine)))
 }
 
 /// Runs commands by the rules over an engine.
@@ -75,12 +76,12 @@ pub(crate) struct Optimistic {
     records: Vec<mpsc::Sender<PendingCommand<RecordState>>>,
     /// The task of steps on several locks, where the engine takes them.
     sets: Option<mpsc::Sender<PendingSet>>,
-    lock_sweep: Mutex<Sweep<LockState>>,
-    record_sweep: Mutex<Sweep<RecordState>>,
     /// Run commands for as long as the store lives.
     workers: Vec<AbortOnDropHandle<()>>,
     /// Hands the engine's notices out, where several tasks read them.
     _dispatch: Option<AbortOnDropHandle<()>>,
+    /// Sweeps for as long as the store lives, where the engine does not forget what has expired by itself.
+    _sweeper: Option<AbortOnDropHandle<()>>,
 }
 
 impl Optimistic {
@@ -103,6 +104,7 @@ impl Optimistic {
             records.push(sender);
         }
         workers.extend(of_sets);
+        let sweeper = (!engine.forgets()).then(|| sweeper::start(RowSweeper::of(&engine)));
         Self {
             engine,
             hints,
@@ -110,10 +112,24 @@ impl Optimistic {
             locks,
             records,
             sets,
-            lock_sweep: Mutex::default(),
-            record_sweep: Mutex::default(),
             workers: workers.into_iter().map(AbortOnDropHandle::new).collect(),
             _dispatch: dispatch.map(AbortOnDropHandle::new),
+            _sweeper: sweeper,
+        }
+    }
+
+    /// Runs a command; a store that stands on this one has no box more.
+    pub(crate) async fn run(&self, command: Command) -> Result<Reply, StoreError> {
+        match command {
+            Command::Lock(name, command) => ask(&self.locks, name, command).await.map(Reply::Lock),
+            Command::Set(set, command) => {
+                let sets = self.sets.as_ref().ok_or(StoreError::Unsupported)?;
+                let ask = |reply| PendingSet { set, command, reply };
+                deliver(sets, ask).await.map(Reply::Set)
+            }
+            Command::Record(key, command) => {
+                ask(&self.records, key, command).await.map(Reply::Record)
+            }
         }
     }
 }
@@ -203,22 +219,13 @@ async fn deliver<W, R>(
     answer.await.unwrap_or_else(|_| Err(StoreError::Lost("the store was closed".into())))
 }
 
-impl Executor for Optimistic {
-    async fn run(&self, command: Command) -> Result<Reply, StoreError> {
-        match command {
-            Command::Lock(name, command) => ask(&self.locks, name, command).await.map(Reply::Lock),
-            Command::Set(set, command) => {
-                let sets = self.sets.as_ref().ok_or(StoreError::Unsupported)?;
-                let ask = |reply| PendingSet { set, command, reply };
-                deliver(sets, ask).await.map(Reply::Set)
-            }
-            Command::Record(key, command) => {
-                ask(&self.records, key, command).await.map(Reply::Record)
-            }
-        }
+#[async_trait]
+impl Store for Optimistic {
+    async fn execute(&self, command: Command) -> Result<Reply, StoreError> {
+        self.run(command).await
     }
 
-    async fn list(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError> {
+    async fn list_locks(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError> {
         list::locks(&*self.engine, query).await
     }
 
@@ -231,17 +238,6 @@ impl Executor for Optimistic {
 
     fn subscribe(&self, topic: Topic) -> Hints {
         self.hints.subscribe(topic)
-    }
-
-    async fn sweep(&self, records: bool) -> Result<usize, StoreError> {
-        if self.engine.forgets() {
-            return Ok(0);
-        }
-        self.lock_sweep.lock().await.walk(&*self.engine).await?;
-        if records {
-            self.record_sweep.lock().await.walk(&*self.engine).await?;
-        }
-        Ok(0)
     }
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {

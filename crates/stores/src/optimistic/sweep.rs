@@ -12,9 +12,11 @@
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
-use keylatch_core::lock::FencingToken;
+use keylatch_core::idempotency::RecordState;
+use keylatch_core::lock::{FencingToken, LockState};
 use keylatch_core::store::StoreError;
 use tokio::time::Instant;
 
@@ -23,6 +25,7 @@ use super::conditional::{
 };
 use super::floor::{REMOVAL_PAUSE, floor_of, floor_value};
 use super::value::{DECISION_LASTS, Kind, Value};
+use crate::sweeper::Sweeper;
 
 /// For how long nothing has been under a key whose row is removed: longer than any process remembers one.
 const IDLE: Duration = Duration::from_secs(30);
@@ -44,9 +47,33 @@ const WALK_LIMIT: Duration = Duration::from_secs(1);
 /// How many rows wait for their removal at most; a walk finds the others again.
 const CONDEMNED_MAX: usize = 64 * 1024;
 
+/// The walks over the rows of an engine that forgets none by itself.
+#[derive(Debug)]
+pub(super) struct RowSweeper {
+    engine: Arc<dyn ConditionalStore>,
+    locks: Sweep<LockState>,
+    records: Sweep<RecordState>,
+}
+
+impl RowSweeper {
+    pub(super) fn of(engine: &Arc<dyn ConditionalStore>) -> Self {
+        Self { engine: Arc::clone(engine), locks: Sweep::default(), records: Sweep::default() }
+    }
+}
+
+impl Sweeper for RowSweeper {
+    async fn sweep(&mut self, records: bool) -> Result<usize, StoreError> {
+        self.locks.walk(&*self.engine).await?;
+        if records {
+            self.records.walk(&*self.engine).await?;
+        }
+        Ok(0)
+    }
+}
+
 /// The walk over the rows of one kind.
 #[derive(Debug)]
-pub(super) struct Sweep<E> {
+struct Sweep<E> {
     /// The last row that was looked at; `None` at the start of a walk.
     after: Option<Key>,
     /// How many rows the next step reads.
@@ -65,7 +92,7 @@ impl<E> Default for Sweep<E> {
 impl<E: Kind> Sweep<E> {
     /// Looks at rows until all were looked at or it has taken too long. After an error the next
     /// walk begins with the same rows.
-    pub(super) async fn walk(&mut self, engine: &dyn ConditionalStore) -> Result<(), StoreError> {
+    async fn walk(&mut self, engine: &dyn ConditionalStore) -> Result<(), StoreError> {
         let started = Instant::now();
         loop {
             self.step(engine).await?;

@@ -43,7 +43,6 @@ use keylatch_core::store::{
 
 use crate::conn::subscription::Source as _;
 use crate::optimistic::Optimistic;
-use crate::ruled::Executor as _;
 use crate::{OpenError, RedisSettings};
 use engine::RedisEngine;
 use pool::Pool;
