@@ -15,7 +15,7 @@ use tokio::sync::broadcast::{self, Receiver, Sender, error::RecvError};
 use tokio::sync::watch;
 
 use keylatch_core::entry::Entry;
-use keylatch_core::idempotency::{RecordKey, RecordState};
+use keylatch_core::idempotency::RecordState;
 use keylatch_core::lock::{Change, GrantEnd, LockName, LockState, TokenHash};
 use keylatch_core::store::{Hint, Hints};
 use keylatch_core::waiters::{WaiterGuard, WaiterRegistry};
@@ -25,15 +25,17 @@ const BACKLOG: usize = 64;
 /// How many ends of grants, of all locks, wait for a listener that is slow.
 const ENDS_BACKLOG: usize = 4096;
 
-/// An entry whose changes wake waiters and are told to watchers.
+/// An entry whose changes wake waiters and are told to watchers, if it has any.
 pub(crate) trait HintedEntry: Entry {
     /// The waiters that the change from `before` wakes. Those that the lock was free for are not among
     /// them: one that waits for other locks as well keeps its entry with every round, and would wake itself.
-    fn new_wakeups(key: &Self::Key, before: &Self, state: &Self) -> Vec<(LockName, TokenHash)>;
+    fn new_wakeups(_: &Self::Key, _before: &Self, _: &Self) -> Vec<(LockName, TokenHash)> {
+        Vec::new()
+    }
     /// Reports to its watchers how it changed when it became `after`.
-    fn report(&self, key: &Self::Key, after: &Self, now: Duration, changes: &ChangeWatchers);
+    fn report(&self, _: &Self::Key, _after: &Self, _now: Duration, _: &ChangeWatchers) {}
     /// Reports which grants ended unreleased when it became `after`.
-    fn report_ends(&self, key: &Self::Key, after: &Self, ends: &EndListeners);
+    fn report_ends(&self, _: &Self::Key, _after: &Self, _: &EndListeners) {}
 }
 
 impl HintedEntry for LockState {
@@ -56,15 +58,7 @@ impl HintedEntry for LockState {
 }
 
 /// Nobody waits for a record at the store, and nobody watches one.
-impl HintedEntry for RecordState {
-    fn new_wakeups(_: &RecordKey, _: &Self, _: &Self) -> Vec<(LockName, TokenHash)> {
-        Vec::new()
-    }
-
-    fn report(&self, _: &RecordKey, _: &Self, _: Duration, _: &ChangeWatchers) {}
-
-    fn report_ends(&self, _: &RecordKey, _: &Self, _: &EndListeners) {}
-}
+impl HintedEntry for RecordState {}
 
 /// The waiters of this process, by lock and token.
 #[derive(Debug, Default)]
