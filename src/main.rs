@@ -29,7 +29,7 @@ use keylatch::signals::Signals;
 use keylatch::traces::Traces;
 use keylatch::{healthcheck, telemetry};
 use keylatch_core::lock::{LockName, LockSet};
-use keylatch_stores::{ENGINES, KnownEngine};
+use keylatch_stores::{ENGINES, Engine};
 
 /// Most of what a request allocates is small and soon freed, often by another thread: mimalloc is
 /// made for that. Its version 2 returns memory to the system when a burst is over.
@@ -216,8 +216,8 @@ impl Serve {
 
 /// Which URLs the build takes, and how to get a build that takes the others.
 fn help_of_store() -> String {
-    let (built, left_out): (Vec<&KnownEngine>, Vec<_>) =
-        ENGINES.iter().partition(|engine| engine.is_built);
+    let (built, left_out): (Vec<&Engine>, Vec<_>) =
+        ENGINES.iter().partition(|engine| engine.is_built());
     let built: Vec<_> = built.iter().flat_map(|engine| engine.urls).copied().collect();
     let left_out: Vec<_> = left_out.iter().map(|engine| engine.feature).collect();
     let other_build = match &left_out[..] {
@@ -408,7 +408,7 @@ fn check_config(flags: Serve) -> Result<(), Error> {
     let config = flags.config()?;
     App::check(&config)?;
     Traces::start(config.traces).map_err(Error::Traces)?.close();
-    let built = ENGINES.iter().filter(|engine| engine.is_built).map(|engine| engine.feature);
+    let built = ENGINES.iter().filter(|engine| engine.is_built()).map(|engine| engine.feature);
     let stores = built.collect::<Vec<_>>().join(", ");
     Ok(writeln!(
         std::io::stdout(),

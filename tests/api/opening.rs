@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 /// A store in memory that opens once the test says so, or fails to where the test forgets it.
 async fn memory_once(opened: oneshot::Receiver<()>) -> Result<Arc<dyn Store>, OpenError> {
-    opened.await.map_err(|_| OpenError::NoUrl)?;
+    opened.await.map_err(|_| OpenError::NoDirectory)?;
     Ok(keylatch_stores::memory())
 }
 

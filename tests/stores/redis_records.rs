@@ -227,7 +227,8 @@ async fn lost_completion_is_stored_by_a_retry() {
 }
 
 pub(crate) async fn open(url: &str) -> OpenStore {
-    OpenStore(keylatch_stores::redis(url, &config("memory:").redis).await.expect("the store opens"))
+    let opened = keylatch_stores::open(url, config("memory:").stores()).await;
+    OpenStore(opened.expect("the store opens"))
 }
 
 /// A Redis, and a store over it.

@@ -147,8 +147,7 @@ async fn one_server_under_two_names_is_refused() {
     let (one, two) = (RedisServer::start().await, RedisServer::start().await);
     let again = one.address().replace("127.0.0.1", "localhost");
     let config = config(&redlock_url([one.address(), two.address(), again].into_iter()));
-    let opened =
-        keylatch_stores::redlock(config.store.expose(), &config.redis, &config.redlock).await;
+    let opened = keylatch_stores::open(config.store.expose(), config.stores()).await;
     let error = opened.unwrap_err().to_string();
     assert!(error.contains("same server"), "{error}");
 }

@@ -11,6 +11,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::sweeper::{self, Sweeper};
 use super::table::{Sweep, Table};
+use crate::error::OpenError;
+use crate::settings::Settings;
 use keylatch_core::idempotency::{RecordState, RecordSummary};
 use keylatch_core::lock::{FencingToken, Holding, LockState};
 use keylatch_core::store::{
@@ -22,6 +24,16 @@ use keylatch_core::store::{
 pub fn memory() -> Arc<dyn Store> {
     let table = Arc::new(Table::new(FencingToken::NONE));
     Arc::new(Memory { _sweeper: sweeper::start(Arc::clone(&table)), table })
+}
+
+/// Opens `memory:`.
+pub(crate) async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn Store>, OpenError> {
+    check(url, settings).map(|()| memory())
+}
+
+/// Checks that there is nothing after the colon.
+pub(crate) fn check(url: &str, _: Settings<'_>) -> Result<(), OpenError> {
+    if url == "memory:" { Ok(()) } else { Err(OpenError::MemoryWithPath) }
 }
 
 /// A [`Store`] in memory.

@@ -15,6 +15,7 @@ use super::example;
 use keylatch_core::idempotency::{PhaseName, UnknownReason};
 use keylatch_core::lock::LockName;
 use keylatch_core::store::Tier;
+use keylatch_stores::ENGINES;
 use keylatch_wire::Code;
 
 /// A name without control characters.
@@ -125,7 +126,7 @@ fn words(schema: &str, member: &str) -> Option<Vec<&'static str>> {
         ("StoreInfo", "tier") => {
             [Tier::Strict, Tier::Process, Tier::BestEffort, Tier::Fenced].map(Tier::as_str).to_vec()
         }
-        ("StoreInfo", "kind") => keylatch_stores::KINDS.to_vec(),
+        ("StoreInfo", "kind") => ENGINES.iter().flat_map(|engine| engine.kinds).copied().collect(),
         (_, "state") => STATES.map(PhaseName::as_str).to_vec(),
         ("IdempotencyRecord" | "ListedRecord", "reason") => {
             UnknownReason::ALL.map(UnknownReason::as_str).to_vec()

@@ -28,7 +28,7 @@ use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use rusqlite::{Connection, OpenFlags};
 
 use super::tables::{self, FileError};
-use crate::OpenError;
+use crate::error::OpenError;
 use keylatch_core::lock::Token;
 
 /// The data file in the directory.

@@ -18,7 +18,7 @@ use super::directory::Medium;
 use super::row::{FORMAT, Head, RunKey};
 use super::snapshot::Snapshot;
 use super::tables::{self, BatchChanges, FileError};
-use crate::OpenError;
+use crate::error::OpenError;
 use crate::table::Table;
 use keylatch_core::idempotency::RecordState;
 use keylatch_core::lock::FencingToken;

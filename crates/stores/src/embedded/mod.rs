@@ -32,7 +32,8 @@ use async_trait::async_trait;
 use tokio::task::yield_now;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::OpenError;
+use crate::error::OpenError;
+use crate::settings::Settings;
 use crate::sweeper::{self, Sweeper};
 use crate::table::{Refusal, Sweep, Table};
 use batch::SweptKeys;
@@ -77,6 +78,21 @@ pub async fn embedded(path: &Path) -> Result<Arc<dyn Store>, OpenError> {
     let mut store = opened?;
     store.sweeper = Some(sweeper::start(store.sweeper()));
     Ok(Arc::new(store))
+}
+
+/// Opens the store at `embedded:DIRECTORY`.
+pub(crate) async fn open(url: &str, _: Settings<'_>) -> Result<Arc<dyn Store>, OpenError> {
+    embedded(directory_of(url)?).await
+}
+
+/// Checks a URL.
+pub(crate) fn check(url: &str, _: Settings<'_>) -> Result<(), OpenError> {
+    directory_of(url).map(drop)
+}
+
+fn directory_of(url: &str) -> Result<&Path, OpenError> {
+    let directory = url.strip_prefix("embedded:").filter(|directory| !directory.is_empty());
+    directory.map(Path::new).ok_or(OpenError::NoDirectory)
 }
 
 /// The secret in the directory of a store that is open.

@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 use super::directory::{Medium, check_log};
 use super::row::{FORMAT, Head, lock_key};
 use super::{Embedded, EmbeddedSweeper, tables};
-use crate::OpenError;
+use crate::error::OpenError;
 use crate::sweeper::Sweeper as _;
 use keylatch_core::lock::LockName;
 use keylatch_core::store::{Store, StoreError};

@@ -31,12 +31,13 @@ use keylatch_core::store::{Effect, Store, StoreError, StoreHealth, StoreProfile}
 use tokio::time::Instant;
 
 use crate::conn::subscription;
+use crate::error::OpenError;
 use crate::optimistic::conditional::{
     Change, ConditionalStore, EngineTime, Key, Listing, Notice, ReadReply, Removal, Timeline,
     WriteReply,
 };
 use crate::optimistic::optimistic;
-use crate::{EtcdSettings, OpenError};
+use crate::settings::Settings;
 use cluster::Cluster;
 use failure::causes;
 use messages::etcdserverpb::{RangeRequest, ResponseHeader};
@@ -52,9 +53,9 @@ use watch::Subscription;
 /// `url` is not understood, or etcd answers and is not fit: it is too old, its members are of two
 /// clusters, or the user may not do everything below the prefix. An etcd that does not answer is no error:
 /// the store keeps trying.
-pub async fn etcd(url: &str, settings: &EtcdSettings) -> Result<Arc<dyn Store>, OpenError> {
+pub(crate) async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn Store>, OpenError> {
     let address = Address::parse(url)?;
-    let connect_limit = Duration::from_millis(settings.connect_timeout_ms);
+    let connect_limit = Duration::from_millis(settings.etcd.connect_timeout_ms);
     let endpoints = address.endpoints(connect_limit)?;
     let timeline = Arc::<Timeline>::default();
     let cluster =
@@ -88,7 +89,7 @@ pub async fn etcd(url: &str, settings: &EtcdSettings) -> Result<Arc<dyn Store>, 
 }
 
 /// Checks a URL and the files that it names.
-pub(crate) fn check(url: &str) -> Result<(), OpenError> {
+pub(crate) fn check(url: &str, _: Settings<'_>) -> Result<(), OpenError> {
     Address::parse(url)?.endpoints(Duration::ZERO).map(drop)
 }
 

@@ -14,9 +14,9 @@ use percent_encoding::percent_decode_str;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use super::messages::etcdserverpb::AuthenticateRequest;
-use crate::OpenError;
 use crate::conn::tls::Certificates;
 use crate::conn::url::MultiHostUrl;
+use crate::error::OpenError;
 
 /// The port of clients, as etcd registered it.
 const DEFAULT_PORT: u16 = 2379;

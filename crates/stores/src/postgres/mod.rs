@@ -28,11 +28,12 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::conn::subscription::{self, Source};
+use crate::error::OpenError;
 use crate::optimistic::conditional::{
     Change, ConditionalStore, Key, Listing, Notice, ReadReply, Removal, WriteReply, end_of_prefix,
 };
 use crate::optimistic::optimistic;
-use crate::{OpenError, PostgresSettings};
+use crate::settings::Settings;
 use failure::{causes, is_refusal};
 use link::{Link, Query, Session};
 use sql::{
@@ -53,7 +54,8 @@ const ANNOUNCEMENTS: usize = 1024;
 ///
 /// `url` is not understood, or the server answers and is not fit: the role may neither use the table nor
 /// make it. A server that does not answer is no error: the store keeps trying.
-pub async fn postgres(url: &str, settings: &PostgresSettings) -> Result<Arc<dyn Store>, OpenError> {
+pub(crate) async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn Store>, OpenError> {
+    let settings = settings.postgres;
     let address = Address::parse(url)?;
     let tls = address.security.as_ref().map(connector).transpose()?;
     let target = Arc::new(Target {
@@ -81,7 +83,7 @@ pub async fn postgres(url: &str, settings: &PostgresSettings) -> Result<Arc<dyn 
 }
 
 /// Checks a URL and the files that it names.
-pub(crate) fn check(url: &str) -> Result<(), OpenError> {
+pub(crate) fn check(url: &str, _: Settings<'_>) -> Result<(), OpenError> {
     Address::parse(url)?.security.as_ref().map(connector).transpose().map(drop)
 }
 

@@ -6,8 +6,8 @@
 
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use crate::OpenError;
 use crate::conn::tls::{Certificates, Words};
+use crate::error::OpenError;
 
 /// As libpq has them. It says another name by `host` and `hostaddr`.
 pub(super) const WORDS: Words = Words {

@@ -15,8 +15,8 @@ use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 
 use super::tls::WORDS;
-use crate::OpenError;
 use crate::conn::tls::Certificates;
+use crate::error::OpenError;
 
 /// The value of `sslmode` that is the default off loopback.
 const VERIFY_FULL: &str = "verify-full";

@@ -12,7 +12,7 @@ use bb8_redis::redis::{ErrorKind, RedisError};
 
 use keylatch_core::store::StoreError;
 
-use crate::OpenError;
+use crate::error::OpenError;
 
 /// Why a URL is not understood. It says nothing of the URL's text, which may hold a password.
 #[derive(Debug, Clone, Copy)]

@@ -20,7 +20,7 @@ mod pool;
 mod pubsub;
 mod record_list;
 #[cfg(feature = "redlock")]
-mod redlock;
+pub(crate) mod redlock;
 mod row;
 mod script;
 mod server;
@@ -42,8 +42,9 @@ use keylatch_core::store::{
 };
 
 use crate::conn::subscription::Source as _;
+use crate::error::OpenError;
 use crate::optimistic::Optimistic;
-use crate::{OpenError, RedisSettings};
+use crate::settings::{RedisSettings, Settings};
 use engine::RedisEngine;
 use pool::Pool;
 use pubsub::{Channel, Watches};
@@ -52,10 +53,6 @@ use topology::Topology;
 
 #[cfg(fuzzing)]
 pub use fuzzing::read_redis_reply;
-#[cfg(feature = "redlock")]
-pub(crate) use redlock::check as check_redlock;
-#[cfg(feature = "redlock")]
-pub use redlock::redlock;
 
 /// Opens the Redis at `url`: `redis://[USER:PASSWORD@]HOST[:PORT][/DB]`, `rediss://` for TLS,
 /// `redis+unix:///PATH` for a socket; or the master that sentinels name, at
@@ -67,13 +64,13 @@ pub use redlock::redlock;
 ///
 /// `url` is not understood, the Redis answers and is not fit to keep locks, or all the sentinels
 /// answer and none knows the master. What does not answer is not an error: the store keeps trying.
-pub async fn redis(url: &str, settings: &RedisSettings) -> Result<Arc<dyn Store>, OpenError> {
-    Ok(Arc::new(RedisStore::open(url, settings).await?))
+pub(crate) async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn Store>, OpenError> {
+    Ok(Arc::new(RedisStore::open(url, settings.redis).await?))
 }
 
 /// Checks a URL and the files that it names.
-pub(crate) fn check(url: &str, settings: &RedisSettings) -> Result<(), OpenError> {
-    Topology::check(url, settings)
+pub(crate) fn check(url: &str, settings: Settings<'_>) -> Result<(), OpenError> {
+    Topology::check(url, settings.redis)
 }
 
 /// A [`Store`] in Redis.

@@ -27,7 +27,8 @@ use super::connection::{ConnectionState, ReplicaWait, SharedConnection};
 use super::failure::Failure;
 use super::server::Server;
 use super::tls::Security;
-use crate::{OpenError, RedisSettings};
+use crate::error::OpenError;
+use crate::settings::RedisSettings;
 
 /// A client of the one Redis at `url`, which may name certificates.
 pub(super) fn lone_client(url: &str, settings: &RedisSettings) -> Result<RedisClient, OpenError> {

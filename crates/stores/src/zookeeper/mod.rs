@@ -31,12 +31,13 @@ use tokio::time::Instant;
 use zookeeper_client::{Client, Error};
 
 use crate::conn::subscription;
+use crate::error::OpenError;
 use crate::optimistic::conditional::{
     Change, ConditionalStore, Key, Listing, Notice, ReadReply, Removal, Row, Timeline, Version,
     WriteReply,
 };
 use crate::optimistic::optimistic;
-use crate::{OpenError, ZookeeperSettings};
+use crate::settings::Settings;
 use failure::{causes, classify};
 use graves::Graves;
 use notices::Watch;
@@ -64,12 +65,9 @@ const BUCKETS_AT_ONCE: usize = 64;
 ///
 /// `url` is not understood, or the ensemble answers and is not fit: it is too old, or its user may not use
 /// the node. An ensemble that does not answer is no error: the store keeps trying.
-pub async fn zookeeper(
-    url: &str,
-    settings: &ZookeeperSettings,
-) -> Result<Arc<dyn Store>, OpenError> {
+pub(crate) async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn Store>, OpenError> {
     let address = Address::parse(url)?;
-    let limit = Duration::from_millis(settings.connect_timeout_ms);
+    let limit = Duration::from_millis(settings.zookeeper.connect_timeout_ms);
     let link = Link::new(address, limit).await?;
     // Before the first watch, so that no change is missed because the store is new.
     let at_start = match link.session_at_start().await {
@@ -93,7 +91,7 @@ pub async fn zookeeper(
 }
 
 /// Checks a URL and the file that it names.
-pub(crate) fn check(url: &str) -> Result<(), OpenError> {
+pub(crate) fn check(url: &str, _: Settings<'_>) -> Result<(), OpenError> {
     Address::parse(url)?.security.as_ref().map(tls::connector).transpose().map(drop)
 }
 

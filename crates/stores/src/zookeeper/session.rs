@@ -34,7 +34,7 @@ use super::failure::is_answer;
 use super::tls::Tunnels;
 use super::tree::{Tree, end_of};
 use super::url::{Address, User, connect_string};
-use crate::OpenError;
+use crate::error::OpenError;
 use crate::optimistic::conditional::{Key, Timeline};
 
 /// How long a call waits for a session: shorter than a request for its answer (`store_timeout_ms`), which

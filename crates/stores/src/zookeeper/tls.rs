@@ -19,8 +19,8 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::OpenError;
 use crate::conn::tls::{Certificates, WORDS};
+use crate::error::OpenError;
 
 /// How many connections there are at once: the client has one, and others are ending.
 const CONNECTIONS: usize = 16;

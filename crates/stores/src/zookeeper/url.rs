@@ -9,9 +9,9 @@ use std::fmt;
 
 use percent_encoding::percent_decode_str;
 
-use crate::OpenError;
 use crate::conn::tls::Certificates;
 use crate::conn::url::{MultiHostUrl, UrlHost};
+use crate::error::OpenError;
 
 /// The port of a member where the URL names none.
 const PORT: u16 = 2181;

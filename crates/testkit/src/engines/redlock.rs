@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use keylatch::config::Config;
-use keylatch_stores::redlock;
 
 use crate::open_store::OpenStore;
 use crate::{RedisServer, config};
@@ -115,6 +114,6 @@ pub fn with_generous_timeouts(mut config: Config) -> Config {
 
 /// The store that a configuration describes.
 pub async fn open_redlock(config: &Config) -> OpenStore {
-    let store = redlock(config.store.expose(), &config.redis, &config.redlock).await;
+    let store = keylatch_stores::open(config.store.expose(), config.stores()).await;
     OpenStore(store.expect("the store opens"))
 }

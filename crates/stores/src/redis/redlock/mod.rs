@@ -31,7 +31,8 @@ use futures_util::future::join_all;
 use futures_util::stream;
 
 use super::server::Server;
-use crate::{OpenError, RedisSettings, RedlockSettings};
+use crate::error::OpenError;
+use crate::settings::Settings;
 use command::{AcquireAttempt, NodeCommand, ReleaseCommand};
 use keylatch_core::idempotency::RecordSummary;
 use keylatch_core::lock::{
@@ -58,23 +59,16 @@ const INSPECTION_MAX: Duration = Duration::from_millis(500);
 ///
 /// `url` is not understood, the settings do not fit it, or one of the servers answers and is not fit
 /// to keep locks. Servers that do not answer are no error: the store keeps trying.
-pub async fn redlock(
-    url: &str,
-    redis: &RedisSettings,
-    redlock: &RedlockSettings,
-) -> Result<Arc<dyn Store>, OpenError> {
+pub(crate) async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn Store>, OpenError> {
+    let Settings { redis, redlock, .. } = settings;
     let nodes = Arc::new(Nodes::open(url, redis, redlock).await?);
     check_at_start(&nodes, redis.connect_timeout()).await?;
     Ok(Arc::new(RedlockStore { nodes }))
 }
 
 /// Checks a URL, the files that it names and the settings that have to fit it.
-pub(crate) fn check(
-    url: &str,
-    redis: &RedisSettings,
-    redlock: &RedlockSettings,
-) -> Result<(), OpenError> {
-    Nodes::check(url, redis, redlock)
+pub(crate) fn check(url: &str, settings: Settings<'_>) -> Result<(), OpenError> {
+    Nodes::check(url, settings.redis, settings.redlock)
 }
 
 /// A [`Store`] over several Redis servers that know nothing of each other.

@@ -16,11 +16,12 @@ use std::time::Duration;
 use bb8_redis::redis::{FromRedisValue, ScriptInvocation};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::error::OpenError;
 use crate::redis::connection::ScriptReply;
 use crate::redis::pool::{self, Pool};
 use crate::redis::server::{ProcessLife, Server};
 use crate::redis::tls::Security;
-use crate::{OpenError, RedisSettings};
+use crate::settings::RedisSettings;
 use keylatch_core::store::StoreError;
 
 /// By how much the whole seconds of two readings of a clock may miss the time between them.

@@ -24,11 +24,12 @@ use super::command::ReleaseReport;
 use super::command::{LockReport, NodeCommand, ReleaseCommand};
 use super::node::{Node, NodeResult, SendWindow};
 use super::tally::Tally;
+use crate::error::OpenError;
 use crate::redis::pool;
 use crate::redis::script::{Keys, RedlockScripts};
 use crate::redis::tls::Security;
 use crate::redis::url::ServersUrl;
-use crate::{OpenError, RedisSettings, RedlockSettings};
+use crate::settings::{RedisSettings, RedlockSettings};
 use keylatch_core::lock::Ttl;
 use keylatch_core::retry::Retry;
 

@@ -17,7 +17,8 @@ use super::super::failure::InvalidUrl;
 use super::super::url::ServersUrl;
 use super::masters::{ConnectOptions, MasterId, TopologyView};
 use super::source::{MasterLookupError, TopologySource};
-use crate::{OpenError, RedisSettings};
+use crate::error::OpenError;
+use crate::settings::RedisSettings;
 use keylatch_core::lock::LockName;
 
 /// How many nodes one lookup asks.

@@ -23,7 +23,7 @@ use super::cluster::Cluster;
 use super::masters::{ConnectOptions, Master, MasterMap, TopologyView};
 use super::sentinel::Sentinels;
 use super::source::MasterLookupError;
-use crate::OpenError;
+use crate::error::OpenError;
 
 /// How often the masters are looked up when no hint comes.
 const LOOKUP_PERIOD: Duration = Duration::from_secs(1);

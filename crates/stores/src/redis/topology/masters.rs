@@ -15,7 +15,8 @@ use tokio_util::sync::CancellationToken;
 use super::super::client::{Address, RedisClient};
 use super::super::pool::{self, Pool};
 use super::super::tls::Security;
-use crate::{OpenError, RedisSettings};
+use crate::error::OpenError;
+use crate::settings::RedisSettings;
 use keylatch_core::lock::LockName;
 
 /// A master for as long as it is one.

@@ -24,7 +24,8 @@ use super::super::pool;
 use super::super::url::ServersUrl;
 use super::masters::{ConnectOptions, MasterId, TopologyView};
 use super::source::{MasterLookupError, TopologySource};
-use crate::{OpenError, RedisSettings};
+use crate::error::OpenError;
+use crate::settings::RedisSettings;
 
 const DEFAULT_PORT: u16 = 26_379;
 /// How long a lookup waits for further replies once most sentinels have replied, and agree.
