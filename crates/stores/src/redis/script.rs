@@ -47,16 +47,15 @@ impl Scripts {
     }
 }
 
-/// The commands on one node of several.
+/// The scripts on one node of several.
 #[cfg(feature = "redlock")]
 #[derive(Debug)]
 pub(super) struct RedlockScripts {
     pub(super) acquire: Script,
     pub(super) accept: Script,
     pub(super) renew: Script,
-    pub(super) get: Script,
-    pub(super) release: Script,
-    pub(super) withdraw: Script,
+    pub(super) look: Script,
+    pub(super) end: Script,
 }
 
 #[cfg(feature = "redlock")]
@@ -66,9 +65,8 @@ impl RedlockScripts {
             acquire: script!("redlock", "redlock_acquire"),
             accept: script!("redlock", "redlock_accept"),
             renew: script!("redlock", "redlock_renew"),
-            get: script!("redlock", "redlock_get"),
-            release: script!("redlock_release"),
-            withdraw: script!("redlock_withdraw"),
+            look: script!("redlock", "redlock_look"),
+            end: script!("redlock", "redlock_end"),
         }
     }
 }

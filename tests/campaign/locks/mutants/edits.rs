@@ -293,8 +293,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "Redlock: it is not asked who else may hold",
         Store::Redlock,
         "crates/stores/src/redis/redlock/consensus.rs",
-        "    if !may_be_own && tally.decision() == Decision::NotHeld {\n",
-        "    if !may_be_own && (mutant!() || tally.decision() == Decision::NotHeld) {\n",
+        "    if !may_be_own && votes.decision() == Decision::NotHeld {\n",
+        "    if !may_be_own && (mutant!() || votes.decision() == Decision::NotHeld) {\n",
     ),
     edit(
         "embedded: what a lapse decides is answered from memory",

@@ -5,7 +5,7 @@
 --
 -- KEYS  1 the lock   2 the bucket's fencing counter
 -- ARGV  1 token hash   2 TTL in ms   3 attempt   4 ballot
--- Finds 'granted' | 'own' | 'competing'
+-- Finds 'own' | 'competing'
 
 local token, ttl, attempt, ballot = unpack(ARGV)
 
@@ -17,7 +17,7 @@ if not held[1] then
   redis.call('HSET', lock, 'token', token, 'fence', '0', 'ttl', ttl, 'owner', '',
     'acquired', acquired, 'attempt', attempt, 'floor', whole(last_fence()), 'promised', ballot)
   redis.call('PEXPIRE', lock, ttl)
-  return report('granted')
+  return report('own')
 end
 if redis.call('PTTL', lock) < 0 then
   -- Another client took the expiry away (PERSIST). A lock without one would be held for ever.

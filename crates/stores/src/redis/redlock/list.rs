@@ -15,9 +15,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::future::join_all;
 use tokio::time::timeout;
 
-use super::command::NodeCommand;
 use super::round::{MAX_NODES, Nodes};
-use super::tally::{Decision, Tally, no_quorum};
+use super::votes::{Decision, Votes, no_quorum};
 use crate::redis::list::scan;
 use keylatch_core::lock::{Holder, LockName};
 use keylatch_core::store::{Cursor, ListLocks, Page, StoreError};
@@ -130,12 +129,12 @@ async fn held_by_quorum(
     let mut size = room;
     while !rest.is_empty() {
         let (batch, following) = rest.split_at(size.clamp(1, LOOK_BATCH).min(rest.len()));
-        let tallies = join_all(batch.iter().map(|name| look(nodes, name))).await;
-        for (name, tally) in batch.iter().zip(tallies) {
+        let votes = join_all(batch.iter().map(|name| nodes.look(name, |_| false))).await;
+        for (name, votes) in batch.iter().zip(votes) {
             if found.len() == room {
                 return Ok((found, last));
             }
-            found.extend(holder(name, tally, before)?);
+            found.extend(holder(name, votes, before)?);
             last = Some(name.clone());
         }
         // There may be many names that were listed before.
@@ -147,25 +146,19 @@ async fn held_by_quorum(
     Ok((found, None))
 }
 
-async fn look(nodes: &Arc<Nodes>, name: &LockName) -> Tally {
-    let command = NodeCommand::Look(name.clone());
-    let mut round = nodes.send_to_all(&command, nodes.longest_node_time());
-    nodes.tally(&mut round, |_| false).await
-}
-
 /// The holder that a quorum has, unless one of the nodes `before` has it too.
-fn holder(name: &LockName, mut tally: Tally, before: u32) -> Result<Option<Holder>, StoreError> {
-    match tally.decision() {
+fn holder(name: &LockName, votes: Votes, before: u32) -> Result<Option<Holder>, StoreError> {
+    match votes.decision() {
         Decision::Held => {}
         Decision::NotHeld => return Ok(None),
-        Decision::Undecided => return Err(tally.error(false)),
+        Decision::Undecided => return Err(votes.error(false)),
     }
-    let token = tally.held_grants().first().map(|grant| grant.token.clone());
-    let was_listed = tally.reports.iter().any(|(node, report)| {
+    let token = votes.held_grants().first().map(|grant| grant.token.clone());
+    let was_listed = votes.reports.iter().any(|(node, report)| {
         let same = report.competing_grant().map(|grant| &grant.token) == token.as_ref();
         same && before & (1 << node) != 0
     });
-    Ok(if was_listed { None } else { tally.holder(name) })
+    Ok(if was_listed { None } else { votes.holder(name) })
 }
 
 #[cfg(test)]

@@ -4,9 +4,9 @@
 //! published as "Distributed Locks with Redis"). What keylatch adds is agreement on the fencing token:
 //! a grant is one instance of Paxos, and the words here are Paxos's.
 //!
-//! - `command`: what a node is sent and replies; ballot, promise and proposal.
-//! - `node` and `round`: one node with its voter quarantine; one command to all nodes.
-//! - `tally`: the count of the replies, and the decision that follows.
+//! - `messages`: what a node is sent and reports; ballot and proposal.
+//! - `node` and `round`: one node with its voter quarantine; one request to all nodes.
+//! - `votes`: the count of the reports, the promises, and the decision that follows.
 //! - `consensus`: acquire and renew, in two phases, promise and accept.
 //! - `list`: the held locks.
 //!
@@ -14,12 +14,12 @@
 //! are, inspected at start and for `GET /v1/info` and the readiness probe. The proofs are numbered in
 //! docs/internals/redlock.md; the tests run real Redis servers.
 
-mod command;
 mod consensus;
 mod list;
+mod messages;
 mod node;
 mod round;
-mod tally;
+mod votes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as _;
@@ -33,18 +33,18 @@ use futures_util::stream;
 use super::server::Server;
 use crate::error::OpenError;
 use crate::settings::Settings;
-use command::{AcquireAttempt, NodeCommand, ReleaseCommand};
 use keylatch_core::idempotency::RecordSummary;
 use keylatch_core::lock::{
-    AcquireCommand, Attempt, Holder, Holding, LockCommand, LockName, LockReply, Release,
-    ReleaseReply, TokenHash, Ttl,
+    Attempt, Holder, Holding, LockCommand, LockName, LockReply, Release, ReleaseReply, TokenHash,
+    Ttl,
 };
 use keylatch_core::store::{
     Command, EntryLimits, Hint, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError,
     StoreGauges, StoreHealth, StoreProfile, Tier, Topic,
 };
+use messages::{Message, Request};
 use round::Nodes;
-use tally::{Decision, ReleaseTally, no_quorum};
+use votes::{Decision, Votes, no_quorum};
 
 /// For how long a waiter leaves the nodes alone, at least and at most.
 const RETRY_MILLIS: [u64; 2] = [50, 150];
@@ -87,10 +87,9 @@ impl Store for RedlockStore {
             return Err(StoreError::Unsupported);
         }
         Ok(Reply::Lock(match command {
-            LockCommand::Acquire(AcquireCommand { token, ttl, owner, attempt, .. }) => {
-                self.check_ttl(ttl)?;
-                let attempt = AcquireAttempt { name, token, ttl, owner, attempt };
-                LockReply::Acquire(consensus::acquire(&self.nodes, attempt).await?)
+            LockCommand::Acquire(command) => {
+                self.check_ttl(command.ttl)?;
+                LockReply::Acquire(consensus::acquire(&self.nodes, name, command).await?)
             }
             LockCommand::Withdraw { token, attempt } => {
                 self.withdraw(name, token, attempt).await?;
@@ -98,7 +97,7 @@ impl Store for RedlockStore {
             }
             LockCommand::Renew { token, ttl } => {
                 self.check_ttl(ttl)?;
-                LockReply::Renew(consensus::renew(&self.nodes, &name, &token, ttl).await?)
+                LockReply::Renew(consensus::renew(&self.nodes, name, token, ttl).await?)
             }
             LockCommand::Release { token, .. } => {
                 LockReply::Release(self.release(name, token).await?, Release::default())
@@ -156,54 +155,50 @@ impl Store for RedlockStore {
 impl RedlockStore {
     /// The holder, if a quorum has the same fencing token.
     async fn look(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
-        let command = NodeCommand::Look(name.clone());
-        let mut round = self.nodes.send_to_all(&command, self.nodes.longest_node_time());
-        let is_decided = |tally: &tally::Tally| tally.decision() != Decision::Undecided;
-        let mut tally = self.nodes.tally(&mut round, is_decided).await;
-        match tally.decision() {
-            Decision::Undecided => Err(tally.error(false)),
-            Decision::Held | Decision::NotHeld => Ok(tally.holder(name)),
+        let is_decided = |votes: &Votes| votes.decision() != Decision::Undecided;
+        let votes = self.nodes.look(name, is_decided).await;
+        match votes.decision() {
+            Decision::Undecided => Err(votes.error(false)),
+            Decision::Held | Decision::NotHeld => Ok(votes.holder(name)),
         }
     }
 
-    /// Releases a lock on all nodes, if a quorum has it with this token.
+    /// Releases a lock on all nodes, if a quorum has it with this token. A repeat may reach the rest of the
+    /// nodes, so the effect is unknown as soon as one node may have released the lock.
     async fn release(&self, name: LockName, token: TokenHash) -> Result<ReleaseReply, StoreError> {
-        let nodes = &self.nodes;
-        let command = ReleaseCommand::Release(name, token);
-        let mut round = nodes.release_on_all(&command, nodes.longest_node_time());
-        let mut tally = ReleaseTally::new(nodes.all.len(), nodes.quorum);
-        let decision = loop {
-            if let Some(decision) = tally.decision() {
-                break Ok(decision);
-            }
-            match round.next().await {
-                Some((_, reply)) => tally.add(reply),
-                None => break Err(tally.error(!round.unanswered().is_empty())),
-            }
-        };
-        nodes.finish(round);
-        decision
+        let is_decided = |votes: &Votes| votes.release_reply().is_some();
+        let votes = self.end(name, token, None, is_decided).await;
+        let may_be_done = !votes.maybe_done.is_empty();
+        votes.release_reply().ok_or_else(|| votes.error(may_be_done))
     }
 
-    /// Withdraws on all nodes what an attempt got, so that no quorum has it.
+    /// Withdraws on all nodes what an attempt got, so that no quorum has it. Whether a node votes does not
+    /// matter here.
     async fn withdraw(
         &self,
         name: LockName,
         token: TokenHash,
         attempt: Attempt,
     ) -> Result<(), StoreError> {
-        let nodes = &self.nodes;
-        let command = ReleaseCommand::Withdraw(name, token, attempt);
-        let mut round = nodes.release_on_all(&command, nodes.longest_node_time());
-        let (mut done, total) = (0, nodes.all.len());
-        while let Some((_, reply)) = round.next().await {
-            done += usize::from(reply.is_ok());
-            if total - done < nodes.quorum {
-                nodes.finish(round);
-                return Ok(());
-            }
-        }
-        Err(no_quorum(done, total, true, None))
+        let Nodes { all, quorum, .. } = &*self.nodes;
+        let is_done = |votes: &Votes| all.len() - votes.answered < *quorum;
+        let votes = self.end(name, token, Some(attempt), is_done).await;
+        if is_done(&votes) { Ok(()) } else { Err(votes.error(true)) }
+    }
+
+    /// Ends a grant on all nodes, or what an attempt got of it.
+    async fn end(
+        &self,
+        name: LockName,
+        token: TokenHash,
+        attempt: Option<Attempt>,
+        is_decided: impl Fn(&Votes) -> bool,
+    ) -> Votes {
+        let (nodes, message) = (&self.nodes, Message::End { token, attempt });
+        let mut round = nodes.send_to_all(Request { name, message }, nodes.longest_node_time());
+        let votes = nodes.count(&mut round, is_decided).await;
+        nodes.finish(round);
+        votes
     }
 
     /// A longer TTL would outlast the quarantine of a node that has forgotten the lease.

@@ -9,15 +9,15 @@
 //! docs/internals/redlock.md rests on this (steps 1 and 2). Tested over real nodes that crash, by the
 //! tests of restarted nodes.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bb8_redis::redis::{FromRedisValue, ScriptInvocation};
+use bb8_redis::redis::ScriptInvocation;
 use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
 
+use super::messages::Report;
 use crate::error::OpenError;
-use crate::redis::connection::ScriptReply;
 use crate::redis::pool::{self, Pool};
 use crate::redis::server::{ProcessLife, Server};
 use crate::redis::tls::Security;
@@ -49,26 +49,6 @@ pub(super) struct NodeReply<T> {
     pub(super) votes: bool,
 }
 
-/// Until when a command may be sent. One that is sent after its round was decided would be late for
-/// nothing.
-#[derive(Debug, Clone)]
-pub(super) struct SendWindow {
-    connect_by: Instant,
-    is_closed: Arc<AtomicBool>,
-}
-
-impl SendWindow {
-    /// A window for a command that is sent if there is a connection by then.
-    pub(super) fn until(connect_by: Instant) -> Self {
-        Self { connect_by, is_closed: Arc::default() }
-    }
-
-    /// Lets no further command be sent.
-    pub(super) fn close(&self) {
-        self.is_closed.store(true, Ordering::Relaxed);
-    }
-}
-
 impl Node {
     /// The server at `url`, with one connection.
     pub(super) async fn open(
@@ -83,18 +63,19 @@ impl Node {
         Ok(Self { address, pool, quarantine, last: Mutex::default() })
     }
 
-    /// Runs a script on the node, if the window is still open when there is a connection. There is no
-    /// limit to the wait for the reply.
-    pub(super) async fn run<T: FromRedisValue + ScriptReply>(
+    /// Runs a script on the node, if there is a connection in time and the round is not over before. There
+    /// is no limit to the wait for the reply.
+    pub(super) async fn run(
         &self,
         call: &ScriptInvocation<'_>,
-        window: &SendWindow,
-    ) -> Result<NodeReply<T>, StoreError> {
-        let shared = timeout_at(window.connect_by, self.pool.check_out()).await;
-        let no_connection = |_| StoreError::Unreachable("no connection in time".into());
-        let shared = shared.map_err(no_connection)??;
-        if window.is_closed.load(Ordering::Relaxed) {
-            return Err(StoreError::Unreachable("the others decided it before".into()));
+        connect_by: Instant,
+        is_over: &CancellationToken,
+    ) -> NodeResult<Report> {
+        let unsent = |why: &str| StoreError::Unreachable(why.into());
+        let shared = timeout_at(connect_by, self.pool.check_out()).await;
+        let shared = shared.map_err(|_| unsent("no connection in time"))??;
+        if is_over.is_cancelled() {
+            return Err(unsent("the others decided it before"));
         }
         let votes = self.may_vote(&shared.life);
         Ok(NodeReply { value: shared.run(call).await?, votes })

@@ -1,11 +1,11 @@
-//! The nodes together: one command to all of them at once, and what outlives its round.
+//! The nodes together: one request to all of them at once, and what outlives its round.
 //!
 //! A [`Round`] ends when it is decided or its time is over, so that one slow node delays nothing. A
-//! command that has no connection by then is not sent any more. Tasks, each with its own end, look
+//! request that has no connection by then is not sent any more. Tasks, each with its own end, look
 //! after the replies that are still to come and the grants that nodes gave too late.
 //!
-//! Invariant: a node that did not reply may have executed its command, unless it was never sent. So
-//! [`Round::unanswered`] goes into every tally and into every withdrawal. Tested over real nodes that
+//! Invariant: a node that did not reply may have executed its request, unless it was never sent. So
+//! [`Round::unanswered`] goes into every count and into every withdrawal. Tested over real nodes that
 //! are slow, paused or gone, by the tests of Redlock.
 
 use std::collections::BTreeSet;
@@ -13,24 +13,24 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bb8_redis::redis::FromRedisValue;
+use bb8_redis::redis::ScriptInvocation;
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::command::ReleaseReport;
-use super::command::{LockReport, NodeCommand, ReleaseCommand};
-use super::node::{Node, NodeResult, SendWindow};
-use super::tally::Tally;
+use super::messages::{Message, Report, Request};
+use super::node::{Node, NodeResult};
+use super::votes::Votes;
 use crate::error::OpenError;
 use crate::redis::pool;
 use crate::redis::script::{Keys, RedlockScripts};
 use crate::redis::tls::Security;
 use crate::redis::url::ServersUrl;
 use crate::settings::{RedisSettings, RedlockSettings};
-use keylatch_core::lock::Ttl;
+use keylatch_core::lock::{LockName, Ttl};
 use keylatch_core::retry::Retry;
 
 /// The fewest nodes of which a majority survives the loss of one.
@@ -48,7 +48,7 @@ const WITHDRAWAL_PAUSE: Duration = Duration::from_millis(250);
 /// How many tasks may look after late replies at a time. No task is started for further ones.
 const MAX_TASKS: usize = 10_000;
 
-/// All nodes, and what a command to them takes.
+/// All nodes, and what a request to them takes.
 #[derive(Debug)]
 pub(super) struct Nodes {
     pub(super) all: Vec<Node>,
@@ -108,95 +108,78 @@ impl Nodes {
         self.node_time
     }
 
-    /// Sends a command to all nodes at once.
-    pub(super) fn send_to_all(
-        self: &Arc<Self>,
-        command: &NodeCommand,
-        within: Duration,
-    ) -> Round<LockReport> {
-        self.send_to(0..self.all.len(), command, within)
+    /// Sends a request to all nodes at once.
+    pub(super) fn send_to_all(self: &Arc<Self>, request: Request, within: Duration) -> Round {
+        self.send_to(0..self.all.len(), request, within)
     }
 
-    /// Sends a command to some nodes at once.
+    /// Sends a request to some nodes at once.
     pub(super) fn send_to(
         self: &Arc<Self>,
         some: impl IntoIterator<Item = usize>,
-        command: &NodeCommand,
+        request: Request,
         within: Duration,
-    ) -> Round<LockReport> {
-        self.round(some, within, |nodes, node, window| {
-            let command = command.clone();
-            async move {
-                let call = command.call(&nodes.scripts, &nodes.keys);
-                nodes.all[node].run(&call, &window).await
-            }
-        })
-    }
-
-    /// Ends a grant on all nodes at once.
-    pub(super) fn release_on_all(
-        self: &Arc<Self>,
-        command: &ReleaseCommand,
-        within: Duration,
-    ) -> Round<ReleaseReport> {
-        self.round(0..self.all.len(), within, |nodes, node, window| {
-            let command = command.clone();
-            async move {
-                let call = command.call(&nodes.scripts, &nodes.keys);
-                nodes.all[node].run(&call, &window).await
-            }
-        })
-    }
-
-    fn round<T, F>(
-        self: &Arc<Self>,
-        some: impl IntoIterator<Item = usize>,
-        within: Duration,
-        run: impl Fn(Arc<Self>, usize, SendWindow) -> F,
-    ) -> Round<T>
-    where
-        T: FromRedisValue,
-        F: Future<Output = NodeResult<T>> + Send + 'static,
-    {
-        let now = Instant::now();
-        // A node that cannot be reached has executed nothing for sure, which the tally has to learn
+    ) -> Round {
+        let (now, request) = (Instant::now(), Arc::new(request));
+        // A node that cannot be reached has executed nothing for sure, which the count has to learn
         // before the time is over.
-        let window = SendWindow::until(now + within / 2);
-        let mut round = Round::new(now + within, window.clone());
+        let connect_by = now + within / 2;
+        let mut round = Round {
+            pending: FuturesUnordered::new(),
+            unanswered: BTreeSet::new(),
+            deadline: now + within,
+            is_over: CancellationToken::new(),
+        };
         for node in some {
-            round.add(node, run(Arc::clone(self), node, window.clone()));
+            let (nodes, request) = (Arc::clone(self), Arc::clone(&request));
+            let is_over = round.is_over.clone();
+            round.unanswered.insert(node);
+            round.pending.push(Box::pin(async move {
+                let call = request.call(&nodes.scripts, &nodes.keys);
+                (node, nodes.all[node].run(&call, connect_by, &is_over).await)
+            }));
         }
         round
     }
 
     /// Counts the replies of a round until it is decided.
-    pub(super) async fn tally(
+    pub(super) async fn count(
         &self,
-        round: &mut Round<LockReport>,
-        is_decided: impl Fn(&Tally) -> bool,
-    ) -> Tally {
-        let mut tally = Tally::new(self.all.len(), self.quorum);
+        round: &mut Round,
+        is_decided: impl Fn(&Votes) -> bool,
+    ) -> Votes {
+        let mut votes = Votes::new(self.all.len(), self.quorum);
         while let Some((node, reply)) = round.next().await {
-            tally.add(node, reply);
-            if is_decided(&tally) {
-                return tally;
+            votes.add(node, reply);
+            if is_decided(&votes) {
+                return votes;
             }
         }
-        tally.maybe_granted.extend(round.unanswered());
-        tally
+        votes.maybe_done.extend(round.unanswered());
+        votes
+    }
+
+    /// What all nodes say of a lock, until that is decided.
+    pub(super) async fn look(
+        self: &Arc<Self>,
+        name: &LockName,
+        is_decided: impl Fn(&Votes) -> bool,
+    ) -> Votes {
+        let request = Request { name: name.clone(), message: Message::Look };
+        self.count(&mut self.send_to_all(request, self.node_time), is_decided).await
     }
 
     /// Runs a task that outlives its round, unless there are too many of them.
-    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         if self.tasks.len() < MAX_TASKS {
             self.tasks.spawn(task);
         }
     }
 
-    /// Lets the commands of a decided round reach the nodes that have not replied.
-    pub(super) fn finish<T: Send + 'static>(&self, round: Round<T>) {
-        if !round.unanswered().is_empty() {
-            let mut round = round.close(Instant::now() + LATE_REPLY_MAX);
+    /// Lets the requests of a decided round reach the nodes that have not replied.
+    pub(super) fn finish(&self, round: Round) {
+        if !round.unanswered.is_empty() {
+            let mut round = round.close();
             self.spawn(async move { while round.next().await.is_some() {} });
         }
     }
@@ -205,43 +188,52 @@ impl Nodes {
     /// lock late.
     pub(super) fn finish_grant(
         self: &Arc<Self>,
-        round: Round<LockReport>,
-        rest: Vec<usize>,
-        accept: NodeCommand,
+        round: Round,
+        rest: BTreeSet<usize>,
+        accept: Request,
     ) {
-        if round.unanswered().is_empty() && rest.is_empty() {
+        if round.unanswered.is_empty() && rest.is_empty() {
             return;
         }
-        let nodes = Arc::clone(self);
-        let mut round = round.close(Instant::now() + LATE_REPLY_MAX);
+        let (nodes, mut round) = (Arc::clone(self), round.close());
         self.spawn(async move {
-            let mut accepts = nodes.send_to(rest, &accept, LATE_REPLY_MAX);
+            let mut accepts = nodes.send_to(rest, accept.clone(), LATE_REPLY_MAX);
             while accepts.next().await.is_some() {}
             while let Some((node, reply)) = round.next().await {
                 if reply.is_ok_and(|reply| reply.value.own_grant().is_some()) {
-                    let mut accepts = nodes.send_to([node], &accept, LATE_REPLY_MAX);
-                    accepts.next().await;
+                    nodes.send_to([node], accept.clone(), LATE_REPLY_MAX).next().await;
                 }
             }
         });
     }
 
-    /// Withdraws from some nodes what an attempt got there, with repeats until the limit.
-    pub(super) async fn withdraw(
-        self: Arc<Self>,
-        some: Vec<usize>,
-        withdrawal: ReleaseCommand,
+    /// Withdraws from some nodes what an attempt got there in a round that is over, with repeats until the
+    /// limit.
+    pub(super) fn withdraw(
+        self: &Arc<Self>,
+        round: Round,
+        some: BTreeSet<usize>,
+        withdrawal: Request,
         limit: Duration,
     ) {
-        join_all(some.into_iter().map(|node| self.withdraw_from(node, &withdrawal, limit))).await;
+        if some.is_empty() {
+            return;
+        }
+        let (nodes, mut round) = (Arc::clone(self), round.close());
+        self.spawn(async move {
+            let call = withdrawal.call(&nodes.scripts, &nodes.keys);
+            let withdrawals = some.into_iter().map(|node| nodes.withdraw_from(node, &call, limit));
+            let late = async { while round.next().await.is_some() {} };
+            tokio::join!(join_all(withdrawals), late);
+        });
     }
 
-    async fn withdraw_from(&self, node: usize, withdrawal: &ReleaseCommand, limit: Duration) {
+    async fn withdraw_from(&self, node: usize, call: &ScriptInvocation<'_>, limit: Duration) {
         let retry = Retry { try_limit: WITHDRAWAL_TRY_MAX, pause: WITHDRAWAL_PAUSE, limit };
-        let (node, call) = (&self.all[node], &withdrawal.call(&self.scripts, &self.keys));
+        let node = &self.all[node];
         let withdraw = || async move {
-            let window = SendWindow::until(Instant::now() + WITHDRAWAL_TRY_MAX);
-            node.run::<ReleaseReport>(call, &window).await
+            let connect_by = Instant::now() + WITHDRAWAL_TRY_MAX;
+            node.run(call, connect_by, &CancellationToken::new()).await
         };
         if retry.run("withdrawing a grant from a node", withdraw).await.is_none() {
             let node = &node.address;
@@ -281,28 +273,20 @@ fn quorum(set: usize, nodes: usize) -> Result<usize, OpenError> {
     }
 }
 
-type PendingReply<T> = Pin<Box<dyn Future<Output = (usize, NodeResult<T>)> + Send>>;
+type PendingReply = Pin<Box<dyn Future<Output = (usize, NodeResult<Report>)> + Send>>;
 
-/// One command sent to several nodes at once, and their replies until a deadline.
-pub(super) struct Round<T> {
-    pending: FuturesUnordered<PendingReply<T>>,
+/// One request sent to several nodes at once, and their replies until a deadline.
+pub(super) struct Round {
+    pending: FuturesUnordered<PendingReply>,
     unanswered: BTreeSet<usize>,
     deadline: Instant,
-    window: SendWindow,
+    /// From then on no request is sent that was not sent before.
+    is_over: CancellationToken,
 }
 
-impl<T> Round<T> {
-    fn new(deadline: Instant, window: SendWindow) -> Self {
-        Self { pending: FuturesUnordered::new(), unanswered: BTreeSet::new(), deadline, window }
-    }
-
-    fn add(&mut self, node: usize, reply: impl Future<Output = NodeResult<T>> + Send + 'static) {
-        self.unanswered.insert(node);
-        self.pending.push(Box::pin(async move { (node, reply.await) }));
-    }
-
+impl Round {
     /// The next reply; `None` when all nodes have replied, or the deadline is over.
-    pub(super) async fn next(&mut self) -> Option<(usize, NodeResult<T>)> {
+    pub(super) async fn next(&mut self) -> Option<(usize, NodeResult<Report>)> {
         let (node, reply) = timeout_at(self.deadline, self.pending.next()).await.ok()??;
         self.unanswered.remove(&node);
         Some((node, reply))
@@ -313,17 +297,11 @@ impl<T> Round<T> {
         &self.unanswered
     }
 
-    /// What is left of a decided round: the replies to the commands that were sent, until another
-    /// deadline. Commands that were not sent stay unsent.
-    pub(super) fn close(mut self, deadline: Instant) -> Self {
-        self.window.close();
-        self.deadline = deadline;
+    /// What is left of a round that is over: the replies to the requests that were sent.
+    fn close(mut self) -> Self {
+        self.is_over.cancel();
+        self.deadline = Instant::now() + LATE_REPLY_MAX;
         self
-    }
-
-    /// When the round ends.
-    pub(super) fn deadline(&self) -> Instant {
-        self.deadline
     }
 }
 

@@ -1,4 +1,4 @@
---- redlock_get
+--- redlock_look
 -- Reports the holder of a lock on this node.
 --
 -- KEYS  1 the lock   2 the bucket's fencing counter

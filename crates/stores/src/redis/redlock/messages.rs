@@ -1,9 +1,8 @@
-//! The messages between this process and one node: Paxos's own, and two that end a grant.
+//! What one node is sent, and what it reports: Paxos's own messages, and two that end a grant.
 //!
-//! An [acquire](NodeCommand::Acquire) and a [renewal](NodeCommand::Renew) ask for a [`Promise`] under
-//! a [`Ballot`]; an [accept](NodeCommand::Accept) carries the [`Proposal`]. Each is one Lua script
-//! (`lua/redlock_*.lua`), and a node replies to each with a [`LockReport`]. Release and withdrawal
-//! ([`ReleaseCommand`]) take no vote.
+//! An [acquire](Message::Acquire) and a [renewal](Message::Renew) ask for a promise under a [`Ballot`]; an
+//! [accept](Message::Accept) carries the [`Proposal`]. Each is one Lua script (`lua/redlock_*.lua`), and a
+//! node answers each with its [`Report`] of the lock.
 //!
 //! Invariant: no two attempts have the same ballot, and ballots compare in Lua as they do here. The
 //! words are those of docs/internals/redlock.md. Tested below, and over real nodes by the tests of
@@ -11,12 +10,9 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
-use bb8_redis::redis::{
-    FromRedisValue, ParsingError, Script, ScriptInvocation, Value, from_redis_value,
-};
+use bb8_redis::redis::{FromRedisValue, ParsingError, ScriptInvocation, Value, from_redis_value};
 
 use crate::redis::connection::ScriptReply;
 use crate::redis::script::{self, Keys, RedlockScripts};
@@ -75,132 +71,84 @@ pub(super) struct Proposal {
     pub(super) attempt: u64,
 }
 
-/// One attempt to acquire a lock.
+/// A message about one lock.
 #[derive(Debug, Clone)]
-pub(super) struct AcquireAttempt {
+pub(super) struct Request {
     pub(super) name: LockName,
-    pub(super) token: TokenHash,
-    pub(super) ttl: Ttl,
-    pub(super) owner: Option<Owner>,
-    pub(super) attempt: Attempt,
+    pub(super) message: Message,
 }
 
-/// A command that a node answers with its [report](LockReport) of the lock.
+/// What a node is to do.
 #[derive(Debug, Clone)]
-pub(super) enum NodeCommand {
-    /// Round 1 of a grant: gives the lock if it is free, and promises the ballot.
-    Acquire(Arc<AcquireAttempt>, Ballot),
-    /// Round 2 of a grant: accepts the proposal, unless a higher ballot was promised.
-    Accept(LockName, TokenHash, Ballot, Proposal),
+pub(super) enum Message {
+    /// Phase 1 of a grant: gives the lock if it is free, and promises the ballot.
+    Acquire { token: TokenHash, ttl: Ttl, attempt: Attempt, ballot: Ballot },
+    /// Phase 2 of a grant: accepts the proposal, unless a higher ballot was promised.
+    Accept { token: TokenHash, ballot: Ballot, proposal: Proposal },
     /// Lets the lease last the TTL from now, and promises the ballot.
-    Renew(LockName, TokenHash, Ttl, Ballot),
+    Renew { token: TokenHash, ttl: Ttl, ballot: Ballot },
     /// Changes nothing.
-    Look(LockName),
+    Look,
+    /// Ends the grant of the token; or, with an attempt, only if that attempt alone has got it.
+    End { token: TokenHash, attempt: Option<Attempt> },
 }
 
-/// A command that ends a grant on a node.
-#[derive(Debug, Clone)]
-pub(super) enum ReleaseCommand {
-    /// Ends the grant of the token.
-    Release(LockName, TokenHash),
-    /// Ends the grant of the token if this attempt alone has got it.
-    Withdraw(LockName, TokenHash, Attempt),
-}
-
-impl NodeCommand {
-    /// The call of the command's script.
+impl Request {
+    /// The call of the message's script.
     pub(super) fn call<'a>(
         &self,
         scripts: &'a RedlockScripts,
         keys: &Keys,
     ) -> ScriptInvocation<'a> {
-        let on = |script: &'a Script, name: &LockName| {
-            let mut call = script.prepare_invoke();
-            call.key(keys.lock(name.bucket(), name)).key(keys.fencing_token(name.bucket()));
-            call
+        let (script, arguments) = match &self.message {
+            Message::Acquire { token, ttl, attempt, ballot } => {
+                let attempt = attempt.get().to_string();
+                let ttl = ttl.as_millis().to_string();
+                (&scripts.acquire, vec![script::token(token), ttl, attempt, ballot.to_string()])
+            }
+            Message::Accept { token, ballot, proposal } => {
+                let Proposal { fencing_token, owner, attempt } = proposal;
+                let owner = owner.as_ref().map_or("", |owner| owner.as_str()).to_owned();
+                let (fencing_token, attempt) = (fencing_token.to_string(), attempt.to_string());
+                let token = script::token(token);
+                (&scripts.accept, vec![token, ballot.to_string(), fencing_token, owner, attempt])
+            }
+            Message::Renew { token, ttl, ballot } => {
+                let ttl = ttl.as_millis().to_string();
+                (&scripts.renew, vec![script::token(token), ttl, ballot.to_string()])
+            }
+            Message::Look => (&scripts.look, Vec::new()),
+            Message::End { token, attempt } => {
+                let attempt = attempt.map(|attempt| attempt.get().to_string());
+                (&scripts.end, [script::token(token)].into_iter().chain(attempt).collect())
+            }
         };
-        match self {
-            Self::Acquire(attempt, ballot) => {
-                let mut call = on(&scripts.acquire, &attempt.name);
-                call.arg(script::token(&attempt.token))
-                    .arg(attempt.ttl.as_millis())
-                    .arg(attempt.attempt.get())
-                    .arg(ballot.to_string());
-                call
-            }
-            Self::Accept(name, token, ballot, proposal) => {
-                let mut call = on(&scripts.accept, name);
-                call.arg(script::token(token))
-                    .arg(ballot.to_string())
-                    .arg(proposal.fencing_token.get())
-                    .arg(proposal.owner.as_ref().map_or("", |owner| owner.as_str()))
-                    .arg(proposal.attempt);
-                call
-            }
-            Self::Renew(name, token, ttl, ballot) => {
-                let mut call = on(&scripts.renew, name);
-                call.arg(script::token(token)).arg(ttl.as_millis()).arg(ballot.to_string());
-                call
-            }
-            Self::Look(name) => on(&scripts.get, name),
-        }
+        let mut call = script.prepare_invoke();
+        call.key(keys.lock(self.name.bucket(), &self.name));
+        call.key(keys.fencing_token(self.name.bucket())).arg(arguments);
+        call
     }
 }
 
-impl ReleaseCommand {
-    /// The call of the command's script.
-    pub(super) fn call<'a>(
-        &self,
-        scripts: &'a RedlockScripts,
-        keys: &Keys,
-    ) -> ScriptInvocation<'a> {
-        let on = |script: &'a Script, name: &LockName, token: &TokenHash| {
-            let mut call = script.prepare_invoke();
-            call.key(keys.lock(name.bucket(), name)).arg(script::token(token));
-            call
-        };
-        match self {
-            Self::Release(name, token) => on(&scripts.release, name, token),
-            Self::Withdraw(name, token, attempt) => {
-                let mut call = on(&scripts.withdraw, name, token);
-                call.arg(attempt.get());
-                call
-            }
-        }
-    }
-}
-
-/// What a release or a withdrawal found on a node.
-#[derive(Debug)]
-pub(super) struct ReleaseReport(pub(super) String);
-
-impl FromRedisValue for ReleaseReport {
-    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
-        from_redis_value(value).map(Self)
-    }
-}
-
-impl ScriptReply for ReleaseReport {}
-
-/// A lock on one node, as the node reports it after every [`NodeCommand`].
+/// A lock on one node, as the node reports it after every [`Message`].
 #[derive(Debug, Clone)]
-pub(super) struct LockReport {
-    found: NodeHolder,
+pub(super) struct Report {
+    pub(super) found: Found,
     /// The bucket's fencing counter on the node.
-    counter: FencingToken,
+    pub(super) counter: FencingToken,
     /// The node's wall clock, in microseconds since 1970.
-    clock_micros: u64,
+    pub(super) clock_micros: u64,
     /// The grant, if the lock is held there.
     pub(super) grant: Option<NodeGrant>,
 }
 
 /// Which token has the lock on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum NodeHolder {
-    /// The token of the command, since this command.
-    Granted,
-    /// The token of the command.
+pub(super) enum Found {
+    /// The token of the message.
     Own,
+    /// The token of the message, until now.
+    Ended,
     /// Another token; for a reader any token.
     Competing,
     /// None.
@@ -227,37 +175,20 @@ pub(super) struct NodeGrant {
     pub(super) acquired_at_millis: u64,
 }
 
-/// A node's word that it accepts nothing under a lower ballot than `grant.promised`, with what it has
-/// accepted before.
-#[derive(Debug, Clone)]
-pub(super) struct Promise {
-    pub(super) grant: NodeGrant,
-    /// The bucket's fencing counter on the node.
-    pub(super) counter: FencingToken,
-    /// The node's wall clock, in microseconds since 1970.
-    pub(super) clock_micros: u64,
-}
-
-impl LockReport {
-    /// The grant, if the token of the command has the lock.
+impl Report {
+    /// The grant, if the token of the message has the lock: the node's promise to accept nothing under a
+    /// lower ballot than `promised`, with what it has accepted before.
     pub(super) fn own_grant(&self) -> Option<&NodeGrant> {
-        let is_own = matches!(self.found, NodeHolder::Granted | NodeHolder::Own);
-        self.grant.as_ref().filter(|_| is_own)
+        self.grant.as_ref().filter(|_| self.found == Found::Own)
     }
 
     /// The grant, if another token has the lock.
     pub(super) fn competing_grant(&self) -> Option<&NodeGrant> {
-        self.grant.as_ref().filter(|_| self.found == NodeHolder::Competing)
-    }
-
-    /// The node's promise, if the token of the command has the lock.
-    pub(super) fn promise(&self) -> Option<Promise> {
-        let Self { counter, clock_micros, .. } = *self;
-        Some(Promise { grant: self.own_grant()?.clone(), counter, clock_micros })
+        self.grant.as_ref().filter(|_| self.found == Found::Competing)
     }
 }
 
-impl ScriptReply for LockReport {
+impl ScriptReply for Report {
     fn needs_replicas(&self) -> bool {
         self.own_grant().is_some()
     }
@@ -289,15 +220,15 @@ impl NodeGrant {
     }
 }
 
-impl FromRedisValue for LockReport {
+impl FromRedisValue for Report {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
         let mut fields = Vec::<Value>::from_redis_value(value)?.into_iter();
         let mut next = || fields.next().unwrap_or(Value::Nil);
         let found = match from_redis_value::<String>(next())?.as_str() {
-            "granted" => NodeHolder::Granted,
-            "own" => NodeHolder::Own,
-            "competing" => NodeHolder::Competing,
-            "free" => NodeHolder::Free,
+            "own" => Found::Own,
+            "ended" => Found::Ended,
+            "competing" => Found::Competing,
+            "free" => Found::Free,
             _ => return Err("not what a node finds".into()),
         };
         let counter = FencingToken::new(from_redis_value(next())?);
@@ -312,7 +243,7 @@ impl FromRedisValue for LockReport {
                 expires_in: Duration::from_millis(u64::try_from(pttl_millis).unwrap_or(0)),
                 owner: owner(next())?,
                 acquired_at_millis: from_redis_value(next())?,
-                // A lock of a time when this node was a store by itself has none of these.
+                // None of these is there before the node accepts a fencing token.
                 proposed_by: from_redis_value::<Option<u64>>(next())?.unwrap_or_default(),
                 promised: ballot(next())?,
                 accepted: ballot(next())?,
@@ -344,7 +275,7 @@ pub(super) mod testing {
     }
 
     /// The report of a node with the counter 1000 and a lease of 10 s.
-    pub(in super::super) fn report(found: &str, token: &str, grant: &ReportedGrant) -> LockReport {
+    pub(in super::super) fn report(found: &str, token: &str, grant: &ReportedGrant) -> Report {
         let &ReportedGrant { fencing_token, ballot, by } = grant;
         let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         let number = |number: u64| text(&number.to_string());
@@ -353,7 +284,7 @@ pub(super) mod testing {
         let held = [text(token), number(fencing_token), number(60_000), text("alice"), number(1)];
         let consensus = [number(by), text(&ballot), text(&ballot)];
         let fields = fields.into_iter().chain(held).chain(consensus).collect();
-        LockReport::from_redis_value(Value::Array(fields)).unwrap()
+        Report::from_redis_value(Value::Array(fields)).unwrap()
     }
 }
 

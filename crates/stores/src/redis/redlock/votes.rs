@@ -1,32 +1,33 @@
-//! The count of the replies in a round, and the decision that follows from it.
+//! The count of the nodes' reports in a round, and the decision that follows from it.
 //!
 //! Only the nodes that may vote count, and a decision falls once further replies could not change it.
-//! A node that did not reply, or whose reply was lost, may have executed its command: it is among
-//! those that [may have granted](Tally::maybe_granted) the lock.
+//! A node that did not reply, or whose reply was lost, may have executed its message: it is among those
+//! that [may have done it](Votes::maybe_done).
 //!
 //! Invariant: what others see of a lock needs a quorum with the same fencing token, and "not held"
-//! needs that no quorum can have one (docs/internals/redlock.md, "What others see"). Tested over real
-//! nodes with arranged grants, by the tests of Redlock's agreement.
+//! needs that no quorum can have one (docs/internals/redlock.md, "What others see"). Tested below, and
+//! over real nodes with arranged grants, by the tests of Redlock's agreement.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as _;
 use std::time::Duration;
 
-use super::command::ReleaseReport;
-use super::command::{Ballot, LockReport, NodeGrant, Promise};
+use super::messages::{Ballot, Found, NodeGrant, Proposal, Report};
 use super::node::NodeResult;
 use keylatch_core::lock::{FencingToken, Holder, LockName, ReleaseReply};
 use keylatch_core::store::{Effect, StoreError};
 
-/// The count of the nodes' reports in one round.
+/// The reports of one round.
 #[derive(Debug)]
-pub(super) struct Tally {
+pub(super) struct Votes {
     nodes: usize,
     quorum: usize,
+    /// How many nodes replied, whether they vote or not.
+    pub(super) answered: usize,
     /// The reports of the nodes that may vote.
-    pub(super) reports: BTreeMap<usize, LockReport>,
-    /// The nodes where the command's token may have the lock now, whether they vote or not.
-    pub(super) maybe_granted: BTreeSet<usize>,
+    pub(super) reports: BTreeMap<usize, Report>,
+    /// The nodes where the message may have given or ended a grant of its token, whether they vote or not.
+    pub(super) maybe_done: BTreeSet<usize>,
     last_error: Option<StoreError>,
 }
 
@@ -56,19 +57,20 @@ pub(super) enum AcquireDecision {
     NoQuorum,
 }
 
-impl Tally {
-    /// A tally without a reply.
+impl Votes {
+    /// No reply so far.
     pub(super) fn new(nodes: usize, quorum: usize) -> Self {
-        let (reports, maybe_granted) = (BTreeMap::new(), BTreeSet::new());
-        Self { nodes, quorum, reports, maybe_granted, last_error: None }
+        let (reports, maybe_done) = (BTreeMap::new(), BTreeSet::new());
+        Self { nodes, quorum, answered: 0, reports, maybe_done, last_error: None }
     }
 
     /// Counts a reply.
-    pub(super) fn add(&mut self, node: usize, reply: NodeResult<LockReport>) {
+    pub(super) fn add(&mut self, node: usize, reply: NodeResult<Report>) {
         match reply {
             Ok(reply) => {
-                if reply.value.own_grant().is_some() {
-                    self.maybe_granted.insert(node);
+                self.answered += 1;
+                if matches!(reply.value.found, Found::Own | Found::Ended) {
+                    self.maybe_done.insert(node);
                 }
                 if reply.votes {
                     self.reports.insert(node, reply.value);
@@ -79,7 +81,7 @@ impl Tally {
             }
             Err(error) => {
                 if error.effect() == Effect::Unknown {
-                    self.maybe_granted.insert(node);
+                    self.maybe_done.insert(node);
                 }
                 self.last_error = Some(error);
             }
@@ -87,17 +89,18 @@ impl Tally {
     }
 
     fn own_grants(&self) -> impl Iterator<Item = &NodeGrant> {
-        self.reports.values().filter_map(LockReport::own_grant)
+        self.reports.values().filter_map(Report::own_grant)
     }
 
     fn competing_grants(&self) -> impl Iterator<Item = &NodeGrant> {
-        self.reports.values().filter_map(LockReport::competing_grant)
+        self.reports.values().filter_map(Report::competing_grant)
     }
 
-    /// The promises of the nodes where the own token has the lock.
-    pub(super) fn promises(&self) -> BTreeMap<usize, Promise> {
-        let promises = self.reports.iter().map(|(node, report)| (*node, report.promise()));
-        promises.filter_map(|(node, promise)| Some((node, promise?))).collect()
+    /// The reports of the nodes where the own token has the lock.
+    pub(super) fn promises(&self) -> Promises {
+        let is_own = |(_, report): &(&usize, &Report)| report.own_grant().is_some();
+        let own = self.reports.iter().filter(is_own);
+        Promises(own.map(|(node, report)| (*node, report.clone())).collect())
     }
 
     /// How many nodes have the lock with the own token.
@@ -142,17 +145,15 @@ impl Tally {
     /// this ballot.
     pub(super) fn decides_proposal(&self, ballot: Ballot) -> bool {
         let promises = self.own_grants().filter(|grant| grant.promised == ballot).count();
-        promises >= self.quorum || self.decides_chosen() || self.is_with_competitor()
+        let is_with_competitor = self.strongest_competitor().len() >= self.quorum
+            && self.decision() != Decision::Undecided;
+        promises >= self.quorum || self.decides_chosen() || is_with_competitor
     }
 
     /// Whether a fencing token is chosen for the own token, or another token holds the lock.
     pub(super) fn decides_chosen(&self) -> bool {
         with_same_accept(self.own_grants()).len() >= self.quorum
             || self.decision() == Decision::Held
-    }
-
-    fn is_with_competitor(&self) -> bool {
-        self.strongest_competitor().len() >= self.quorum && self.decision() != Decision::Undecided
     }
 
     /// The highest ballot that a node promised to an attempt with the own token.
@@ -188,6 +189,21 @@ impl Tally {
         }
     }
 
+    /// What a release comes to, once further replies could not change it.
+    pub(super) fn release_reply(&self) -> Option<ReleaseReply> {
+        let count = |found| self.reports.values().filter(|report| report.found == found).count();
+        let (ended, competing) = (count(Found::Ended), count(Found::Competing));
+        if ended >= self.quorum {
+            Some(ReleaseReply::Released)
+        } else if competing >= self.quorum {
+            Some(ReleaseReply::Mismatch)
+        } else if ended.max(competing) + self.missing() < self.quorum {
+            Some(ReleaseReply::NotHeld)
+        } else {
+            None
+        }
+    }
+
     /// The holder and its remaining time, if a quorum has the same fencing token.
     pub(super) fn holder(&self, name: &LockName) -> Option<Holder> {
         let held = self.held_grants();
@@ -201,12 +217,63 @@ impl Tally {
         })
     }
 
-    /// Why there is no quorum. Its effect is unknown if an earlier round `may_have_granted` the lock,
-    /// or if so many nodes may have given it in this one that they would be a quorum. With fewer, no
-    /// other client can see the lock as held.
-    pub(super) fn error(&mut self, may_have_granted: bool) -> StoreError {
-        let maybe_done = may_have_granted || self.maybe_granted.len() >= self.quorum;
-        no_quorum(self.reports.len(), self.nodes, maybe_done, self.last_error.take())
+    /// Why there is no quorum. The effect is unknown if the caller says so, or if so many nodes may have
+    /// given the lock in this round that they would be a quorum. With fewer, no other client can see the
+    /// lock as held.
+    pub(super) fn error(self, may_be_done: bool) -> StoreError {
+        let may_be_done = may_be_done || self.maybe_done.len() >= self.quorum;
+        no_quorum(self.reports.len(), self.nodes, may_be_done, self.last_error)
+    }
+}
+
+/// The reports of the nodes where one token has the lock, as promises to accept nothing under a lower
+/// ballot.
+pub(super) struct Promises(pub(super) BTreeMap<usize, Report>);
+
+impl Promises {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn grants(&self) -> impl Iterator<Item = &NodeGrant> {
+        self.0.values().filter_map(Report::own_grant)
+    }
+
+    pub(super) fn retain(&mut self, is_wanted: impl Fn(&NodeGrant) -> bool) {
+        self.0.retain(|_, report| report.own_grant().is_some_and(&is_wanted));
+    }
+
+    /// The chosen proposal, if these promises show one: a quorum accepted it under the same ballot.
+    pub(super) fn chosen(&self, quorum: usize) -> Option<Proposal> {
+        let accepted = with_same_accept(self.grants());
+        Some(accepted.first().filter(|_| accepted.len() >= quorum)?.proposal())
+    }
+
+    /// What a node accepted under the highest ballot.
+    pub(super) fn latest_accepted(&self) -> Option<Proposal> {
+        let accepted = self.grants().filter(|grant| grant.fencing_token > FencingToken::NONE);
+        accepted.max_by_key(|grant| grant.accepted).map(NodeGrant::proposal)
+    }
+
+    /// The proposal that a quorum may have accepted under a lower ballot, which has to be proposed
+    /// again. These are the promises of one ballot, of `nodes` in all.
+    ///
+    /// "A grant has one fencing token": if F is chosen, the latest accepted fencing token is F (steps
+    /// 1 to 3), and the nodes that report F and those that did not promise are together a quorum (step
+    /// 4). If they are fewer, no fencing token is chosen, and the attempt may propose its own.
+    pub(super) fn carried_on(&self, nodes: usize, quorum: usize) -> Option<Proposal> {
+        let latest = self.latest_accepted()?;
+        let same =
+            self.grants().filter(|grant| grant.fencing_token == latest.fencing_token).count();
+        let may_be_chosen = same + nodes - self.len() >= quorum;
+        may_be_chosen.then_some(latest)
+    }
+
+    /// A fencing token above the counter of each of these nodes, and not below any of their clocks.
+    pub(super) fn next_fencing_token(&self) -> FencingToken {
+        let counter = self.0.values().map(|report| report.counter).max().unwrap_or_default();
+        let clock = self.0.values().map(|report| report.clock_micros).max().unwrap_or_default();
+        counter.next(clock)
     }
 }
 
@@ -218,9 +285,7 @@ fn with_same_fencing_token<'a>(grants: impl Iterator<Item = &'a NodeGrant>) -> V
 
 /// The grants whose fencing token was accepted under the same ballot, of the one that most nodes
 /// have. If they are a quorum, it is chosen.
-pub(super) fn with_same_accept<'a>(
-    grants: impl Iterator<Item = &'a NodeGrant>,
-) -> Vec<&'a NodeGrant> {
+fn with_same_accept<'a>(grants: impl Iterator<Item = &'a NodeGrant>) -> Vec<&'a NodeGrant> {
     largest_group(grants, |grant| (grant.accepted, grant.fencing_token))
 }
 
@@ -236,90 +301,17 @@ fn largest_group<'a, K: Ord>(
     groups.into_values().max_by_key(Vec::len).unwrap_or_default()
 }
 
-/// The count of the nodes' replies to a release.
-#[derive(Debug)]
-pub(super) struct ReleaseTally {
-    nodes: usize,
-    quorum: usize,
-    released: usize,
-    mismatched: usize,
-    free: usize,
-    /// Whether a node may have released the lock.
-    maybe_released: bool,
-    last_error: Option<StoreError>,
-}
-
-impl ReleaseTally {
-    /// A tally without a reply.
-    pub(super) fn new(nodes: usize, quorum: usize) -> Self {
-        Self {
-            nodes,
-            quorum,
-            released: 0,
-            mismatched: 0,
-            free: 0,
-            maybe_released: false,
-            last_error: None,
-        }
-    }
-
-    /// Counts a reply.
-    pub(super) fn add(&mut self, reply: NodeResult<ReleaseReport>) {
-        match reply {
-            Ok(reply) => {
-                let released = reply.value.0 == "released";
-                self.maybe_released |= released;
-                match reply.value.0.as_str() {
-                    _ if !reply.votes => {}
-                    _ if released => self.released += 1,
-                    "mismatch" => self.mismatched += 1,
-                    _ => self.free += 1,
-                }
-            }
-            Err(error) => {
-                self.maybe_released |= error.effect() == Effect::Unknown;
-                self.last_error = Some(error);
-            }
-        }
-    }
-
-    /// What the release comes to, once further replies could not change it.
-    pub(super) fn decision(&self) -> Option<ReleaseReply> {
-        let missing = self.nodes - self.votes();
-        if self.released >= self.quorum {
-            Some(ReleaseReply::Released)
-        } else if self.mismatched >= self.quorum {
-            Some(ReleaseReply::Mismatch)
-        } else if self.released.max(self.mismatched) + missing < self.quorum {
-            Some(ReleaseReply::NotHeld)
-        } else {
-            None
-        }
-    }
-
-    fn votes(&self) -> usize {
-        self.released + self.mismatched + self.free
-    }
-
-    /// Why there is no quorum. A repeat may reach the rest of the nodes, so its effect is unknown as
-    /// soon as one node may have released the lock, or `is_unanswered`.
-    pub(super) fn error(self, is_unanswered: bool) -> StoreError {
-        let maybe_released = self.maybe_released || is_unanswered;
-        no_quorum(self.votes(), self.nodes, maybe_released, self.last_error)
-    }
-}
-
 /// Too few nodes voted.
 pub(super) fn no_quorum(
     votes: usize,
     nodes: usize,
-    maybe_done: bool,
+    may_be_done: bool,
     last: Option<StoreError>,
 ) -> StoreError {
     let why = last.and_then(|error| error.source().map(ToString::to_string));
     let why = why.unwrap_or_else(|| "the others gave no answer in time".to_owned());
     let cause = format!("{votes} of {nodes} nodes voted, which decides nothing: {why}").into();
-    if maybe_done { StoreError::Lost(cause) } else { StoreError::Unreachable(cause) }
+    if may_be_done { StoreError::Lost(cause) } else { StoreError::Unreachable(cause) }
 }
 
 /// The time that a quorum of `times` reaches.
@@ -334,28 +326,24 @@ pub(super) fn time_at_quorum(
 
 #[cfg(test)]
 mod tests {
-    use super::super::command::testing::{ReportedGrant, report};
+    use super::super::messages::testing::{ReportedGrant, report};
     use super::super::node::NodeReply;
     use super::*;
 
-    /// A tally of five nodes with a quorum of three, of these: (found, token, fencing token).
-    fn tally<const N: usize>(reports: [(&str, &str, u64); N]) -> Tally {
-        let mut tally = Tally::new(5, 3);
+    /// The votes of five nodes with a quorum of three, of these: (found, token, fencing token).
+    fn votes<const N: usize>(reports: [(&str, &str, u64); N]) -> Votes {
+        let mut votes = Votes::new(5, 3);
         for (node, (found, token, fencing_token)) in reports.into_iter().enumerate() {
-            let value = report(
-                found,
-                token,
-                &ReportedGrant { fencing_token, ballot: fencing_token, by: 1 },
-            );
-            tally.add(node, Ok(NodeReply { value, votes: true }));
+            let grant = ReportedGrant { fencing_token, ballot: fencing_token, by: 1 };
+            votes.add(node, Ok(NodeReply { value: report(found, token, &grant), votes: true }));
         }
-        tally
+        votes
     }
 
     #[test]
     fn lock_is_held_if_a_quorum_has_the_same_fencing_token() {
         let other = |fencing_token| ("competing", "b", fencing_token);
-        let decision = |fences: [u64; 4]| tally(fences.map(other)).decision();
+        let decision = |fences: [u64; 4]| votes(fences.map(other)).decision();
         assert_eq!(decision([7, 7, 7, 0]), Decision::Held);
         assert_eq!(decision([7, 7, 0, 0]), Decision::Undecided, "the fifth decides");
         assert_eq!(decision([7, 9, 0, 0]), Decision::NotHeld);
@@ -366,7 +354,7 @@ mod tests {
     fn contender_with_fewer_nodes_or_the_larger_hash_gives_way() {
         let (own, other) = (("own", "m", 0), ("competing", "a", 0));
         let after = ("competing", "z", 0);
-        let decision = |reports: [_; 5]| tally(reports).acquire_decision("m");
+        let decision = |reports: [_; 5]| votes(reports).acquire_decision("m");
         assert_eq!(decision([own, own, own, other, other]), AcquireDecision::Granted);
         assert_eq!(decision([own, own, other, after, after]), AcquireDecision::Contended);
         assert_eq!(decision([own, own, other, other, after]), AcquireDecision::Held);
@@ -376,20 +364,65 @@ mod tests {
     #[test]
     fn acquire_without_a_quorum_of_votes_is_undecided() {
         let (own, other) = (("own", "m", 0), ("competing", "a", 0));
-        assert_eq!(tally([own, own]).acquire_decision("m"), AcquireDecision::NoQuorum);
-        assert_eq!(tally([own, other]).acquire_decision("m"), AcquireDecision::NoQuorum);
-        let accepted = tally([("own", "m", 7), ("competing", "a", 0), ("competing", "a", 0)]);
+        assert_eq!(votes([own, own]).acquire_decision("m"), AcquireDecision::NoQuorum);
+        assert_eq!(votes([own, other]).acquire_decision("m"), AcquireDecision::NoQuorum);
+        let accepted = votes([("own", "m", 7), ("competing", "a", 0), ("competing", "a", 0)]);
         assert_eq!(accepted.acquire_decision("m"), AcquireDecision::Undecided, "two may have 7");
     }
 
     #[test]
     fn node_in_quarantine_does_not_vote_but_may_have_granted() {
-        let mut tally = tally([("own", "m", 0), ("own", "m", 0)]);
-        let value = report("granted", "m", &ReportedGrant { fencing_token: 0, ballot: 0, by: 0 });
-        tally.add(2, Ok(NodeReply { value, votes: false }));
-        assert_eq!(tally.acquire_decision("m"), AcquireDecision::NoQuorum);
-        assert_eq!(tally.maybe_granted.len(), 3);
-        assert_eq!(tally.error(false).effect(), Effect::Unknown, "three nodes may have granted it");
+        let mut votes = votes([("own", "m", 0), ("own", "m", 0)]);
+        let value = report("own", "m", &ReportedGrant { fencing_token: 0, ballot: 0, by: 0 });
+        votes.add(2, Ok(NodeReply { value, votes: false }));
+        assert_eq!(votes.acquire_decision("m"), AcquireDecision::NoQuorum);
+        assert_eq!(votes.error(false).effect(), Effect::Unknown, "three nodes may have granted it");
+    }
+
+    #[test]
+    fn release_is_decided_by_what_a_quorum_found() {
+        let (ended, competing, free) = (("ended", "a", 0), ("competing", "b", 7), ("free", "", 0));
+        assert_eq!(votes([ended, ended, ended]).release_reply(), Some(ReleaseReply::Released));
+        assert_eq!(votes([competing; 3]).release_reply(), Some(ReleaseReply::Mismatch));
+        assert_eq!(votes([free, free, ended]).release_reply(), None, "two more may have it");
+        assert_eq!(votes([free, free, free]).release_reply(), Some(ReleaseReply::NotHeld));
+    }
+
+    /// The promises of nodes 0, 1, … which accepted these fencing tokens under these ballots.
+    fn promises<const N: usize>(accepted: [(u64, u64); N]) -> Promises {
+        let grants = accepted.map(|(fencing_token, ballot)| ReportedGrant {
+            fencing_token,
+            ballot,
+            by: fencing_token,
+        });
+        Promises(grants.map(|grant| report("own", "one", &grant)).into_iter().enumerate().collect())
+    }
+
+    fn fencing_token(proposal: Option<Proposal>) -> Option<u64> {
+        proposal.map(|proposal| proposal.fencing_token.get())
+    }
+
+    #[test]
+    fn fencing_token_of_a_quorum_under_one_ballot_is_chosen() {
+        assert_eq!(fencing_token(promises([(7, 1), (7, 1), (7, 1)]).chosen(3)), Some(7));
+        assert_eq!(fencing_token(promises([(7, 1), (7, 1), (7, 2)]).chosen(3)), None);
+        assert_eq!(fencing_token(promises([(7, 1), (7, 1), (0, 0)]).chosen(3)), None);
+    }
+
+    #[test]
+    fn fencing_token_that_may_be_chosen_is_carried_on() {
+        // One of three reports 7, and two more of five may have accepted it.
+        assert_eq!(fencing_token(promises([(7, 1), (0, 0), (0, 0)]).carried_on(5, 3)), Some(7));
+        // 9 has the higher ballot, so 7 was not chosen before.
+        assert_eq!(fencing_token(promises([(7, 1), (9, 2), (0, 0)]).carried_on(5, 3)), Some(9));
+    }
+
+    #[test]
+    fn fencing_token_that_no_quorum_can_have_is_replaced() {
+        // Of four promises one reports 7, and only one node more may have accepted it.
+        let promises = promises([(7, 1), (0, 0), (0, 0), (0, 0)]);
+        assert_eq!(fencing_token(promises.carried_on(5, 3)), None);
+        assert_eq!(promises.next_fencing_token().get(), 1001, "above every counter");
     }
 
     #[test]
