@@ -54,9 +54,11 @@ pub(super) async fn get_info(State(api): State<Arc<Api>>, _: Caller) -> Json<Ser
 
 pub(super) fn store_info(api: &Api, health: Option<StoreHealth>) -> StoreInfo {
     let tier = health.as_ref().map(|health| health.tier);
-    let (facts, advice) = health.map(|health| (health.facts, health.advice)).unwrap_or_default();
+    let (id, facts, advice) =
+        health.map(|health| (health.id, health.facts, health.advice)).unwrap_or_default();
     StoreInfo {
         kind: api.store_kind.into(),
+        id,
         reachable: tier.is_some(),
         tier: tier.map(|tier| tier.as_str().into()),
         tier_means: tier.map(|tier| tier.promise().into()),

@@ -103,12 +103,31 @@ async fn info_states_the_tier_of_memory() {
     let store = &info.json["store"];
     assert_eq!(
         members(store),
-        ["advice", "facts", "kind", "max_ttl_ms", "reachable", "tier", "tier_means"]
+        ["advice", "facts", "id", "kind", "max_ttl_ms", "reachable", "tier", "tier_means"]
     );
     assert_eq!((&store["kind"], &store["tier"]), (&json!("memory"), &json!("process")));
     assert_eq!(store["max_ttl_ms"], 86_400_000);
     assert_eq!(store["reachable"], true);
     assert!(store["tier_means"].as_str().is_some_and(|text| !text.is_empty()), "{store}");
+}
+
+/// The store that a client reads of.
+async fn store_id(service: &Service) -> String {
+    let info = service.get("/v1/info").await;
+    info.json["store"]["id"].as_str().expect("an id").to_owned()
+}
+
+#[tokio::test]
+async fn each_store_has_an_id_of_its_own_and_keeps_it_over_a_restart() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let at = |name: &str| format!("embedded:{}/{name}", directory.path().display());
+    let mut ids = BTreeSet::new();
+    for url in ["memory:".to_owned(), "memory:".to_owned(), at("one"), at("two")] {
+        ids.insert(store_id(&Service::start(&url).await).await);
+    }
+    assert_eq!(ids.len(), 4, "{ids:?}");
+    let again = Service::start(&at("one")).await;
+    assert!(ids.contains(&store_id(&again).await));
 }
 
 #[tokio::test]

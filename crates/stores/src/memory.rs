@@ -14,7 +14,7 @@ use super::table::{Sweep, Table};
 use crate::error::OpenError;
 use crate::settings::Settings;
 use keylatch_core::idempotency::{RecordState, RecordSummary};
-use keylatch_core::lock::{FencingToken, Holding, LockState};
+use keylatch_core::lock::{FencingToken, Holding, LockState, Token};
 use keylatch_core::store::{
     Command, EntryLimits, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError,
     StoreGauges, StoreHealth, StoreProfile, Tier, Topic,
@@ -23,7 +23,8 @@ use keylatch_core::store::{
 /// An empty store in memory; it has to be called within a tokio runtime.
 pub fn memory() -> Arc<dyn Store> {
     let table = Arc::new(Table::new(FencingToken::NONE));
-    Arc::new(Memory { _sweeper: sweeper::start(Arc::clone(&table)), table })
+    let id = Token::generate().ok().map(|token| token.expose().to_owned());
+    Arc::new(Memory { id, _sweeper: sweeper::start(Arc::clone(&table)), table })
 }
 
 /// Opens `memory:`.
@@ -39,6 +40,8 @@ pub(crate) fn check(url: &str, _: Settings<'_>) -> Result<(), OpenError> {
 /// A [`Store`] in memory.
 #[derive(Debug)]
 struct Memory {
+    /// Which store it is, as this process has none of another one's.
+    id: Option<String>,
     table: Arc<Table>,
     /// Sweeps for as long as the store lives.
     _sweeper: AbortOnDropHandle<()>,
@@ -82,7 +85,8 @@ impl Store for Memory {
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {
         let facts = BTreeMap::from([("instances", "1".to_owned())]);
-        Ok(StoreHealth { tier: Tier::Process, facts, advice: Vec::new(), is_full: false })
+        let (id, advice) = (self.id.clone(), Vec::new());
+        Ok(StoreHealth { id, tier: Tier::Process, facts, advice, is_full: false })
     }
 
     fn profile(&self) -> StoreProfile {

@@ -564,6 +564,7 @@ impl ConditionalStore for FakeEngine {
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {
         Ok(StoreHealth {
+            id: None,
             tier: Tier::Process,
             facts: BTreeMap::new(),
             advice: Vec::new(),

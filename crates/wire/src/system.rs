@@ -63,6 +63,10 @@ impl ObservedGuard {
 pub struct StoreInfo {
     /// The kind of store, as in its URL's scheme.
     pub kind: Cow<'static, str>,
+    /// Which store it is: instances with the same share their locks, and two stores never have the same. Absent
+    /// where the store does not say, or does not answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
     /// Whether it answers now.
     pub reachable: bool,
     /// `strict`, `process`, `best-effort` or `fenced`; null while the store has not said.

@@ -39,9 +39,10 @@ const LOG: &str = "locks.sqlite-wal";
 const NEW: [&str; 3] = ["locks.sqlite.new", "locks.sqlite.new-wal", "locks.sqlite.new-journal"];
 /// Locked for as long as a process uses the directory, and holds that process's id.
 const LOCK: &str = "lock";
-/// What keys are signed with that the service issues, and where it is made.
-const SECRET: &str = "issued_keys.secret";
-const NEW_SECRET: &str = "issued_keys.secret.new";
+/// What keys are signed with that the service issues.
+pub(super) const SECRET: &str = "issued_keys.secret";
+/// Which store it is.
+pub(super) const ID: &str = "store.id";
 /// A commit that takes less than this is quick.
 const QUICK: Duration = Duration::from_micros(500);
 /// What the files and the directory allow to their user, and no one else.
@@ -199,29 +200,34 @@ impl Drop for Directory {
     }
 }
 
-/// The secret in a directory that this process has locked. It is made if it is not there, and whole before it has its name.
-pub(super) fn own_secret(directory: &Path) -> io::Result<Vec<u8>> {
-    synced_secret(directory, sync)
+/// The random text in a file of a directory that this process has locked. It is made if it is not there, and whole
+/// before it has its name.
+pub(super) fn own_text(directory: &Path, name: &str) -> io::Result<Vec<u8>> {
+    synced_text(directory, name, sync)
 }
 
-/// The secret, with its name on the disk, also where the process that made it ended before that.
-fn synced_secret(directory: &Path, sync: impl Fn(&Path) -> io::Result<()>) -> io::Result<Vec<u8>> {
+/// The text, with its name on the disk, also where the process that made it ended before that.
+fn synced_text(
+    directory: &Path,
+    name: &str,
+    sync: impl Fn(&Path) -> io::Result<()>,
+) -> io::Result<Vec<u8>> {
     let directory = fs::canonicalize(directory)?;
-    let (file, new) = (directory.join(SECRET), directory.join(NEW_SECRET));
-    let mut secret = Vec::new();
+    let (file, new) = (directory.join(name), directory.join(format!("{name}.new")));
+    let mut text = Vec::new();
     if let Some(mut found) = find(open_own(&mut OpenOptions::new(), &file))? {
-        found.read_to_end(&mut secret)?;
+        found.read_to_end(&mut text)?;
     } else {
-        secret.extend_from_slice(Token::generate().map_err(io::Error::other)?.expose().as_bytes());
+        text.extend_from_slice(Token::generate().map_err(io::Error::other)?.expose().as_bytes());
         find(fs::remove_file(&new))?;
         let mut made =
             OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&new)?;
-        made.write_all(&secret)?;
+        made.write_all(&text)?;
         sync(&new)?;
         fs::rename(&new, &file)?;
     }
     sync(&directory)?;
-    Ok(secret)
+    Ok(text)
 }
 
 /// Has the disk keep a file, or the names in a directory.
@@ -360,7 +366,7 @@ fn checksum([mut first, mut second]: Sums, bytes: &[u8], big_endian: bool) -> Su
 mod tests {
     use std::cell::RefCell;
 
-    use super::{Directory, NEW_SECRET, SECRET, create_directory, synced_secret};
+    use super::{Directory, SECRET, create_directory, synced_text};
 
     /// A power cut takes the name of a directory that its parent was not synced for, and all in it.
     #[test]
@@ -393,7 +399,7 @@ mod tests {
         let directory = parent.path().canonicalize().expect("a path");
         let synced = RefCell::new(Vec::new());
         let secret = || {
-            synced_secret(&directory, |path| {
+            synced_text(&directory, SECRET, |path| {
                 let names = std::fs::read_dir(&directory)?.map(|entry| Ok(entry?.file_name()));
                 let names = names.collect::<std::io::Result<Vec<_>>>()?;
                 synced.borrow_mut().push((path.to_owned(), names, std::fs::read(path).ok()));
@@ -401,7 +407,8 @@ mod tests {
             })
         };
         let first = secret().expect("a new secret");
-        let of_file = (directory.join(NEW_SECRET), vec![NEW_SECRET.into()], Some(first.clone()));
+        let new = format!("{SECRET}.new");
+        let of_file = (directory.join(&new), vec![new.into()], Some(first.clone()));
         let of_name = (directory.clone(), vec![SECRET.into()], None);
         assert_eq!(synced.take(), [of_file, of_name.clone()]);
         // Who made it may have ended before its name was on the disk.

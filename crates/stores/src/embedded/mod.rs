@@ -70,7 +70,9 @@ pub async fn embedded(path: &Path) -> Result<Arc<dyn Store>, OpenError> {
     let directory = path.clone();
     let opening = tokio::task::spawn_blocking(move || {
         let medium = Directory::lock(&path)?.medium()?;
-        Embedded::open(medium, path)
+        let mut store = Embedded::open(medium, path.clone())?;
+        store.id = own_id(&path);
+        Ok(store)
     });
     let opened = opening.await.unwrap_or_else(|panic| {
         Err(OpenError::Directory { path: directory, source: io::Error::other(panic) })
@@ -95,15 +97,24 @@ fn directory_of(url: &str) -> Result<&Path, OpenError> {
     directory.map(Path::new).ok_or(OpenError::NoDirectory)
 }
 
+/// Which store it is. A disk that has no room for that may have some for a lock all the same.
+fn own_id(path: &Path) -> Option<String> {
+    let id = directory::own_text(path, directory::ID);
+    let id = id.inspect_err(|error| tracing::warn!(%error, "the store has no id"));
+    id.ok().and_then(|id| String::from_utf8(id).ok())
+}
+
 /// The secret in the directory of a store that is open.
 pub(super) fn own_secret(path: &Path) -> Result<Vec<u8>, OpenError> {
-    directory::own_secret(path)
+    directory::own_text(path, directory::SECRET)
         .map_err(|source| OpenError::Directory { path: path.to_owned(), source })
 }
 
 /// A [`Store`] on a medium, be it a file or a test's.
 #[derive(Debug)]
 struct Embedded {
+    /// Which store it is; `None` on a medium of a test.
+    id: Option<String>,
     table: Arc<Table>,
     writer: Arc<Writer>,
     /// Sweeps for as long as the store lives.
@@ -117,7 +128,7 @@ impl Embedded {
         let table = Arc::new(table);
         let writer = Writer::start(Arc::clone(&table), engine)
             .map_err(|source| OpenError::Directory { path, source })?;
-        Ok(Self { table, writer: Arc::new(writer), sweeper: None })
+        Ok(Self { id: None, table, writer: Arc::new(writer), sweeper: None })
     }
 
     fn sweeper(&self) -> EmbeddedSweeper {
@@ -236,7 +247,8 @@ impl Store for Embedded {
     async fn health(&self) -> Result<StoreHealth, StoreError> {
         self.writer.probe().await?;
         let facts = BTreeMap::from([("instances", "1".to_owned())]);
-        Ok(StoreHealth { tier: Tier::Strict, facts, advice: Vec::new(), is_full: false })
+        let (id, advice) = (self.id.clone(), Vec::new());
+        Ok(StoreHealth { id, tier: Tier::Strict, facts, advice, is_full: false })
     }
 
     async fn back_up(&self) -> Result<Backup, StoreError> {

@@ -47,7 +47,7 @@ pub(super) async fn health(link: &Link) -> Result<StoreHealth, StoreError> {
         ("synchronous_standby_names", text(4)?),
         ("standbys", durability.standbys.to_string()),
     ]);
-    Ok(StoreHealth { tier: durability.tier(), facts, advice: Vec::new(), is_full: false })
+    Ok(StoreHealth { id: None, tier: durability.tier(), facts, advice: Vec::new(), is_full: false })
 }
 
 /// Each instance listens in one session, which shares a lock. While this one does not listen, that is not known.

@@ -132,7 +132,7 @@ impl Server {
             let set = "set `appendonly yes` and `appendfsync always`";
             advice.push(format!("a crash of Redis can forget the last grants: {set}"));
         }
-        StoreHealth { tier, facts, advice, is_full: false }
+        StoreHealth { id: None, tier, facts, advice, is_full: false }
     }
 
     fn tier(&self) -> Tier {

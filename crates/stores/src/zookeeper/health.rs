@@ -45,7 +45,7 @@ pub(super) async fn health(members: &[(String, u16)]) -> StoreHealth {
     let advice: BTreeSet<_> =
         members.iter().filter_map(|member| advice_on(&member.version)).collect();
     let tier = if advice.is_empty() { Tier::Strict } else { Tier::Fenced };
-    StoreHealth { tier, facts, advice: advice.into_iter().collect(), is_full: false }
+    StoreHealth { id: None, tier, facts, advice: advice.into_iter().collect(), is_full: false }
 }
 
 async fn read_status(host: &str, port: u16) -> Option<Member> {

@@ -255,7 +255,13 @@ async fn health(nodes: &Arc<Nodes>) -> Result<StoreHealth, StoreError> {
         ("waiting", "unordered".to_owned()),
         ("idempotency_records", "none".to_owned()),
     ]);
-    Ok(StoreHealth { tier: inspection.tier(nodes), facts, advice: Vec::new(), is_full: false })
+    Ok(StoreHealth {
+        id: None,
+        tier: inspection.tier(nodes),
+        facts,
+        advice: Vec::new(),
+        is_full: false,
+    })
 }
 
 /// What the nodes reported of themselves, all inspected at once. A node that does not reply in time, or
