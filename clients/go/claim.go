@@ -10,11 +10,15 @@ import (
 )
 
 const (
+	// requestWait is for how long one request waits at the service, which may take less.
 	requestWait    = 50 * time.Second
 	minRequestWait = time.Second
 	leadMax        = 10 * time.Second
 	defaultTTL     = 30 * time.Second
 )
+
+// WaitForever is a wait without end.
+const WaitForever time.Duration = 1 << 62
 
 // LockOption says how to get a lock.
 type LockOption func(*claim)
@@ -25,7 +29,7 @@ func Wait(wait time.Duration) LockOption { return func(c *claim) { c.wait = wait
 // TTL is how long the lease outlives this process; 30 s by default.
 func TTL(ttl time.Duration) LockOption { return func(c *claim) { c.ttl = ttl } }
 
-// Owner is a label for people that says who holds the lock.
+// Owner is a label for people that says who holds the lock; host/pid by default.
 func Owner(owner string) LockOption { return func(c *claim) { c.owner = owner } }
 
 // Shared lets any number of readers hold the lock together.
@@ -33,8 +37,11 @@ func Shared() LockOption { return func(c *claim) { c.isShared = true } }
 
 // Limit lets so many hold the lock together, each with a slot of its own.
 func Limit(limit int) LockOption {
-	return func(c *claim) { c.isShared, c.limit = true, limit }
+	return func(c *claim) { c.isShared, c.limit = true, &limit }
 }
+
+// MaxHold is for how long a hold lasts at most; a day by default.
+func MaxHold(longest time.Duration) LockOption { return func(c *claim) { c.maxHold = longest } }
 
 // Entry enters a lock under a name. With Token it enters one again that the token holds.
 func Entry(entry string) LockOption { return func(c *claim) { c.entry = entry } }
@@ -44,32 +51,30 @@ func Token(token string) LockOption { return func(c *claim) { c.token = token } 
 
 // claim is what is asked for, and the token that proves it.
 type claim struct {
-	client    *Client
-	names     []string
-	isSet     bool
-	ttl, wait time.Duration
-	owner     string
-	isShared  bool
-	limit     int
-	entry     string
-	token     string
+	client             *Client
+	names              []string
+	isSet              bool
+	ttl, wait, maxHold time.Duration
+	owner              string
+	isShared           bool
+	limit              *int
+	entry              string
+	token              string
+	created            effect
 }
 
-// grant is what the service granted, exclusive until then on the clock of now.
+// grant is what the service granted, exclusive until then on the client's clock.
 type grant struct {
 	locks []leasedLock
 	until time.Duration
 }
 
 func (c *Client) claim(names []string, isSet bool, options []LockOption) (*claim, error) {
-	claim := &claim{client: c, names: names, isSet: isSet, ttl: defaultTTL}
+	claim := &claim{client: c, names: names, isSet: isSet, ttl: defaultTTL, owner: c.owner}
 	for _, option := range options {
 		option(claim)
 	}
-	if claim.token != "" {
-		return claim, nil
-	}
-	token, err := newToken()
+	token, err := tokenOr(claim.token)
 	claim.token = token
 	return claim, err
 }
@@ -83,15 +88,15 @@ func (c *claim) path() string {
 
 func (c *claim) creation(wait time.Duration) map[string]any {
 	body := c.renewal()
-	body["wait_ms"] = millis(wait)
+	body["wait_ms"] = wait.Milliseconds()
 	if c.owner != "" {
 		body["owner"] = c.owner
 	}
 	if c.isShared {
 		body["mode"] = "shared"
 	}
-	if c.limit > 0 {
-		body["limit"] = c.limit
+	if c.limit != nil {
+		body["limit"] = *c.limit
 	}
 	if c.entry != "" {
 		body["entry"] = c.entry
@@ -100,36 +105,42 @@ func (c *claim) creation(wait time.Duration) map[string]any {
 }
 
 func (c *claim) renewal() map[string]any {
-	body := map[string]any{"ttl_ms": millis(c.ttl)}
+	body := map[string]any{"ttl_ms": c.ttl.Milliseconds()}
 	if c.isSet {
 		body["names"] = c.names
 	}
 	return body
 }
 
-// acquire asks until the wait is over, with the same token over lost answers and 503. It releases what it may
-// have got without an answer.
+// acquire asks until the wait is over. It releases what it may have got without a response.
 func (c *claim) acquire(ctx context.Context) (grant, error) {
 	got, err := c.ask(ctx)
-	if err != nil && mayHold(err) {
-		go func() { _, _ = c.release(valuesOf{ctx}) }()
+	if err != nil && c.created.mayBeDone {
+		c.client.clock.Go(func() { _, _ = c.release(ctx) })
 	}
-	return got, err
+	return got, callers(ctx, err)
 }
 
+// ask retries with the same token: what fails for the time of the wait, but for some seconds at least, and what is held until
+// the wait is over.
 func (c *claim) ask(ctx context.Context) (grant, error) {
-	end, longest := now()+c.wait, requestWait
+	clock, longest := c.client.clock, requestWait
+	begun := clock.Now()
+	waits, retries := begun+c.wait, begun+longer(c.wait, c.client.timeout)
 	for {
-		wait := shorter(longer(end-now(), 0), longest)
-		sent := now()
-		got, err := c.try(ctx, wait)
+		sent := clock.Now()
+		wait := longer(shorter(waits-sent, longest), 0)
+		timeout := wait + c.client.timeout
+		if wait == 0 {
+			timeout = longer(shorter(timeout, retries-sent), time.Second)
+		}
+		got, err := c.try(ctx, wait, timeout)
 		if err == nil || ctx.Err() != nil {
 			return got, err
 		}
-		next := pause
+		next, end := pauseAfter(err), retries
 		var problem *Problem
 		if errors.As(err, &problem) {
-			isFinal := wait > 0 && problem.document.WaitedMs == nil
 			switch {
 			case problem.document.Field == "wait_ms" && wait > 0:
 				if longest /= 4; longest < minRequestWait {
@@ -138,47 +149,48 @@ func (c *claim) ask(ctx context.Context) (grant, error) {
 				continue
 			case problem.Code == "lock-held":
 				err = c.held(problem.document)
-				if isFinal {
+				if wait > 0 && problem.document.WaitedMs == nil {
 					return got, err
 				}
-				if wait > 0 && sent+wait <= now() {
+				if wait > 0 && sent+wait <= clock.Now() {
 					next = 0
 				}
-			case !problem.isPassing():
+				end = waits
+			case !problem.isPassing() || clock.Now()+problem.RetryAfter > end:
 				return got, err
-			default:
-				next = longer(problem.RetryAfter, pause)
 			}
 		}
-		if now() >= end {
+		if clock.Now() >= end {
 			return got, err
 		}
-		if stopped := sleepUntil(ctx, shorter(end, now()+next)); stopped != nil {
+		c.client.log("keylatch retries", "locks", c.names, "error", err)
+		if clock.SleepUntil(ctx, shorter(end, clock.Now()+next)) != nil {
 			return got, err
 		}
 	}
 }
 
-// try sends one request. A grant is renewed before it is used where the answer was so late that little of it is left.
-func (c *claim) try(ctx context.Context, wait time.Duration) (grant, error) {
-	sent := now()
-	create := request{method: "POST", path: c.path(), body: c.creation(wait), token: c.token, timeout: wait + answerTimeout}
+// try sends one request. A grant is renewed before it is used where the response was so late that little of it is left.
+func (c *claim) try(ctx context.Context, wait, timeout time.Duration) (grant, error) {
+	sent := c.client.clock.Now()
+	create := request{method: "POST", path: c.path(), body: c.creation(wait), token: c.token, timeout: timeout}
+	create.effect = &c.created
 	answer, err := c.client.send(ctx, create)
 	if err != nil {
 		return grant{}, err
 	}
 	got, err := c.grant(answer, sent)
-	if err != nil || got.until-now() >= c.ttl/2 {
+	if err != nil || got.until-c.client.clock.Now() >= c.ttl/2 {
 		return got, err
 	}
-	renewed, err := c.renew(ctx, answerTimeout)
+	renewed, err := c.renew(ctx, c.client.timeout)
 	got.until = renewed.until
 	return got, err
 }
 
 // renew starts the TTL again, and counts from the sending of the request.
 func (c *claim) renew(ctx context.Context, timeout time.Duration) (grant, error) {
-	sent := now()
+	sent := c.client.clock.Now()
 	renewal := request{method: "PUT", path: c.path(), body: c.renewal(), token: c.token, timeout: timeout}
 	answer, err := c.client.send(ctx, renewal)
 	if err != nil {
@@ -187,9 +199,12 @@ func (c *claim) renew(ctx context.Context, timeout time.Duration) (grant, error)
 	return c.grant(answer, sent)
 }
 
-// release says whether the token still held the locks. It repeats for 5 s until there is an answer.
+// release says whether the token still held the locks. It retries for 5 s until there is a response, also where the
+// caller's context is done.
 func (c *claim) release(ctx context.Context) (bool, error) {
-	end, mayBeDone := now()+answerTimeout, false
+	ctx, cancel := c.client.ending(ctx)
+	defer cancel()
+	mayBeDone := false
 	for {
 		_, err := c.client.send(ctx, request{method: "DELETE", path: c.releasePath(), token: c.token})
 		if err == nil {
@@ -198,8 +213,8 @@ func (c *claim) release(ctx context.Context) (bool, error) {
 		var problem *Problem
 		var unreachable *UnreachableError
 		if errors.As(err, &problem) {
-			if lossOf(problem) != nil {
-				// The try whose answer was lost has released what is gone now.
+			if lossOf(problem.Code, problem.document) != nil {
+				// The try whose response was lost has released what is gone now.
 				return mayBeDone, nil
 			}
 			if !problem.isPassing() {
@@ -209,7 +224,8 @@ func (c *claim) release(ctx context.Context) (bool, error) {
 		} else if errors.As(err, &unreachable) {
 			mayBeDone = mayBeDone || unreachable.Sent
 		}
-		if now()+pause >= end || sleepUntil(ctx, now()+pause) != nil {
+		c.client.log("keylatch retries a release", "locks", c.names, "error", err)
+		if c.client.clock.SleepUntil(ctx, c.client.clock.Now()+pauseAfter(err)) != nil {
 			return false, err
 		}
 	}
@@ -229,17 +245,20 @@ func (c *claim) releasePath() string {
 	return c.path() + "?entry=" + url.QueryEscape(c.entry)
 }
 
-// grant is what an answer or an event grants, to a request that was sent then.
+// grant is what a response or an event grants, to a request that was sent then.
 func (c *claim) grant(answer document, sent time.Duration) (grant, error) {
 	locks := answer.Locks
 	if !c.isSet {
-		locks = []leasedLock{{Name: c.names[0], FencingToken: answer.FencingToken, Slot: answer.Slot}}
+		locks = []leasedLock{{Name: answer.Name, FencingToken: answer.FencingToken, Slot: answer.Slot}}
 	}
-	if answer.WaitedMs == nil || answer.ValidForMs == nil || len(locks) == 0 {
-		return grant{}, &UnreachableError{Sent: true, Err: errNotKeylatch}
+	isMine := answer.WaitedMs != nil && answer.ValidForMs != nil && answer.Token == c.token && len(locks) == len(c.names)
+	for at := 0; isMine && at < len(locks); at++ {
+		isMine = locks[at].Name == c.names[at]
 	}
-	valid := time.Duration(*answer.WaitedMs+*answer.ValidForMs) * time.Millisecond
-	return grant{locks: locks, until: sent + valid}, nil
+	if !isMine {
+		return grant{}, &UnreachableError{Sent: true, Err: errOfAnother}
+	}
+	return grant{locks: locks, until: sent + answer.validity()}, nil
 }
 
 func (c *claim) held(problem document) *HeldError {
@@ -253,32 +272,4 @@ func (c *claim) held(problem document) *HeldError {
 		held.Holder = &first[0]
 	}
 	return held
-}
-
-// lead is how long before its end a lease that is not renewed counts as lost.
-func lead(ttl time.Duration) time.Duration { return shorter(ttl/4, leadMax) }
-
-// lossOf says why the lease is over, if the problem says that it is.
-func lossOf(problem *Problem) *LostError {
-	reasons := map[string]string{"lock-not-held": "expired", "token-mismatch": "taken", "lock-broken": "broken"}
-	reason, isLoss := reasons[problem.Code]
-	if !isLoss {
-		return nil
-	}
-	detail := problem.Detail
-	if problem.document.Broken != nil {
-		detail = problem.document.Broken.Reason
-	}
-	return &LostError{Reason: reason, Detail: detail}
-}
-
-// mayHold says whether the service may have granted what the caller does not get.
-func mayHold(err error) bool {
-	var problem *Problem
-	if errors.As(err, &problem) {
-		return problem.isPassing()
-	}
-	var held *HeldError
-	var unreachable *UnreachableError
-	return !errors.As(err, &held) && !(errors.As(err, &unreachable) && !unreachable.Sent)
 }

@@ -5,12 +5,12 @@
 //	if err != nil {
 //		return err
 //	}
-//	defer lease.Release(ctx)
+//	defer lease.Close()
 //	return deploy(lease.Context(), lease.FencingToken())
 //
 // A lease counts its validity from the sending of each request, is renewed at each third of its TTL, and counts as lost
 // a quarter of the TTL (at most 10 s) before its end: then its context is cancelled. Every request carries a token of
-// the client's own, so each is repeated where an answer is lost.
+// the client's own, so each is retried where a response is lost.
 package keylatch
 
 import (
@@ -18,32 +18,54 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
+	"sync"
 	"time"
 )
+
+// Version is that of this package.
+const Version = "0.1.0"
 
 // Client is a client of a keylatch. It may be used by several goroutines.
 type Client struct {
 	http        *http.Client
-	url         string
+	urls        []string
+	sockets     map[string]string // path by host
 	apiKey      string
+	owner       string
 	traceparent func(context.Context) string
+	log         func(string, ...any)
+	timeout     time.Duration
 	silence     time.Duration
+	clock       Clock
 	// Files of TLS, which count for a client that is made here.
 	authorities, certificate, key string
+
+	mutex sync.Mutex
+	// chosen is which URL gets the next request.
+	chosen int
+	// asked has the URLs whose store is known.
+	asked map[int]bool
+	store struct{ id, url string }
 }
 
 // Option says how a client reaches the service, and as whom.
 type Option func(*Client)
 
-// URL is where the service is, such as http://127.0.0.1:7070, or unix:/run/keylatch.sock.
-func URL(url string) Option { return func(c *Client) { c.url = url } }
+// URL is where the service is, such as http://127.0.0.1:7070, or unix:/run/keylatch.sock. Several are instances that share a
+// store: a request that gets no connection goes to the next.
+func URL(urls ...string) Option { return func(c *Client) { c.urls = urls } }
 
 // APIKey is sent as a bearer.
 func APIKey(key string) Option { return func(c *Client) { c.apiKey = key } }
+
+// DefaultOwner is the owner of each lock that is asked for without an [Owner]; host/pid by default.
+func DefaultOwner(owner string) Option { return func(c *Client) { c.owner = owner } }
 
 // HTTPClient is used in place of one with the settings of TLS of the options and the environment. It should have no timeout of its own,
 // because streams are open for long.
@@ -58,6 +80,10 @@ func Certificate(certificate, key string) Option {
 	return func(c *Client) { c.certificate, c.key = certificate, key }
 }
 
+// Timeout is for how long one request may go without a response, beyond its wait, and for how long in all a request is
+// retried that gets none; 5 s by default.
+func Timeout(timeout time.Duration) Option { return func(c *Client) { c.timeout = timeout } }
+
 // Silence is for how long nothing may come of a watch, not even a comment, until the client opens it again; 90 s by default. The
 // service sends a comment every 15 s unless it is configured otherwise.
 func Silence(silence time.Duration) Option { return func(c *Client) { c.silence = silence } }
@@ -67,44 +93,88 @@ func Traceparent(of func(context.Context) string) Option {
 	return func(c *Client) { c.traceparent = of }
 }
 
-// New makes a client. What the options leave open is read from the environment: KEYLATCH_URL, KEYLATCH_API_KEY,
-// KEYLATCH_CA (a file of authorities), KEYLATCH_CLIENT_CERT and KEYLATCH_CLIENT_KEY.
+// Log is told of each retry, of lost leases and of another URL, with names and values in turn: slog.Debug is such a function.
+func Log(log func(message string, fields ...any)) Option { return func(c *Client) { c.log = log } }
+
+// UseClock lets the client go by another clock, for tests.
+func UseClock(clock Clock) Option { return func(c *Client) { c.clock = clock } }
+
+// New makes a client. What the options leave open is read from the environment: KEYLATCH_URL (several with commas between),
+// KEYLATCH_API_KEY, KEYLATCH_CA (a file of authorities), KEYLATCH_CLIENT_CERT and KEYLATCH_CLIENT_KEY.
 func New(options ...Option) (*Client, error) {
+	host, _ := os.Hostname()
 	client := &Client{
-		url: os.Getenv("KEYLATCH_URL"), apiKey: os.Getenv("KEYLATCH_API_KEY"), silence: 90 * time.Second,
+		urls: strings.Split(os.Getenv("KEYLATCH_URL"), ","), apiKey: os.Getenv("KEYLATCH_API_KEY"),
+		owner: fmt.Sprintf("%s/%d", host, os.Getpid()), log: func(string, ...any) {},
+		timeout: 5 * time.Second, silence: 90 * time.Second, clock: machineClock{},
 		authorities: os.Getenv("KEYLATCH_CA"), certificate: os.Getenv("KEYLATCH_CLIENT_CERT"),
-		key: os.Getenv("KEYLATCH_CLIENT_KEY"),
+		key: os.Getenv("KEYLATCH_CLIENT_KEY"), asked: map[int]bool{}, sockets: map[string]string{},
 	}
 	for _, option := range options {
 		option(client)
 	}
-	if client.url == "" {
-		client.url = "http://127.0.0.1:7070"
+	if len(client.urls) == 0 || len(client.urls) == 1 && client.urls[0] == "" {
+		client.urls = []string{"http://127.0.0.1:7070"}
 	}
-	if client.http == nil {
-		transport, err := client.transport()
-		if err != nil {
-			return nil, err
+	if !fitsHeader(client.apiKey) {
+		return nil, errors.New("keylatch: the API key has a character that no header may have")
+	}
+	if err := client.parseURLs(); err != nil {
+		return nil, err
+	}
+	if client.http != nil {
+		if len(client.sockets) > 0 {
+			return nil, errors.New("keylatch: a client of one's own does not know unix: URLs")
 		}
-		client.http = &http.Client{Transport: transport}
+		return client, nil
 	}
-	if strings.HasPrefix(client.url, "unix:") {
-		client.url = "http://localhost"
+	transport, err := client.transport()
+	if err != nil {
+		return nil, fmt.Errorf("keylatch: %w", err)
 	}
-	client.url = strings.TrimRight(client.url, "/")
+	// A token must not follow to another host.
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	client.http = &http.Client{Transport: transport, CheckRedirect: stay}
 	return client, nil
+}
+
+// parseURLs refuses what is no URL. A socket gets a host that stands for it.
+func (c *Client) parseURLs() error {
+	urls := make([]string, len(c.urls))
+	for at, text := range c.urls {
+		text = strings.TrimSpace(text)
+		urls[at] = strings.TrimRight(text, "/")
+		if path := strings.TrimPrefix(text, "unix:"); path != text {
+			host := fmt.Sprintf("socket-%d", at)
+			c.sockets[host], urls[at] = path, "http://"+host
+			continue
+		}
+		parsed, err := url.Parse(text)
+		if err != nil || parsed.Host == "" || parsed.Scheme != "http" && parsed.Scheme != "https" {
+			return fmt.Errorf("keylatch: %q is not an http:, https: or unix: URL", text)
+		}
+	}
+	c.urls = urls
+	return nil
 }
 
 // transport reads the files of TLS.
 func (c *Client) transport() (*http.Transport, error) {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = 20
-	transport.DialContext = (&net.Dialer{Timeout: answerTimeout}).DialContext
-	if strings.HasPrefix(c.url, "unix:") {
-		path := strings.TrimPrefix(c.url, "unix:")
-		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{Timeout: answerTimeout}).DialContext(ctx, "unix", path)
+	// A URL that does not answer leaves time for the others.
+	dialer := &net.Dialer{Timeout: c.timeout / time.Duration(len(c.urls))}
+	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if path, isSocket := c.sockets[strings.TrimSuffix(address, ":80")]; isSocket {
+			network, address = "unix", path
 		}
+		return dialer.DialContext(ctx, network, address)
+	}
+	transport.Proxy = func(r *http.Request) (*url.URL, error) {
+		if _, isSocket := c.sockets[r.URL.Host]; isSocket {
+			return nil, nil
+		}
+		return http.ProxyFromEnvironment(r)
 	}
 	settings := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.authorities != "" {
@@ -114,18 +184,30 @@ func (c *Client) transport() (*http.Transport, error) {
 		}
 		settings.RootCAs = x509.NewCertPool()
 		if !settings.RootCAs.AppendCertsFromPEM(text) {
-			return nil, errors.New("keylatch: " + c.authorities + " has no certificate")
+			return nil, errors.New(c.authorities + " has no certificate")
 		}
 	}
 	if c.certificate != "" {
 		pair, err := tls.LoadX509KeyPair(c.certificate, c.key)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%s with %s: %w", c.certificate, c.key, err)
 		}
 		settings.Certificates = []tls.Certificate{pair}
 	}
 	transport.TLSClientConfig = settings
 	return transport, nil
+}
+
+// Call sends any request of the API, such as GET /v1/locks?prefix=ci, with a body for JSON or nil, and reads the response
+// into a value or nil. It sends a GET again that gets no response.
+func (c *Client) Call(ctx context.Context, method, path string, body, into any) error {
+	r := request{method: method, path: path, body: body, into: into}
+	if method == http.MethodGet {
+		_, err := c.ask(ctx, r, 0)
+		return callers(ctx, err)
+	}
+	_, err := c.send(ctx, r)
+	return callers(ctx, err)
 }
 
 // Holding is who holds a lock.
@@ -135,19 +217,21 @@ type Holding struct {
 	Waiting int
 }
 
-type holding struct {
-	Holder
-	Holders []Holder `json:"holders"`
-	Waiting int      `json:"waiting"`
-}
-
 // Show says who holds a lock; nil where it is free.
 func (c *Client) Show(ctx context.Context, name string) (*Holding, error) {
-	var shown holding
-	err := c.get(ctx, "/v1/locks/"+plain(name), &shown)
+	var shown struct {
+		Holder
+		Name    string   `json:"name"`
+		Holders []Holder `json:"holders"`
+		Waiting int      `json:"waiting"`
+	}
+	err := c.Call(ctx, http.MethodGet, "/v1/locks/"+plain(name), nil, &shown)
 	var problem *Problem
 	if errors.As(err, &problem) && problem.Code == "lock-not-held" {
 		return nil, nil
+	}
+	if err == nil && shown.Name != name {
+		err = &UnreachableError{Sent: true, Err: errOfAnother}
 	}
 	if err != nil {
 		return nil, err
@@ -158,8 +242,19 @@ func (c *Client) Show(ctx context.Context, name string) (*Holding, error) {
 	return &Holding{Holders: shown.Holders, Waiting: shown.Waiting}, nil
 }
 
+// BreakOption says how to break a lock.
+type BreakOption func(map[string]any)
+
+// By is a label for people that says who breaks the lock.
+func By(by string) BreakOption { return func(body map[string]any) { body["by"] = by } }
+
+// Grace lets the leases end so soon, be that before the validity of their holders ends.
+func Grace(grace time.Duration) BreakOption {
+	return func(body map[string]any) { body["grace_ms"] = grace.Milliseconds() }
+}
+
 // Break ends the leases of all present holders, who read the reason. It says whether there was any.
-func (c *Client) Break(ctx context.Context, name, reason string) (bool, error) {
+func (c *Client) Break(ctx context.Context, name, reason string, options ...BreakOption) (bool, error) {
 	held, err := c.Show(ctx, name)
 	if held == nil || err != nil {
 		return false, err
@@ -169,13 +264,13 @@ func (c *Client) Break(ctx context.Context, name, reason string) (bool, error) {
 		if holder.Slot != nil {
 			body["slot"] = *holder.Slot
 		}
+		for _, option := range options {
+			option(body)
+		}
 		breaking := request{method: "POST", path: "/v1/locks/" + plain(name) + "/break", body: body}
 		if _, err := c.ask(ctx, breaking, 0); err != nil {
-			return true, err
+			return true, callers(ctx, err)
 		}
 	}
 	return true, nil
 }
-
-// millis writes a duration as the API does.
-func millis(duration time.Duration) int64 { return duration.Milliseconds() }

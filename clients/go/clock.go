@@ -5,8 +5,37 @@ import (
 	"time"
 )
 
+// Clock is the time that a client goes by. Package keylatchtest has one that a test moves.
+type Clock interface {
+	// Now is the time since some moment. It also counts while the machine sleeps.
+	Now() time.Duration
+	// SleepUntil waits until then or until ctx is done, and returns the error of ctx. It may return early.
+	SleepUntil(ctx context.Context, then time.Duration) error
+	// Go runs what a client does beside its caller.
+	Go(func())
+}
+
 // step is what a timer that stands still during a sleep may miss of it at most.
 const step = time.Second
+
+// machineClock is the clock of this machine.
+type machineClock struct{}
+
+func (machineClock) Now() time.Duration { return now() }
+func (machineClock) Go(run func())      { go run() }
+
+func (machineClock) SleepUntil(ctx context.Context, then time.Duration) error {
+	for left := then - now(); left > 0; left = then - now() {
+		timer := time.NewTimer(shorter(left, step))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		}
+	}
+	return ctx.Err()
+}
 
 // sleepClock counts also while the machine sleeps, where no clock of the platform does. The monotonic clock of Go stands
 // still in a sleep on macOS, so what the wall clock is ahead of it by more than a second is added: that makes a lease
@@ -21,19 +50,16 @@ func (c *sleepClock) at(monotonic, wall time.Duration) time.Duration {
 	return monotonic + c.slept
 }
 
-// sleepUntil waits until then on the clock of now, or until the context is done.
-func sleepUntil(ctx context.Context, then time.Duration) error {
-	for left := then - now(); left > 0; left = then - now() {
-		if left > step {
-			left = step
-		}
-		timer := time.NewTimer(left)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
-		}
+func longer(one, other time.Duration) time.Duration {
+	if one > other {
+		return one
 	}
-	return ctx.Err()
+	return other
+}
+
+func shorter(one, other time.Duration) time.Duration {
+	if one < other {
+		return one
+	}
+	return other
 }

@@ -1,6 +1,7 @@
 package keylatch
 
 import (
+	"context"
 	"testing"
 	"time"
 )
@@ -19,3 +20,56 @@ func TestSleepCountsAndClockNeverGoesBack(t *testing.T) {
 		}
 	}
 }
+
+// stoppedClock wakes nobody, as a process is that was paused.
+type stoppedClock struct{ at time.Duration }
+
+func (c *stoppedClock) Now() time.Duration { return c.at }
+func (c *stoppedClock) Go(func())          {}
+func (c *stoppedClock) SleepUntil(ctx context.Context, _ time.Duration) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func TestLeaseIsLostByTheClockBeforeATimerTells(t *testing.T) {
+	for name, ask := range map[string]func(*Lease) bool{
+		"Err":      func(l *Lease) bool { return l.Err() != nil },
+		"Context":  func(l *Lease) bool { return l.Context().Err() != nil },
+		"ValidFor": func(l *Lease) bool { return l.ValidFor() == 0 && l.loss != nil },
+		"an earlier Context": func(l *Lease) bool {
+			return l.claim.names[0] == "a" && seen.Err() != nil
+		},
+	} {
+		for passed, reason := range map[time.Duration]string{23 * time.Second: "unrenewed", 31 * time.Second: "paused"} {
+			clock := &stoppedClock{}
+			client, err := New(UseClock(clock))
+			if err != nil {
+				t.Fatal(err)
+			}
+			claim, err := client.claim([]string{"a"}, false, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lease := claim.lease(context.Background(), grant{until: 30 * time.Second})
+			seen = lease.Context()
+			clock.at = 22 * time.Second
+			if lease.Err() != nil {
+				t.Fatal("lost too soon")
+			}
+			clock.at = passed
+			if name == "ValidFor" && reason == "unrenewed" {
+				continue
+			}
+			if !ask(lease) || lease.loss == nil || lease.loss.Reason != reason {
+				t.Errorf("%s after %v: %v", name, passed, lease.loss)
+			}
+			select {
+			case <-seen.Done():
+			default:
+				t.Errorf("%s after %v: the context goes on", name, passed)
+			}
+		}
+	}
+}
+
+var seen context.Context

@@ -2,7 +2,9 @@ package keylatch
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -40,10 +42,17 @@ type document struct {
 	State        string        `json:"state"`
 	Answer       *answerMember `json:"answer"`
 	Reason       string        `json:"reason"`
+	Token        string        `json:"token"`
+}
+
+// validity is how long a grant is exclusive from the sending of its request.
+func (d document) validity() time.Duration {
+	return time.Duration(*d.WaitedMs+*d.ValidForMs) * time.Millisecond
 }
 
 type broken struct {
 	Reason string `json:"reason"`
+	By     string `json:"by"`
 }
 
 type leasedLock struct {
@@ -97,6 +106,9 @@ func problemOf(status int, body []byte, retryAfter time.Duration) *Problem {
 	return problem
 }
 
+// ErrHeld is what errors.Is finds in a *HeldError.
+var ErrHeld = errors.New("keylatch: the lock is held")
+
 // HeldError says that others held the lock until the wait was over.
 type HeldError struct {
 	// Name of several locks is the first that was not to be had.
@@ -112,22 +124,55 @@ func (h *HeldError) Error() string {
 	return fmt.Sprintf("keylatch: %s is held", h.Name)
 }
 
-// UnreachableError says that the service gave no answer.
+// Is finds ErrHeld.
+func (h *HeldError) Is(target error) bool { return target == ErrHeld }
+
+// UnreachableError says that the service gave no response.
 type UnreachableError struct {
 	// Sent says whether the service may have carried the request out.
 	Sent bool
 	Err  error
 }
 
-func (u *UnreachableError) Error() string { return "keylatch: no answer: " + u.Err.Error() }
+func (u *UnreachableError) Error() string { return "keylatch: no response: " + u.Err.Error() }
 func (u *UnreachableError) Unwrap() error { return u.Err }
 
 // LostError says why a lease is over, or will be before it can be renewed.
 type LostError struct {
+	// Names of the locks that are lost, or the key of the run.
+	Names []string
 	// Reason is "expired", "taken", "broken", "unrenewed", "paused" or "unreachable", or a word of the service for a
 	// hold.
 	Reason string
 	Detail string
+	// By is who broke the lock, where they said so.
+	By string
 }
 
-func (l *LostError) Error() string { return "keylatch: the lease is lost: " + l.Detail }
+func (l *LostError) Error() string {
+	names := strings.Join(l.Names, ", ")
+	switch {
+	case l.Reason != "broken":
+		return fmt.Sprintf("keylatch: the lease of %s is lost (%s): %s", names, l.Reason, l.Detail)
+	case l.By == "":
+		return fmt.Sprintf("keylatch: the lease of %s was broken: %s", names, l.Detail)
+	}
+	return fmt.Sprintf("keylatch: the lease of %s was broken by %s: %s", names, l.By, l.Detail)
+}
+
+// lossOf says why the lease is over, if a code of the service says that it is.
+func lossOf(code string, said document) *LostError {
+	reasons := map[string]string{"lock-not-held": "expired", "token-mismatch": "taken", "lock-broken": "broken"}
+	reason, isLoss := reasons[code]
+	if !isLoss {
+		return nil
+	}
+	loss := &LostError{Reason: reason, Detail: said.Detail}
+	for _, lock := range said.Locks {
+		loss.Names = append(loss.Names, lock.Name)
+	}
+	if said.Broken != nil {
+		loss.Detail, loss.By = said.Broken.Reason, said.Broken.By
+	}
+	return loss
+}

@@ -74,7 +74,8 @@ func (c *Client) Watch(ctx context.Context, name string, on func(Event)) error {
 		if errors.As(err, &problem) && !problem.isPassing() {
 			return err
 		}
-		if sleepUntil(ctx, now()+pause) != nil {
+		c.log("keylatch opens a watch again", "lock", name, "error", err)
+		if c.clock.SleepUntil(ctx, c.clock.Now()+pauseAfter(err)) != nil {
 			return ctx.Err()
 		}
 	}
@@ -99,23 +100,4 @@ func (c *Client) watchOnce(ctx context.Context, r request, on func(Event)) error
 		}
 		on(event)
 	}
-}
-
-// get reads an answer into a value.
-func (c *Client) get(ctx context.Context, path string, into any) error {
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
-	defer cancel()
-	response, err := c.open(ctx, request{method: "GET", path: path})
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
-	if err != nil {
-		return &UnreachableError{Sent: true, Err: err}
-	}
-	if response.StatusCode >= 300 {
-		return problemOf(response.StatusCode, body, retryAfter(response))
-	}
-	return json.Unmarshal(body, into)
 }

@@ -3,33 +3,180 @@ package keylatch
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 )
 
-// Lease is what the program holds, renewed until it is released or lost.
-type Lease struct {
-	claim *claim
-	locks []leasedLock
+// keeper keeps what the service granted for a time: it renews it, and says when it is lost.
+type keeper struct {
+	client *Client
+	names  []string
+	ttl    time.Duration
+	// lead is how long before its end a lease that is not renewed counts as lost.
+	lead time.Duration
 	// ctx is what the program sees, cancelled when the lease is lost.
 	ctx    context.Context
 	cancel context.CancelFunc
-	// keeping is the context of what renews, with the values of the one that the lock was asked for with. It ends when
-	// the lease is released.
+	// keeping is the context of what renews, with the values of the caller's. It ends when the program has ended the lease.
 	keeping context.Context
 	end     context.CancelFunc
 
-	mutex    sync.Mutex
-	until    time.Duration
-	loss     *LostError
-	released bool
+	mutex   sync.Mutex
+	until   time.Duration
+	why     string // the last renewal failed
+	loss    *LostError
+	isEnded bool
+}
+
+func (c *Client) keeper(ctx context.Context, names []string, ttl, lead, until time.Duration) *keeper {
+	k := &keeper{client: c, names: names, ttl: ttl, lead: lead, until: until, why: "there was no time"}
+	k.keeping, k.end = context.WithCancel(valuesOf{ctx})
+	k.ctx, k.cancel = context.WithCancel(k.keeping)
+	return k
+}
+
+// Context is cancelled when the lease is lost or ended, and has the values of the one that it was asked for with.
+// Hand it to what the lease protects.
+func (k *keeper) Context() context.Context {
+	_ = k.Err()
+	return keptContext{k.ctx, k}
+}
+
+// Err is a *LostError once the lease is lost, and else nil. It looks at the clock. Ask it before each step of the work.
+func (k *keeper) Err() error {
+	k.mutex.Lock()
+	at, giveUp, until := k.client.clock.Now(), k.until-k.lead, k.until
+	loss, isDue, why := k.loss, at >= giveUp && k.loss == nil && !k.isEnded, k.why
+	k.mutex.Unlock()
+	if isDue {
+		loss = &LostError{Reason: "unrenewed", Detail: "it could not be renewed in time: " + why}
+		if at >= until && k.lead > 0 {
+			loss = &LostError{Reason: "paused", Detail: "it ended while this process was paused"}
+		}
+		loss = k.lose(loss)
+	}
+	if loss == nil {
+		return nil
+	}
+	return loss
+}
+
+// ValidFor is for how long the lease is exclusive from now on unless it is renewed.
+func (k *keeper) ValidFor() time.Duration {
+	_ = k.Err()
+	return longer(k.validUntil()-k.client.clock.Now(), 0)
+}
+
+// keptContext is a context that looks at the clock where it is asked for its error.
+type keptContext struct {
+	context.Context
+	keeper *keeper
+}
+
+func (c keptContext) Err() error {
+	_ = c.keeper.Err()
+	return c.Context.Err()
+}
+
+func (k *keeper) validUntil() time.Duration {
+	k.mutex.Lock()
+	defer k.mutex.Unlock()
+	return k.until
+}
+
+func (k *keeper) renewed(until time.Duration) {
+	k.mutex.Lock()
+	defer k.mutex.Unlock()
+	if k.loss == nil {
+		k.until = until
+	}
+}
+
+// lose cancels the context of the lease, unless the program has ended it, and gives the first loss.
+func (k *keeper) lose(loss *LostError) *LostError {
+	k.mutex.Lock()
+	isFirst := !k.isEnded && k.loss == nil
+	if isFirst {
+		if len(loss.Names) == 0 {
+			loss.Names = k.names
+		}
+		k.loss = loss
+		k.cancel()
+	}
+	first := k.loss
+	k.mutex.Unlock()
+	if isFirst {
+		k.client.log("keylatch has lost a lease", "names", loss.Names, "reason", loss.Reason, "detail", loss.Detail)
+	}
+	return first
+}
+
+func (k *keeper) hasEnded() bool {
+	k.mutex.Lock()
+	defer k.mutex.Unlock()
+	return k.isEnded
+}
+
+// leave says that the program ends the lease: it is not lost from now on. It says whether that was so before.
+func (k *keeper) leave() bool {
+	k.mutex.Lock()
+	defer k.mutex.Unlock()
+	wasEnded := k.isEnded
+	k.isEnded = true
+	return wasEnded
+}
+
+// renew renews at each third of the TTL until the lease is lost or ended.
+func (k *keeper) renew(renewal func(ctx context.Context, timeout time.Duration) (until time.Duration, err error)) {
+	clock := k.client.clock
+	due := clock.Now() + k.ttl/3
+	for {
+		giveUp := k.validUntil() - k.lead
+		if clock.SleepUntil(k.keeping, shorter(due, giveUp)) != nil || k.Err() != nil || k.hasEnded() {
+			return
+		}
+		sent := clock.Now()
+		until, err := renewal(k.keeping, shorter(k.client.timeout, longer((giveUp-sent)/2, 50*time.Millisecond)))
+		if err == nil {
+			k.renewed(until)
+			due = sent + k.ttl/3
+			continue
+		}
+		var problem *Problem
+		if errors.As(err, &problem) {
+			if loss := lossOf(problem.Code, problem.document); loss != nil {
+				k.lose(loss)
+				return
+			}
+		}
+		k.client.log("keylatch could not renew", "names", k.names, "error", err)
+		k.mutex.Lock()
+		k.why = err.Error()
+		k.mutex.Unlock()
+		due = clock.Now() + pauseAfter(err)
+	}
+}
+
+// Lease is what the program holds, renewed until it is released or lost.
+type Lease struct {
+	*keeper
+	claim *claim
+	locks []leasedLock
 }
 
 // Lock gets a lock. Where others hold it until the wait is over the error is a *HeldError. The lease outlives ctx, which
-// ends the waiting.
+// ends the waiting. What fails on the way is retried for the time of the wait, and for 5 s at least.
 func (c *Client) Lock(ctx context.Context, name string, options ...LockOption) (*Lease, error) {
 	return c.lock(ctx, []string{name}, false, options)
+}
+
+// TryLock gets a lock if it is free, and says whether it was.
+func (c *Client) TryLock(ctx context.Context, name string, options ...LockOption) (*Lease, bool, error) {
+	lease, err := c.Lock(ctx, name, options...)
+	if errors.Is(err, ErrHeld) {
+		return nil, false, nil
+	}
+	return lease, err == nil, err
 }
 
 // LockAll gets several locks at once, or none of them, under one token.
@@ -46,30 +193,19 @@ func (c *Client) lock(ctx context.Context, names []string, isSet bool, options [
 	if err != nil {
 		return nil, err
 	}
-	lease := newLease(ctx, claim, got)
-	go func() { lease.lose(lease.renew()) }()
+	lease := claim.lease(ctx, got)
+	c.clock.Go(func() {
+		lease.renew(func(ctx context.Context, timeout time.Duration) (time.Duration, error) {
+			got, err := claim.renew(ctx, timeout)
+			return got.until, err
+		})
+	})
 	return lease, nil
 }
 
-func newLease(ctx context.Context, claim *claim, got grant) *Lease {
-	lease := &Lease{claim: claim, locks: got.locks, until: got.until}
-	lease.keeping, lease.end = context.WithCancel(valuesOf{ctx})
-	lease.ctx, lease.cancel = context.WithCancel(lease.keeping)
-	return lease
-}
-
-// Context is cancelled when the lease is lost or released, and has the values of the one that the lock was asked for with.
-// Hand it to what the lease protects.
-func (l *Lease) Context() context.Context { return l.ctx }
-
-// Err is a *LostError once the lease is lost, and else nil. Ask it before each step of the work.
-func (l *Lease) Err() error {
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-	if l.loss == nil {
-		return nil
-	}
-	return l.loss
+func (c *claim) lease(ctx context.Context, got grant) *Lease {
+	lead := shorter(c.ttl/4, leadMax)
+	return &Lease{keeper: c.client.keeper(ctx, c.names, c.ttl, lead, got.until), claim: c, locks: got.locks}
 }
 
 // FencingToken is larger than that of every earlier grant that this one cannot be held together with. The resource
@@ -96,111 +232,82 @@ func (l *Lease) Slot() (int, bool) {
 // Token is the secret that proves the lease, for a program that enters the lock again.
 func (l *Lease) Token() string { return l.claim.token }
 
-// ValidFor is for how long the lease is exclusive from now on unless it is renewed.
-func (l *Lease) ValidFor() time.Duration { return longer(l.validUntil()-now(), 0) }
-
-// Release says whether the lease was still held. It repeats for 5 s until there is an answer.
+// Release says whether the lease was still held. It retries for 5 s until there is a response, also where ctx is done: of
+// ctx it has the values alone.
 func (l *Lease) Release(ctx context.Context) (bool, error) {
-	l.mutex.Lock()
-	l.released = true
-	l.mutex.Unlock()
+	l.leave()
 	defer l.cancel()
 	// Not before: without its stream the service would release a hold by itself.
 	defer l.end()
 	return l.claim.release(ctx)
 }
 
-func (l *Lease) validUntil() time.Duration {
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-	return l.until
-}
-
-func (l *Lease) renewed(until time.Duration) {
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-	if l.loss == nil {
-		l.until = until
+// Close releases the lease, for defer. The error is a *LostError if the lease was lost before. A lease that is released
+// is closed without error.
+func (l *Lease) Close() error {
+	lost := l.Err()
+	if l.leave() {
+		return lost
 	}
-}
-
-// lose cancels the context of the lease, unless the program has released it.
-func (l *Lease) lose(loss *LostError) {
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-	if !l.released && l.loss == nil && loss != nil {
-		l.loss = loss
-		l.cancel()
+	isHeld, err := l.Release(l.keeping)
+	if lost == nil && err == nil && !isHeld {
+		lost = &LostError{Names: l.names, Reason: "expired", Detail: "it was not held when it was released"}
 	}
-}
-
-// renew renews at each third of the TTL until the lease is lost.
-func (l *Lease) renew() *LostError {
-	ttl, why := l.claim.ttl, "there was no time"
-	due := now() + ttl/3
-	for {
-		until := l.validUntil()
-		giveUp := until - lead(ttl)
-		if sleepUntil(l.keeping, shorter(due, giveUp)) != nil {
-			return nil
-		}
-		sent := now()
-		if sent >= until {
-			return &LostError{Reason: "paused", Detail: "it ended while this process was paused"}
-		}
-		if sent >= giveUp {
-			return &LostError{Reason: "unrenewed", Detail: "it could not be renewed in time: " + why}
-		}
-		limit := shorter(answerTimeout, longer((giveUp-sent)/2, 50*time.Millisecond))
-		got, err := l.claim.renew(l.keeping, limit)
-		if err == nil {
-			l.renewed(got.until)
-			due = sent + ttl/3
-			continue
-		}
-		next := pause
-		var problem *Problem
-		if errors.As(err, &problem) {
-			if loss := lossOf(problem); loss != nil {
-				return loss
-			}
-			next = longer(problem.RetryAfter, pause)
-		}
-		why, due = err.Error(), now()+next
+	if lost != nil {
+		return lost
 	}
+	return err
 }
 
-// Hold holds a lock by a connection: the service renews it, and frees it when this process is gone.
-func (c *Client) Hold(ctx context.Context, name string, options ...LockOption) (*Lease, error) {
-	claim, err := c.claim([]string{name}, false, options)
+// With runs action under a lock, and releases it when action returns or panics. Its context ends with ctx, and when the
+// lease is lost. The error is that of action. Where it has none and the lease was lost, the error is a *LostError.
+func (c *Client) With(
+	ctx context.Context, name string, action func(ctx context.Context, lease *Lease) error, options ...LockOption,
+) error {
+	lease, err := c.Lock(ctx, name, options...)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	reading, cancel := context.WithCancel(valuesOf{ctx})
-	opening, opened := context.WithTimeout(ctx, claim.wait+answerTimeout)
-	defer opened()
-	stop := cancelWith(opening, cancel)
-	sent := now()
-	holding := request{method: "POST", path: claim.path() + "/hold", body: claim.creation(claim.wait), token: claim.token}
-	stream, err := c.events(reading, holding)
-	if err == nil {
-		var got grant
-		if got, err = claim.heldBy(stream, sent); err == nil && stop() {
-			lease := newLease(ctx, claim, got)
-			go lease.follow(stream, sent)
-			go lease.outlast(cancel)
-			return lease, nil
+	return lease.use(ctx, action)
+}
+
+func (l *Lease) use(ctx context.Context, action func(context.Context, *Lease) error) (err error) {
+	working, cancel := context.WithCancel(ctx)
+	stop := cancelWith(l.ctx, cancel)
+	defer func() {
+		stop()
+		cancel()
+		var lost *LostError
+		// The lease of a release that failed ends by itself.
+		if closed := l.Close(); err == nil && errors.As(closed, &lost) {
+			err = lost
+		}
+	}()
+	return action(working, l)
+}
+
+// Elect calls lead while this process holds the lock, and again when it has lost it and holds it anew. The context of lead
+// ends with ctx, and a quarter of the TTL before another can lead. Elect returns the error of ctx when that is done, and
+// what lead returns while it leads.
+func (c *Client) Elect(
+	ctx context.Context, name string, lead func(ctx context.Context, lease *Lease) error, options ...LockOption,
+) error {
+	options = append([]LockOption{Wait(WaitForever)}, options...)
+	for {
+		lease, err := c.Lock(ctx, name, options...)
+		if err != nil {
+			return err
+		}
+		err = lease.use(ctx, lead)
+		if err == nil && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		var lost *LostError
+		isLost := lease.Err() != nil || errors.As(err, &lost)
+		if !isLost || ctx.Err() != nil {
+			return err
 		}
 	}
-	cancel()
-	var problem *Problem
-	if errors.As(err, &problem) && problem.Code == "lock-held" {
-		err = claim.held(problem.document)
-	}
-	if why := opening.Err(); why != nil && problem == nil {
-		err = &UnreachableError{Sent: true, Err: why}
-	}
-	return nil, err
 }
 
 // cancelWith cancels when ctx is done, until it is stopped. Stopping says whether it came before.
@@ -222,54 +329,4 @@ func cancelWith(ctx context.Context, cancel context.CancelFunc) (stop func() boo
 		close(stopped)
 		return ctx.Err() == nil
 	}
-}
-
-// heldBy waits for the event that says that the lock is held.
-func (c *claim) heldBy(stream *eventStream, sent time.Duration) (grant, error) {
-	for {
-		event, data, err := stream.next()
-		if err != nil {
-			return grant{}, &UnreachableError{Sent: true, Err: err}
-		}
-		switch event.Type {
-		case "acquired":
-			return c.grant(data, sent)
-		case "refused":
-			return grant{}, problemOf(0, event.Data, 0)
-		}
-	}
-}
-
-// follow reads the stream that holds the lock to its end.
-func (l *Lease) follow(stream *eventStream, sent time.Duration) {
-	defer stream.close()
-	for {
-		event, data, err := stream.next()
-		switch {
-		case err != nil:
-			l.lose(&LostError{Reason: "unreachable", Detail: fmt.Sprintf("the stream has ended: %v", err)})
-			return
-		case event.Type == "lost":
-			l.lose(&LostError{Reason: data.Reason, Detail: data.Detail})
-		case event.Type == "renewed" && data.WaitedMs != nil && data.ValidForMs != nil:
-			l.renewed(sent + time.Duration(*data.WaitedMs+*data.ValidForMs)*time.Millisecond)
-		}
-	}
-}
-
-// outlast sees that events renew a hold in time. Where none does, it is lost, but exclusive until its validity ends: its
-// stream stays open until then, because the service frees the lock with the stream.
-func (l *Lease) outlast(endStream context.CancelFunc) {
-	defer endStream()
-	for {
-		giveUp := l.validUntil() - lead(l.claim.ttl)
-		if giveUp <= now() || l.Err() != nil {
-			break
-		}
-		if sleepUntil(l.keeping, giveUp) != nil {
-			return
-		}
-	}
-	l.lose(&LostError{Reason: "unrenewed", Detail: "no renewal came in time"})
-	_ = sleepUntil(l.keeping, l.validUntil())
 }

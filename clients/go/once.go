@@ -3,34 +3,87 @@ package keylatch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"net/url"
+	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 )
 
+// ErrNothingDone is what the function of [Client.Once] returns, as it is or wrapped, where it has done nothing: the key is
+// free again.
+var ErrNothingDone = errors.New("keylatch: nothing was done")
+
 // OnceOption says how to do a thing once.
-type OnceOption func(*run)
+type OnceOption func(*begin)
 
 // Fingerprint tells two things apart that have the same key by mistake ("idempotency-key-reused").
-func Fingerprint(fingerprint string) OnceOption { return func(r *run) { r.fingerprint = fingerprint } }
+func Fingerprint(fingerprint string) OnceOption {
+	return func(b *begin) { b.body["fingerprint"] = fingerprint }
+}
+
+// Request describes the HTTP request that is to be done, in place of a Fingerprint: a guard of [Scope] agrees with it.
+func Request(request Described) OnceOption {
+	return func(b *begin) { b.body["request"] = request }
+}
+
+// Described is an HTTP request as a guard sees it.
+type Described struct {
+	Query       string      `json:"query,omitempty"`
+	ContentType string      `json:"content_type,omitempty"`
+	Headers     http.Header `json:"headers,omitempty"`
+	Body        []byte      `json:"body_base64,omitempty"`
+}
+
+// Scope is in which route the key is one: that of a guard.
+func Scope(method, path, principal string) OnceOption {
+	return func(b *begin) {
+		b.scope.Set("method", method)
+		b.scope.Set("path", path)
+		b.scope.Set("principal", principal)
+	}
+}
+
+// Source is where a guard has the key from, such as "json:/order_no"; the Idempotency-Key by default.
+func Source(source string) OnceOption { return func(b *begin) { b.scope.Set("source", source) } }
 
 // RunLease is how long a run may go unrenewed before its outcome is unknown; 30 s by default.
-func RunLease(lease time.Duration) OnceOption { return func(r *run) { r.lease = lease } }
+func RunLease(lease time.Duration) OnceOption { return func(b *begin) { b.lease = lease } }
 
-// AwaitRun is how long to wait for the same thing under way elsewhere; not at all by default.
-func AwaitRun(wait time.Duration) OnceOption { return func(r *run) { r.wait = wait } }
+// Retention is how long the answer is kept; a day by default.
+func Retention(retention time.Duration) OnceOption {
+	return func(b *begin) { b.body["retention_ms"] = retention.Milliseconds() }
+}
 
-type run struct {
-	fingerprint string
+// OnCrash is what a run leaves that is gone in the middle: "unknown", for a person to settle, or "rerun", which frees the
+// key, also where the function of [Client.Once] fails.
+func OnCrash(word string) OnceOption { return func(b *begin) { b.body["on_crash"] = word } }
+
+// AwaitRun is how long to wait, in whole seconds, for the same thing under way elsewhere; not at all by default.
+func AwaitRun(wait time.Duration) OnceOption { return func(b *begin) { b.wait = wait } }
+
+// RunToken is the secret that proves the run; a new one by default. It is made as the one of [Token].
+func RunToken(token string) OnceOption { return func(b *begin) { b.token = token } }
+
+// begin is what is asked for.
+type begin struct {
 	lease, wait time.Duration
+	token       string
+	scope       url.Values
+	body        map[string]any
 }
 
 // Answer is what a thing came to.
 type Answer struct {
+	// Status is 200 where it is 0.
 	Status  int
 	Headers http.Header
-	// Body has any bytes. Those that are no UTF-8 pass the API in base64.
-	Body string
+	// Body has any bytes.
+	Body []byte
+	// JSON is a value to keep in place of Body.
+	JSON any
 }
 
 // answerMember is an answer as the API has it.
@@ -39,111 +92,177 @@ type answerMember struct {
 	Headers http.Header `json:"headers,omitempty"`
 	Body    *string     `json:"body,omitempty"`
 	Base64  []byte      `json:"body_base64,omitempty"`
+	JSON    any         `json:"json,omitempty"`
 }
 
 // member writes an answer as the API has it.
 func (a Answer) member() answerMember {
-	if utf8.ValidString(a.Body) {
-		return answerMember{Status: a.Status, Headers: a.Headers, Body: &a.Body}
+	member := answerMember{Status: a.Status, Headers: a.Headers, JSON: a.JSON}
+	if a.Status == 0 {
+		member.Status = http.StatusOK
 	}
-	return answerMember{Status: a.Status, Headers: a.Headers, Base64: []byte(a.Body)}
+	if text := string(a.Body); a.JSON == nil && utf8.ValidString(text) {
+		member.Body = &text
+	} else if a.JSON == nil {
+		member.Base64 = a.Body
+	}
+	return member
 }
 
-func (a answerMember) answer() Answer {
-	answer := Answer{Status: a.Status, Headers: http.Header{}, Body: string(a.Base64)}
+func (a answerMember) answer() *Answer {
+	answer := Answer{Status: a.Status, Headers: http.Header{}, Body: a.Base64}
 	if a.Body != nil {
-		answer.Body = *a.Body
+		answer.Body = []byte(*a.Body)
 	}
 	for name, values := range a.Headers {
 		for _, value := range values {
 			answer.Headers.Add(name, value)
 		}
 	}
-	return answer
+	return &answer
 }
 
-// Run is what came of beginning. Where Answer is nil the thing is to be done now, and then completed or abandoned.
+// Run is what came of beginning. Where Answer is nil the thing is to be done now, and then completed, failed or abandoned.
+// It is renewed until then.
 type Run struct {
 	// Answer is what the thing came to when it was done before.
 	Answer       *Answer
 	FencingToken uint64
 
-	client      *Client
-	path, token string
-	end         context.CancelFunc
+	*keeper
+	path, query, token string
+	// reruns says that a run that fails frees its key.
+	reruns bool
 }
 
 // Begin asks whether to do a thing now.
 func (c *Client) Begin(ctx context.Context, key string, options ...OnceOption) (*Run, error) {
-	settings := run{lease: defaultTTL}
+	asked := begin{lease: defaultTTL, scope: url.Values{}, body: map[string]any{}}
 	for _, option := range options {
-		option(&settings)
+		option(&asked)
 	}
-	token, err := newToken()
+	asked.body["lease_ms"] = asked.lease.Milliseconds()
+	token, err := tokenOr(asked.token)
 	if err != nil {
 		return nil, err
 	}
-	body := map[string]any{"lease_ms": millis(settings.lease)}
-	if settings.fingerprint != "" {
-		body["fingerprint"] = settings.fingerprint
+	run := &Run{path: "/v1/idempotency/" + plain(key), token: token, reruns: asked.body["on_crash"] == "rerun"}
+	if len(asked.scope) > 0 {
+		run.query = "?" + asked.scope.Encode()
 	}
-	path := "/v1/idempotency/" + plain(key)
-	answer, err := c.ask(ctx, request{method: "POST", path: path, body: body, token: token}, settings.wait)
+	run.keeper = c.keeper(ctx, []string{key}, asked.lease, 0, c.clock.Now()+asked.lease)
+	var begun effect
+	beginning := run.request("POST", "", asked.body)
+	beginning.effect = &begun
+	answer, err := c.ask(ctx, beginning, asked.wait)
+	if err == nil && answer.State != "done" && answer.Token != token {
+		err = &UnreachableError{Sent: true, Err: errOfAnother}
+	}
 	if err != nil {
-		return nil, err
-	}
-	begun := &Run{FencingToken: answer.FencingToken, client: c, path: path, token: token, end: func() {}}
-	if answer.State == "done" {
-		begun.Answer = &Answer{}
-		if answer.Answer != nil {
-			*begun.Answer = answer.Answer.answer()
+		if asked.token == "" && begun.mayBeDone {
+			c.clock.Go(func() { _ = run.Abandon(ctx) })
 		}
-		return begun, nil
+		return nil, callers(ctx, err)
 	}
-	renewing, cancel := context.WithCancel(valuesOf{ctx})
-	begun.end = cancel
-	go begun.renew(renewing, settings.lease)
-	return begun, nil
+	run.FencingToken = answer.FencingToken
+	if answer.State == "done" {
+		run.Answer = &Answer{}
+		if answer.Answer != nil {
+			run.Answer = answer.Answer.answer()
+		}
+		run.Leave()
+		return run, nil
+	}
+	run.renewed(c.clock.Now() + asked.lease)
+	c.clock.Go(func() { run.renew(run.extend) })
+	return run, nil
 }
 
-// Complete keeps an answer for every repeat.
+func (r *Run) request(method, step string, body any) request {
+	return request{method: method, path: r.path + step + r.query, body: body, token: r.token}
+}
+
+// extend keeps the run from being over while the program carries it out.
+func (r *Run) extend(ctx context.Context, timeout time.Duration) (time.Duration, error) {
+	until := r.client.clock.Now() + r.ttl
+	renewal := r.request("POST", "/renew", nil)
+	renewal.timeout = timeout
+	_, err := r.client.send(ctx, renewal)
+	return until, err
+}
+
+// Complete keeps an answer for every repeat. Like the other ends of a run it does not depend on whether ctx is done: of
+// ctx it has the values alone, and it retries for 5 s.
 func (r *Run) Complete(ctx context.Context, answer Answer) error {
-	r.end()
-	_, err := r.client.ask(ctx, request{method: "PUT", path: r.path, body: answer.member(), token: r.token}, 0)
-	return err
+	return r.finish(ctx, r.request("PUT", "", answer.member()))
 }
 
 // Abandon says that nothing was done, so that a repeat runs.
 func (r *Run) Abandon(ctx context.Context) error {
-	r.end()
-	_, err := r.client.ask(ctx, request{method: "DELETE", path: r.path, token: r.token}, 0)
+	err := r.finish(ctx, r.request("DELETE", "", nil))
+	var problem *Problem
+	if errors.As(err, &problem) && problem.Code == "no-record" {
+		return nil
+	}
 	return err
 }
 
-// Leave stops renewing without an outcome: it is unknown when the lease is over, and a person settles it.
-func (r *Run) Leave() { r.end() }
+// Fail says that it is not known what was done, and why: a person settles it.
+func (r *Run) Fail(ctx context.Context, reason string) error {
+	reason = strings.TrimSpace(strings.Map(func(letter rune) rune {
+		if unicode.IsControl(letter) {
+			return ' '
+		}
+		return letter
+	}, reason))
+	for len(reason) > 256 {
+		_, size := utf8.DecodeLastRuneInString(reason)
+		reason = reason[:len(reason)-size]
+	}
+	body := map[string]any{}
+	if reason != "" {
+		body["reason"] = reason
+	}
+	return r.finish(ctx, r.request("POST", "/fail", body))
+}
 
-// renew keeps the run from being over while the program carries it out.
-func (r *Run) renew(ctx context.Context, lease time.Duration) {
-	due := now() + lease/3
-	for sleepUntil(ctx, due) == nil {
-		due = now() + lease/3
-		_, err := r.client.send(ctx, request{method: "POST", path: r.path + "/renew", token: r.token})
-		var problem *Problem
-		if errors.As(err, &problem) && !problem.isPassing() {
-			return
-		}
-		if err != nil {
-			due = now() + pause
-		}
+// Leave stops renewing without an outcome: it is unknown when the lease is over, and a person settles it.
+func (r *Run) Leave() {
+	r.leave()
+	r.end()
+}
+
+func (r *Run) finish(ctx context.Context, last request) error {
+	r.leave()
+	defer r.end()
+	ctx, cancel := r.client.ending(ctx)
+	defer cancel()
+	_, err := r.client.ask(ctx, last, 0)
+	return err
+}
+
+// undone ends a run whose function has failed, unless that has ended it by hand.
+func (r *Run) undone(ctx context.Context, why error) {
+	if r.hasEnded() {
+		return
+	}
+	var err error
+	if r.reruns || errors.Is(why, ErrNothingDone) {
+		err = r.Abandon(ctx)
+	} else {
+		err = r.Fail(ctx, why.Error())
+	}
+	if err != nil {
+		r.client.log("keylatch could not end a run", "key", r.names[0], "error", err)
 	}
 }
 
-// Once calls action for one of all calls with key, and gives all of them its answer. Where action fails the outcome is
-// unknown, and a person settles it; Begin a run to abandon it instead.
+// Once calls action for one of all calls with key, and gives all of them its answer. Where action returns an error or
+// panics the outcome is unknown, and a person settles it; with [ErrNothingDone], or after OnCrash("rerun"), the key is free.
+// What became of a run is kept also where ctx is done. Action may end its run itself, by [RunOf].
 func (c *Client) Once(
 	ctx context.Context, key string, action func(context.Context) (Answer, error), options ...OnceOption,
-) (Answer, error) {
+) (answer Answer, err error) {
 	run, err := c.Begin(ctx, key, options...)
 	if err != nil {
 		return Answer{}, err
@@ -151,10 +270,39 @@ func (c *Client) Once(
 	if run.Answer != nil {
 		return *run.Answer, nil
 	}
-	answer, err := action(ctx)
-	if err != nil {
-		run.Leave()
-		return answer, err
+	working, cancel := context.WithCancel(context.WithValue(ctx, runKey{}, run))
+	defer cancel()
+	if run.reruns {
+		// Another may do it by then.
+		defer cancelWith(run.ctx, cancel)()
 	}
-	return answer, run.Complete(ctx, answer)
+	hasReturned := false
+	defer func() {
+		if hasReturned {
+			return
+		}
+		// A panic, which goes on, or the end of the goroutine.
+		why := recover()
+		err = fmt.Errorf("panic: %v", why)
+		run.undone(ctx, err)
+		if why != nil {
+			panic(why)
+		}
+	}()
+	answer, err = action(working)
+	hasReturned = true
+	if err != nil {
+		run.undone(ctx, err)
+	} else if !run.hasEnded() {
+		err = run.Complete(ctx, answer)
+	}
+	return answer, err
+}
+
+type runKey struct{}
+
+// RunOf is the run whose function of [Client.Once] has this context, with its fencing token; nil elsewhere.
+func RunOf(ctx context.Context) *Run {
+	run, _ := ctx.Value(runKey{}).(*Run)
+	return run
 }

@@ -7,32 +7,59 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
-const (
-	answerTimeout = 5 * time.Second
-	pause         = 250 * time.Millisecond
-	maxAnswer     = 16 << 20
-)
+const maxAnswer = 16 << 20
 
 type request struct {
 	method, path string
 	body         any
 	token        string
-	timeout      time.Duration
+	// wait is for how long the service may wait with its response.
+	wait time.Duration
+	// prefers says that a header has the wait.
+	prefers bool
+	timeout time.Duration
+	into    any
+	effect  *effect
 }
 
-// send gives the answer, if it is a success, and else a *Problem or an *UnreachableError.
-func (c *Client) send(ctx context.Context, r request) (document, error) {
+// effect is whether the service may have done what a request and its retries ask for.
+type effect struct{ mayBeDone bool }
+
+func (e *effect) note(err error) {
+	var problem *Problem
+	var unreachable *UnreachableError
+	switch {
+	case errors.As(err, &problem):
+		// Who has the token would have got it.
+		isOthers := problem.Code == "lock-held" || problem.Code == "request-in-progress"
+		isUnknown := problem.isPassing() && problem.Outcome != "not-executed"
+		e.mayBeDone = !isOthers && (e.mayBeDone || isUnknown)
+	case errors.As(err, &unreachable):
+		e.mayBeDone = e.mayBeDone || unreachable.Sent
+	default:
+		e.mayBeDone = true
+	}
+}
+
+// send gives the response, if it is a success, and else a *Problem or an *UnreachableError.
+func (c *Client) send(ctx context.Context, r request) (answer document, err error) {
+	if r.effect != nil {
+		defer func() { r.effect.note(err) }()
+	}
 	if r.timeout == 0 {
-		r.timeout = answerTimeout
+		r.timeout = r.wait + c.timeout
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
@@ -48,15 +75,75 @@ func (c *Client) send(ctx context.Context, r request) (document, error) {
 	if response.StatusCode >= 300 {
 		return document{}, problemOf(response.StatusCode, body, retryAfter(response))
 	}
-	var answer document
-	if len(body) > 0 && json.Unmarshal(body, &answer) != nil {
-		return document{}, &UnreachableError{Sent: true, Err: errNotKeylatch}
+	into := r.into
+	if into == nil {
+		into = &answer
+	}
+	if len(body) > 0 && json.Unmarshal(body, into) != nil {
+		return document{}, &UnreachableError{Sent: true, Err: errOfAnother}
 	}
 	return answer, nil
 }
 
-// open gives the answer when it begins. The caller closes its body.
-func (c *Client) open(ctx context.Context, r request) (*http.Response, error) {
+// open gives the response when it begins. The caller closes its body. A request that got no connection goes to the next
+// URL at once, and one that got no response leaves it to its retry.
+func (c *Client) open(ctx context.Context, r request) (response *http.Response, err error) {
+	for range c.urls {
+		c.mutex.Lock()
+		at := c.chosen
+		c.mutex.Unlock()
+		if err = c.agree(ctx, at); err == nil {
+			response, err = c.openAt(ctx, at, r)
+		}
+		var unreachable *UnreachableError
+		if !errors.As(err, &unreachable) || ctx.Err() == context.Canceled {
+			return response, err
+		}
+		c.mutex.Lock()
+		if c.chosen == at {
+			c.chosen = (at + 1) % len(c.urls)
+		}
+		c.mutex.Unlock()
+		c.log("keylatch gets no response", "url", c.urls[at], "error", err)
+		if unreachable.Sent || ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, err
+}
+
+// agree asks each of several URLs once which store it has: in two stores a lock would have two holders.
+func (c *Client) agree(ctx context.Context, at int) error {
+	c.mutex.Lock()
+	isKnown := len(c.urls) == 1 || c.asked[at]
+	c.mutex.Unlock()
+	if isKnown {
+		return nil
+	}
+	var info struct{ Store struct{ ID string } }
+	response, err := c.openAt(ctx, at, request{method: "GET", path: "/v1/info"})
+	if err == nil {
+		defer response.Body.Close()
+		err = json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(&info)
+	}
+	if err != nil && (response == nil || ctx.Err() != nil) {
+		return &UnreachableError{Err: err}
+	}
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if id := info.Store.ID; id != "" {
+		if c.store.id == "" {
+			c.store.id, c.store.url = id, c.urls[at]
+		}
+		if c.store.id != id {
+			return &UnreachableError{Err: fmt.Errorf("%s has another store than %s", c.urls[at], c.store.url)}
+		}
+	}
+	c.asked[at] = response.StatusCode < 500
+	return nil
+}
+
+func (c *Client) openAt(ctx context.Context, at int, r request) (*http.Response, error) {
 	var body io.Reader
 	if r.body != nil {
 		text, err := json.Marshal(r.body)
@@ -65,31 +152,48 @@ func (c *Client) open(ctx context.Context, r request) (*http.Response, error) {
 		}
 		body = bytes.NewReader(text)
 	}
-	outgoing, err := http.NewRequestWithContext(ctx, r.method, c.url+r.path, body)
+	var isConnected atomic.Bool
+	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { isConnected.Store(true) }}
+	outgoing, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), r.method, c.urls[at]+r.path, body)
 	if err != nil {
-		return nil, err
+		return nil, &UnreachableError{Err: err}
 	}
 	// Each request is safe to repeat, and this package does so itself.
 	outgoing.GetBody = nil
+	if _, isSocket := c.sockets[outgoing.URL.Host]; isSocket {
+		outgoing.Host = "localhost"
+	}
+	headers := map[string]string{"User-Agent": "keylatch-go/" + Version, "Lock-Token": r.token}
 	if body != nil {
-		outgoing.Header.Set("Content-Type", "application/json")
+		headers["Content-Type"] = "application/json"
 	}
 	if c.apiKey != "" {
-		outgoing.Header.Set("Authorization", "Bearer "+c.apiKey)
+		headers["Authorization"] = "Bearer " + c.apiKey
 	}
-	if r.token != "" {
-		outgoing.Header.Set("Lock-Token", r.token)
+	if r.prefers && r.wait > 0 {
+		headers["Prefer"] = fmt.Sprintf("wait=%d", (r.wait+time.Second-1)/time.Second)
 	}
 	if c.traceparent != nil {
-		if trace := c.traceparent(ctx); trace != "" {
-			outgoing.Header.Set("Traceparent", trace)
+		headers["Traceparent"] = c.traceparent(ctx)
+	}
+	for name, value := range headers {
+		if value != "" {
+			outgoing.Header.Set(name, value)
 		}
 	}
 	response, err := c.http.Do(outgoing)
 	if err != nil {
-		return nil, &UnreachableError{Sent: !isUnsent(err), Err: err}
+		return nil, &UnreachableError{Sent: isConnected.Load() || !c.isUnsent(err), Err: err}
 	}
 	return response, nil
+}
+
+// isUnsent says whether an error without a connection means that nothing was sent. A transport of one's own need not tell
+// of its connections.
+func (c *Client) isUnsent(err error) bool {
+	var operation *net.OpError
+	_, isPlain := c.http.Transport.(*http.Transport)
+	return isPlain || c.http.Transport == nil || errors.As(err, &operation) && operation.Op == "dial"
 }
 
 // valuesOf has the values of a context, such as those of a trace, and never ends with it: for what outlives the call
@@ -100,13 +204,20 @@ func (valuesOf) Deadline() (time.Time, bool) { return time.Time{}, false }
 func (valuesOf) Done() <-chan struct{}       { return nil }
 func (valuesOf) Err() error                  { return nil }
 
-var errNotKeylatch = errors.New("the answer is not one of keylatch")
-
-// isUnsent says whether no connection was made.
-func isUnsent(err error) bool {
-	var operation *net.OpError
-	return errors.As(err, &operation) && operation.Op == "dial"
+// ending is the context of what ends a lease or a run: it has the values of the caller's, and a deadline of its own.
+func (c *Client) ending(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(valuesOf{ctx}, c.timeout)
 }
+
+// callers gives the error of the caller's context where that has ended the request.
+func callers(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("keylatch: %w", ctx.Err())
+	}
+	return err
+}
+
+var errOfAnother = errors.New("the response is not one of keylatch for this request")
 
 func retryAfter(response *http.Response) time.Duration {
 	seconds, err := strconv.Atoi(response.Header.Get("Retry-After"))
@@ -116,34 +227,52 @@ func retryAfter(response *http.Response) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// ask repeats a request that is safe to repeat until it is answered or the time for that is over. With a wait it is
-// also repeated while the same request is being carried out elsewhere.
+// ask retries a request that is safe to repeat until it gets a response or the time for that is over. With a wait the
+// service waits while the same request is being carried out elsewhere.
 func (c *Client) ask(ctx context.Context, r request, wait time.Duration) (document, error) {
-	end := now() + answerTimeout
-	if wait > answerTimeout {
-		end = now() + wait
-	}
+	begun := c.clock.Now()
+	waits, retries := begun+wait, begun+longer(wait, c.timeout)
 	for {
+		sent := c.clock.Now()
+		r.wait, r.prefers = longer(shorter(waits-sent, requestWait), 0), true
 		answer, err := c.send(ctx, r)
-		if err == nil {
-			return answer, nil
+		if err == nil || ctx.Err() != nil {
+			return answer, err
 		}
-		next := pause
+		next, end := pauseAfter(err), retries
 		var problem *Problem
 		if errors.As(err, &problem) {
-			isUnderWay := problem.Code == "request-in-progress"
-			if !problem.isPassing() || isUnderWay && wait <= 0 {
+			if !problem.isPassing() {
 				return answer, err
 			}
-			next = longer(problem.RetryAfter, pause)
+			if problem.Code == "request-in-progress" {
+				end = waits
+				if c.clock.Now()-sent >= r.wait {
+					next = 0
+				}
+			}
 		}
-		if ctx.Err() != nil || now()+next >= end {
+		if c.clock.Now()+next >= end {
 			return answer, err
 		}
-		if sleepUntil(ctx, now()+next) != nil {
+		c.log("keylatch retries", "request", r.method+" "+r.path, "error", err)
+		if c.clock.SleepUntil(ctx, c.clock.Now()+next) != nil {
 			return answer, err
 		}
 	}
+}
+
+// pauseAfter is how long to pause before a retry: 100 to 400 ms, so that not all clients come at once, after what the
+// service asks for.
+func pauseAfter(err error) time.Duration {
+	var random [1]byte
+	_, _ = rand.Read(random[:])
+	pause := 100*time.Millisecond + time.Duration(random[0])*300*time.Millisecond/255
+	var problem *Problem
+	if errors.As(err, &problem) {
+		pause += problem.RetryAfter
+	}
+	return pause
 }
 
 // plain writes a name as a step of a path. A dot may not stand as it is, because ".." would be one too.
@@ -151,25 +280,20 @@ func plain(text string) string {
 	return strings.NewReplacer(".", "%2E", "+", "%20").Replace(url.QueryEscape(text))
 }
 
-// newToken makes a secret that proves who holds a lock.
-func newToken() (string, error) {
+// tokenOr is the token of the caller, or else a new secret that proves who holds a lock.
+func tokenOr(own string) (string, error) {
+	if !fitsHeader(own) {
+		return "", errors.New("keylatch: the token has a character that no header may have")
+	}
+	if own != "" {
+		return own, nil
+	}
 	random := make([]byte, 24)
-	if _, err := rand.Read(random); err != nil {
-		return "", err
-	}
-	return base64.RawURLEncoding.EncodeToString(random), nil
+	_, err := rand.Read(random)
+	return base64.RawURLEncoding.EncodeToString(random), err
 }
 
-func longer(one, other time.Duration) time.Duration {
-	if one > other {
-		return one
-	}
-	return other
-}
-
-func shorter(one, other time.Duration) time.Duration {
-	if one < other {
-		return one
-	}
-	return other
+// fitsHeader says whether a text has visible ASCII characters alone.
+func fitsHeader(text string) bool {
+	return strings.IndexFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) < 0
 }

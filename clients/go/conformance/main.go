@@ -4,6 +4,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,19 +27,37 @@ type command struct {
 	Key         string   `json:"key"`
 	Name        string   `json:"name"`
 	Names       []string `json:"names"`
-	TTLMs       int64    `json:"ttl_ms"`
+	TTLMs       *int64   `json:"ttl_ms"`
 	WaitMs      int64    `json:"wait_ms"`
 	LeaseMs     int64    `json:"lease_ms"`
+	RetentionMs int64    `json:"retention_ms"`
 	TakeMs      int64    `json:"take_ms"`
 	Owner       string   `json:"owner"`
 	Limit       any      `json:"limit"`
 	Entry       string   `json:"entry"`
 	Token       string   `json:"token"`
 	Reason      string   `json:"reason"`
+	By          string   `json:"by"`
+	Detail      string   `json:"detail"`
 	Fingerprint string   `json:"fingerprint"`
+	OnCrash     string   `json:"on_crash"`
 	Status      int      `json:"status"`
 	Body        string   `json:"body"`
+	Bytes       int      `json:"bytes"`
+	End         string   `json:"end"`
+	Users       int      `json:"users"`
+	APIKey      string   `json:"api_key"`
+	URL         string   `json:"url"`
+	CA          string   `json:"ca"`
+	Scope       *struct {
+		Method    string `json:"method"`
+		Path      string `json:"path"`
+		Principal string `json:"principal"`
+	} `json:"scope"`
 }
+
+// millis is a duration of the commands.
+func millis(duration int64) time.Duration { return time.Duration(duration) * time.Millisecond }
 
 type object map[string]any
 
@@ -48,6 +67,7 @@ type program struct {
 	leases  map[string]*keylatch.Lease
 	runs    map[string]*keylatch.Run
 	watches map[string]context.CancelFunc
+	blocks  map[string]*block
 }
 
 func (p *program) say(line object) {
@@ -59,15 +79,39 @@ func (p *program) say(line object) {
 
 func (c command) options() []keylatch.LockOption {
 	options := []keylatch.LockOption{
-		keylatch.TTL(time.Duration(c.TTLMs) * time.Millisecond),
-		keylatch.Wait(time.Duration(c.WaitMs) * time.Millisecond),
-		keylatch.Owner(c.Owner), keylatch.Entry(c.Entry), keylatch.Token(c.Token),
+		keylatch.Wait(millis(c.WaitMs)), keylatch.Entry(c.Entry), keylatch.Token(c.Token),
+	}
+	if c.TTLMs != nil {
+		options = append(options, keylatch.TTL(millis(*c.TTLMs)))
+	}
+	if c.Owner != "" {
+		options = append(options, keylatch.Owner(c.Owner))
 	}
 	switch limit := c.Limit.(type) {
 	case string:
 		options = append(options, keylatch.Shared())
 	case float64:
 		options = append(options, keylatch.Limit(int(limit)))
+	}
+	return options
+}
+
+func (c command) runOptions() []keylatch.OnceOption {
+	options := []keylatch.OnceOption{keylatch.AwaitRun(millis(c.WaitMs))}
+	if c.Fingerprint != "" {
+		options = append(options, keylatch.Fingerprint(c.Fingerprint))
+	}
+	if c.LeaseMs > 0 {
+		options = append(options, keylatch.RunLease(millis(c.LeaseMs)))
+	}
+	if c.RetentionMs > 0 {
+		options = append(options, keylatch.Retention(millis(c.RetentionMs)))
+	}
+	if c.OnCrash != "" {
+		options = append(options, keylatch.OnCrash(c.OnCrash))
+	}
+	if c.Scope != nil {
+		options = append(options, keylatch.Scope(c.Scope.Method, c.Scope.Path, c.Scope.Principal))
 	}
 	return options
 }
@@ -88,18 +132,27 @@ func (p *program) keep(c command, lease *keylatch.Lease, err error) (object, err
 	p.mutex.Lock()
 	p.leases[c.Lease] = lease
 	p.mutex.Unlock()
-	go func() {
-		<-lease.Context().Done()
-		var lost *keylatch.LostError
-		if errors.As(lease.Err(), &lost) {
-			p.say(object{"event": "lost", "lease": c.Lease, "reason": lost.Reason})
-		}
-	}()
+	p.tellLoss(c, lease)
 	shown := object{"fencing_token": lease.FencingToken(), "fencing_tokens": lease.FencingTokens(), "token": lease.Token()}
 	if slot, isCounted := lease.Slot(); isCounted {
 		shown["slot"] = slot
 	}
 	return shown, nil
+}
+
+func (p *program) tellLoss(c command, lease *keylatch.Lease) {
+	done := lease.Context().Done()
+	go func() {
+		<-done
+		var lost *keylatch.LostError
+		if errors.As(lease.Err(), &lost) {
+			event := object{"event": "lost", "lease": c.Lease, "reason": lost.Reason}
+			if lost.By != "" {
+				event["by"] = lost.By
+			}
+			p.say(event)
+		}
+	}()
 }
 
 func (p *program) lease(c command) *keylatch.Lease {
@@ -134,8 +187,18 @@ func (p *program) carryOut(ctx context.Context, c command) (object, error) {
 		answer["expires_in_ms"] = holder.ExpiresInMs
 		return answer, nil
 	case "break":
-		_, err := p.client.Break(ctx, c.Name, c.Reason)
+		var options []keylatch.BreakOption
+		if c.By != "" {
+			options = append(options, keylatch.By(c.By))
+		}
+		_, err := p.client.Break(ctx, c.Name, c.Reason, options...)
 		return object{}, err
+	case "ask":
+		return object{"passed_when_over": ask(p.lease(c))}, nil
+	case "make_client":
+		return makeClient(c)
+	case "work", "run", "cancel", "finish", "shared", "shared_once":
+		return p.carryOutBlock(ctx, c)
 	case "watch", "unwatch":
 		return p.watch(ctx, c)
 	}
@@ -160,13 +223,9 @@ func (p *program) watch(ctx context.Context, c command) (object, error) {
 }
 
 func (p *program) carryOutRun(ctx context.Context, c command) (object, error) {
-	options := []keylatch.OnceOption{keylatch.Fingerprint(c.Fingerprint)}
-	if c.LeaseMs > 0 {
-		options = append(options, keylatch.RunLease(time.Duration(c.LeaseMs)*time.Millisecond))
-	}
 	switch c.Do {
 	case "begin":
-		run, err := p.client.Begin(ctx, c.Key, options...)
+		run, err := p.client.Begin(ctx, c.Key, c.runOptions()...)
 		if err != nil {
 			return nil, err
 		}
@@ -177,22 +236,29 @@ func (p *program) carryOutRun(ctx context.Context, c command) (object, error) {
 			return done(*run.Answer), nil
 		}
 		return object{"state": "begun", "fencing_token": run.FencingToken}, nil
-	case "complete", "abandon":
+	case "complete", "abandon", "fail":
 		p.mutex.Lock()
 		run := p.runs[c.Run]
 		p.mutex.Unlock()
-		if c.Do == "abandon" {
+		switch c.Do {
+		case "abandon":
 			return object{}, run.Abandon(ctx)
+		case "fail":
+			return object{}, run.Fail(ctx, c.Detail)
 		}
-		return object{}, run.Complete(ctx, keylatch.Answer{Status: c.Status, Body: c.Body})
+		body := []byte(c.Body)
+		for at := 0; at < c.Bytes; at++ {
+			body = append(body, byte(at%251))
+		}
+		return object{}, run.Complete(ctx, keylatch.Answer{Status: c.Status, Body: body})
 	case "once":
 		isReplayed := true
 		answer, err := p.client.Once(ctx, c.Key, func(context.Context) (keylatch.Answer, error) {
 			isReplayed = false
-			time.Sleep(time.Duration(c.TakeMs) * time.Millisecond)
-			return keylatch.Answer{Status: 200, Body: c.Body}, nil
-		}, append(options, keylatch.AwaitRun(10*time.Second))...)
-		return object{"body": answer.Body, "replayed": isReplayed}, err
+			time.Sleep(millis(c.TakeMs))
+			return keylatch.Answer{Body: []byte(c.Body)}, nil
+		}, append(c.runOptions(), keylatch.AwaitRun(10*time.Second))...)
+		return object{"body": string(answer.Body), "replayed": isReplayed}, err
 	}
 	return nil, fmt.Errorf("there is no command %q", c.Do)
 }
@@ -204,10 +270,13 @@ func done(answer keylatch.Answer) object {
 		headers[strings.ToLower(name)] = values
 	}
 	shown := object{"state": "done", "status": answer.Status, "headers": headers}
-	if utf8.ValidString(answer.Body) {
-		shown["body"] = answer.Body
-	} else {
-		shown["body_base64"] = []byte(answer.Body)
+	switch {
+	case utf8.Valid(answer.Body):
+		shown["body"] = string(answer.Body)
+	case len(answer.Body) > 1000:
+		shown["size"], shown["sha256"] = len(answer.Body), fmt.Sprintf("%x", sha256.Sum256(answer.Body))
+	default:
+		shown["body_base64"] = answer.Body
 	}
 	return shown
 }
@@ -216,7 +285,10 @@ func (p *program) answer(ctx context.Context, c command) {
 	ok, err := p.carryOut(ctx, c)
 	var problem *keylatch.Problem
 	var unreachable *keylatch.UnreachableError
+	var settings settingsError
 	switch {
+	case errors.As(err, &settings):
+		p.say(object{"id": c.ID, "error": object{"kind": "settings", "text": err.Error()}})
 	case err == nil:
 		p.say(object{"id": c.ID, "ok": ok})
 	case errors.As(err, &problem):
@@ -260,6 +332,7 @@ func main() {
 	p := &program{
 		client: client, leases: map[string]*keylatch.Lease{},
 		runs: map[string]*keylatch.Run{}, watches: map[string]context.CancelFunc{},
+		blocks: map[string]*block{},
 	}
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {

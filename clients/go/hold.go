@@ -1,0 +1,108 @@
+package keylatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// holdWait is for how long the service lets a hold wait, as a rule.
+const holdWait = 5 * time.Minute
+
+// Hold holds a lock by a connection: the service renews it, and frees it when this process is gone.
+func (c *Client) Hold(ctx context.Context, name string, options ...LockOption) (*Lease, error) {
+	claim, err := c.claim([]string{name}, false, options)
+	if err != nil {
+		return nil, err
+	}
+	for waits := c.clock.Now() + claim.wait; ; {
+		wait := longer(shorter(waits-c.clock.Now(), holdWait), 0)
+		lease, err := claim.hold(ctx, wait)
+		if wait < holdWait || !errors.Is(err, ErrHeld) {
+			return lease, callers(ctx, err)
+		}
+	}
+}
+
+func (c *claim) hold(ctx context.Context, wait time.Duration) (*Lease, error) {
+	reading, cancel := context.WithCancel(valuesOf{ctx})
+	opening, opened := context.WithTimeout(ctx, wait+c.client.timeout)
+	defer opened()
+	stop := cancelWith(opening, cancel)
+	body := c.creation(wait)
+	if c.maxHold != 0 {
+		body["max_hold_ms"] = c.maxHold.Milliseconds()
+	}
+	sent := c.client.clock.Now()
+	stream, err := c.client.events(reading, request{method: "POST", path: c.path() + "/hold", body: body, token: c.token})
+	if err == nil {
+		var got grant
+		if got, err = c.heldBy(stream, sent); err == nil && stop() {
+			lease := c.lease(ctx, got)
+			c.client.clock.Go(func() { lease.follow(stream, sent) })
+			c.client.clock.Go(func() { lease.outlast(cancel) })
+			return lease, nil
+		}
+	}
+	cancel()
+	var problem *Problem
+	var unreachable *UnreachableError
+	if errors.As(err, &problem) && problem.Code == "lock-held" {
+		return nil, c.held(problem.document)
+	}
+	if why := opening.Err(); why != nil && problem == nil {
+		isSent := !errors.As(err, &unreachable) || unreachable.Sent
+		err = &UnreachableError{Sent: isSent, Err: why}
+	}
+	return nil, err
+}
+
+// heldBy waits for the event that says that the lock is held.
+func (c *claim) heldBy(stream *eventStream, sent time.Duration) (grant, error) {
+	for {
+		event, data, err := stream.next()
+		if err != nil {
+			return grant{}, &UnreachableError{Sent: true, Err: err}
+		}
+		switch event.Type {
+		case "acquired":
+			return c.grant(data, sent)
+		case "refused":
+			return grant{}, problemOf(0, event.Data, 0)
+		}
+	}
+}
+
+// follow reads the stream that holds the lock to its end.
+func (l *Lease) follow(stream *eventStream, sent time.Duration) {
+	defer stream.close()
+	for {
+		event, data, err := stream.next()
+		switch {
+		case err != nil:
+			l.lose(&LostError{Reason: "unreachable", Detail: fmt.Sprintf("the stream has ended: %v", err)})
+			return
+		case event.Type == "lost":
+			loss := lossOf(data.Reason, data)
+			if loss == nil {
+				loss = &LostError{Reason: data.Reason, Detail: data.Detail}
+			}
+			l.lose(loss)
+		case event.Type == "renewed" && data.WaitedMs != nil && data.ValidForMs != nil:
+			l.renewed(sent + data.validity())
+		}
+	}
+}
+
+// outlast sees that events renew a hold in time. Where none does, it is lost, but exclusive until its validity ends: its
+// stream stays open until then, because the service frees the lock with the stream.
+func (l *Lease) outlast(endStream context.CancelFunc) {
+	defer endStream()
+	for l.Err() == nil && !l.hasEnded() {
+		if l.client.clock.SleepUntil(l.keeping, l.validUntil()-l.lead) != nil {
+			return
+		}
+	}
+	_ = l.client.clock.SleepUntil(l.keeping, l.validUntil())
+}

@@ -1,0 +1,247 @@
+package keylatch_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	keylatch "github.com/keylatch/keylatch/clients/go"
+)
+
+// service grants whatever it is asked for, and remembers what that was.
+type service struct {
+	*httptest.Server
+	mutex    sync.Mutex
+	requests []string
+	// answers says what becomes of a request in place of a grant.
+	answers func(w http.ResponseWriter, r *http.Request, body string) bool
+}
+
+func serve(t *testing.T, answers func(w http.ResponseWriter, r *http.Request, body string) bool) (*service, *keylatch.Client) {
+	t.Helper()
+	s := &service{answers: answers}
+	s.Server = httptest.NewServer(s)
+	t.Cleanup(s.Close)
+	client, err := keylatch.New(keylatch.URL(s.URL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, client
+}
+
+func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	s.mutex.Lock()
+	s.requests = append(s.requests, r.Method+" "+r.URL.Path+" "+string(body))
+	s.mutex.Unlock()
+	if s.answers != nil && s.answers(w, r, string(body)) {
+		return
+	}
+	if r.Method == http.MethodDelete {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	name := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
+	_ = json.NewEncoder(w).Encode(map[string]any{
+		"name": name, "token": r.Header.Get("Lock-Token"), "fencing_token": 1, "waited_ms": 0, "valid_for_ms": 30000,
+		"state": "in-flight",
+	})
+}
+
+// got waits until a request that begins so has come.
+func (s *service) got(start string) bool {
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		s.mutex.Lock()
+		for _, request := range s.requests {
+			if strings.HasPrefix(request, start) {
+				s.mutex.Unlock()
+				return true
+			}
+		}
+		s.mutex.Unlock()
+	}
+	return false
+}
+
+func TestRunThatPanicsFails(t *testing.T) {
+	s, client := serve(t, nil)
+	func() {
+		defer func() {
+			if what := recover(); what != "a bug\nhere" {
+				t.Errorf("the panic is %v", what)
+			}
+		}()
+		_, _ = client.Once(context.Background(), "k", func(context.Context) (keylatch.Answer, error) { panic("a bug\nhere") })
+	}()
+	if !s.got(`POST /v1/idempotency/k/fail {"reason":"panic: a bug here"}`) {
+		t.Error("the run is not ended", s.requests)
+	}
+}
+
+func TestRunThatFailsSaysWhy(t *testing.T) {
+	s, client := serve(t, nil)
+	declined := errors.New("declined " + strings.Repeat("ä", 200))
+	_, err := client.Once(context.Background(), "k", func(context.Context) (keylatch.Answer, error) {
+		return keylatch.Answer{}, declined
+	})
+	if err != declined || !s.got(`POST /v1/idempotency/k/fail {"reason":"declined äää`) {
+		t.Error("the run is not ended", err, s.requests)
+	}
+}
+
+func TestRunIsCompletedWhereItsCallerIsGone(t *testing.T) {
+	s, client := serve(t, nil)
+	ctx, cancel := context.WithCancel(context.Background())
+	_, err := client.Once(ctx, "k", func(context.Context) (keylatch.Answer, error) {
+		cancel()
+		return keylatch.Answer{Status: 200}, nil
+	})
+	if err != nil || !s.got("PUT /v1/idempotency/k") {
+		t.Error("the run is not completed", err, s.requests)
+	}
+}
+
+func TestReleaseWhereItsCallerIsGone(t *testing.T) {
+	s, client := serve(t, nil)
+	ctx, cancel := context.WithCancel(context.Background())
+	lease, err := client.Lock(ctx, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if released, err := lease.Release(ctx); !released || err != nil || !s.got("DELETE /v1/locks/a") {
+		t.Error("the lease is not released", released, err)
+	}
+}
+
+func TestLimitAndTTLAreSentAsGiven(t *testing.T) {
+	s, client := serve(t, nil)
+	for _, limit := range []int{0, -1} {
+		lease, err := client.Lock(context.Background(), "a", keylatch.Limit(limit), keylatch.Owner("ann"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lease.Release(context.Background())
+		if !s.got(fmt.Sprintf(`POST /v1/locks/a {"limit":%d,`, limit)) {
+			t.Error("the limit is not sent", s.requests)
+		}
+	}
+}
+
+func TestGrantOfAnotherLockIsNone(t *testing.T) {
+	s, client := serve(t, func(w http.ResponseWriter, r *http.Request, body string) bool {
+		_, _ = io.WriteString(w, `{"name":"b","token":"`+r.Header.Get("Lock-Token")+`","fencing_token":1,"waited_ms":0,"valid_for_ms":30000}`)
+		return true
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	defer cancel()
+	if lease, err := client.Lock(ctx, "a"); err == nil {
+		t.Error("a grant of b is one of a", lease.FencingTokens(), s.requests)
+	}
+}
+
+func TestLockWithoutAWaitOutlastsALostResponseAndA503(t *testing.T) {
+	tries := 0
+	_, client := serve(t, func(w http.ResponseWriter, r *http.Request, body string) bool {
+		tries++
+		switch tries {
+		case 1:
+			panic(http.ErrAbortHandler)
+		case 2:
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return true
+		}
+		return false
+	})
+	lease, err := client.Lock(context.Background(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Release(context.Background())
+}
+
+func TestCancelledWaitIsTheErrorOfTheContext(t *testing.T) {
+	waiting := make(chan struct{}, 10)
+	_, client := serve(t, func(w http.ResponseWriter, r *http.Request, body string) bool {
+		if r.Method == http.MethodDelete {
+			return false
+		}
+		waiting <- struct{}{}
+		<-r.Context().Done()
+		return true
+	})
+	for _, do := range []func(ctx context.Context) error{
+		func(ctx context.Context) error {
+			_, err := client.Lock(ctx, "a", keylatch.Wait(time.Minute))
+			return err
+		},
+		func(ctx context.Context) error {
+			_, err := client.Hold(ctx, "a", keylatch.Wait(time.Minute))
+			return err
+		},
+		func(ctx context.Context) error {
+			_, err := client.Begin(ctx, "k", keylatch.AwaitRun(time.Minute))
+			return err
+		},
+		func(ctx context.Context) error { _, err := client.Show(ctx, "a"); return err },
+	} {
+		ctx, cancel := context.WithCancel(context.Background())
+		go func() {
+			<-waiting
+			cancel()
+		}()
+		err := do(ctx)
+		var unreachable *keylatch.UnreachableError
+		if !errors.Is(err, context.Canceled) || errors.As(err, &unreachable) {
+			t.Errorf("%T %v", err, err)
+		}
+	}
+}
+
+func TestWhatNeverLeftIsNotSent(t *testing.T) {
+	secure := httptest.NewTLSServer(http.NotFoundHandler())
+	defer secure.Close()
+	newline := keylatch.Traceparent(func(context.Context) string { return "a\nb" })
+	for name, options := range map[string][]keylatch.Option{
+		"an authority that is not known": {keylatch.URL(secure.URL)},
+		"a header with a newline":        {keylatch.URL("http://127.0.0.1:1"), newline},
+		"a host that is none":            {keylatch.URL("http://no-host.invalid")},
+	} {
+		client, err := keylatch.New(append(options, keylatch.Timeout(time.Second))...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = client.Show(context.Background(), "a")
+		var unreachable *keylatch.UnreachableError
+		if !errors.As(err, &unreachable) || unreachable.Sent {
+			t.Errorf("%s: %T %v", name, err, err)
+		}
+	}
+}
+
+func TestLossSaysOfWhatAndByWhom(t *testing.T) {
+	_, client := serve(t, func(w http.ResponseWriter, r *http.Request, body string) bool {
+		if r.Method != http.MethodPut {
+			return false
+		}
+		w.WriteHeader(http.StatusConflict)
+		_, _ = io.WriteString(w, `{"code":"lock-broken","detail":"It was broken.","broken":{"reason":"it hangs","by":"ann"}}`)
+		return true
+	})
+	lease, err := client.Lock(context.Background(), "a", keylatch.TTL(600*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-lease.Context().Done()
+	if text := lease.Err().Error(); text != "keylatch: the lease of a was broken by ann: it hangs" {
+		t.Error(text)
+	}
+}
