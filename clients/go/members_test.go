@@ -31,6 +31,7 @@ func TestEveryMemberOfTheAPICanBeSent(t *testing.T) {
 	sent["DescribedRequest"], _ = sent["BeginRecord"]["request"].(map[string]any)
 	// In place of these the client sends others that can say more.
 	sent["DescribedRequest"]["body"] = "body_base64"
+	sent["CompleteRecord"]["json"] = "body"
 	for _, schema := range []string{
 		"CreateLock", "CreateLocks", "HoldLock", "RenewLock", "RenewLocks", "BreakLock",
 		"BeginRecord", "DescribedRequest", "CompleteRecord", "FailRecord",
@@ -44,6 +45,16 @@ func TestEveryMemberOfTheAPICanBeSent(t *testing.T) {
 				t.Errorf("no option sends %s.%s", schema, property)
 			}
 		}
+	}
+}
+
+func TestVersionIsThatOfTheService(t *testing.T) {
+	text, err := os.ReadFile("../../Cargo.toml")
+	if err != nil {
+		t.Skip("the service is not in the module: ", err)
+	}
+	if !strings.Contains(string(text), "\nversion = \""+keylatch.Version+"\"\n") {
+		t.Error("another version than ", keylatch.Version)
 	}
 }
 
@@ -101,7 +112,7 @@ func bodies(t *testing.T) map[string]map[string]any {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, answer := range []keylatch.Answer{{Body: []byte("text")}, {Body: []byte{0xff}}, {JSON: 1, Headers: http.Header{"A": {"b"}}}} {
+	for _, answer := range []keylatch.Answer{{Body: []byte("text")}, {Body: []byte{0xff}}, {Headers: http.Header{"A": {"b"}}, Status: 201}} {
 		_ = run.Complete(ctx, answer)
 	}
 	_ = run.Fail(ctx, "half way")

@@ -2,6 +2,7 @@ package keylatch
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -82,8 +83,12 @@ type Answer struct {
 	Headers http.Header
 	// Body has any bytes.
 	Body []byte
-	// JSON is a value to keep in place of Body.
-	JSON any
+}
+
+// JSON is an answer with a value as JSON.
+func JSON(status int, value any) (Answer, error) {
+	body, err := json.Marshal(value)
+	return Answer{Status: status, Headers: http.Header{"Content-Type": {"application/json"}}, Body: body}, err
 }
 
 // answerMember is an answer as the API has it.
@@ -92,21 +97,17 @@ type answerMember struct {
 	Headers http.Header `json:"headers,omitempty"`
 	Body    *string     `json:"body,omitempty"`
 	Base64  []byte      `json:"body_base64,omitempty"`
-	JSON    any         `json:"json,omitempty"`
 }
 
 // member writes an answer as the API has it.
 func (a Answer) member() answerMember {
-	member := answerMember{Status: a.Status, Headers: a.Headers, JSON: a.JSON}
 	if a.Status == 0 {
-		member.Status = http.StatusOK
+		a.Status = http.StatusOK
 	}
-	if text := string(a.Body); a.JSON == nil && utf8.ValidString(text) {
-		member.Body = &text
-	} else if a.JSON == nil {
-		member.Base64 = a.Body
+	if text := string(a.Body); utf8.ValidString(text) {
+		return answerMember{Status: a.Status, Headers: a.Headers, Body: &text}
 	}
-	return member
+	return answerMember{Status: a.Status, Headers: a.Headers, Base64: a.Body}
 }
 
 func (a answerMember) answer() *Answer {
@@ -291,6 +292,9 @@ func (c *Client) Once(
 	}()
 	answer, err = action(working)
 	hasReturned = true
+	if answer.Status == 0 {
+		answer.Status = http.StatusOK
+	}
 	if err != nil {
 		run.undone(ctx, err)
 	} else if !run.hasEnded() {

@@ -175,7 +175,10 @@ func TestOnceOverTheFake(t *testing.T) {
 		answer, err := client.Once(ctx, key, func(ctx context.Context) (keylatch.Answer, error) {
 			ran = true
 			fake.Advance(time.Hour)
-			return keylatch.Answer{JSON: map[string]int{"n": 1}}, end
+			if end != nil {
+				return keylatch.Answer{}, end
+			}
+			return keylatch.JSON(201, map[string]int{"n": 1})
 		}, options...)
 		return string(answer.Body), ran, err
 	}

@@ -213,11 +213,6 @@ func (f *Fake) answerOfRecord(r *http.Request, key string, ask asked) (int, obje
 		delete(f.records, scope)
 	case r.Method == http.MethodPut:
 		known.answer = ask.request
-		if value, isJSON := ask.request["json"]; isJSON {
-			text, _ := json.Marshal(value)
-			known.answer["body"] = string(text)
-			known.answer["headers"] = object{"content-type": []string{"application/json"}}
-		}
 	case key != failure:
 		known.isUnknown = true
 	default:

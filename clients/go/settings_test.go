@@ -1,0 +1,186 @@
+package keylatch_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	keylatch "github.com/keylatch/keylatch/clients/go"
+)
+
+func TestBadSettingsAreRefusedAtOnce(t *testing.T) {
+	folder := t.TempDir()
+	empty := filepath.Join(folder, "empty.pem")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	absent := filepath.Join(folder, "absent.pem")
+	for _, bad := range []struct {
+		option keylatch.Option
+		named  string
+	}{
+		{keylatch.APIKey("kl_secret\n"), "API key"},
+		{keylatch.URL("localhost:7070"), "localhost:7070"},
+		{keylatch.URL("http://a", "http://"), "http://"},
+		{keylatch.URL("http://[::1"), "http://[::1"},
+		{keylatch.CA(absent), absent},
+		{keylatch.CA(empty), empty},
+		{keylatch.Certificate(empty, empty), empty},
+		{keylatch.Certificate(absent, empty), absent},
+	} {
+		_, err := keylatch.New(bad.option)
+		if err == nil || !strings.Contains(err.Error(), bad.named) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", bad.named, err)
+		}
+	}
+	if _, err := keylatch.New(keylatch.HTTPClient(http.DefaultClient), keylatch.URL("unix:/x")); err == nil {
+		t.Error("a client of one's own takes a socket")
+	}
+}
+
+// instance is one of several, with a store of this id.
+func instance(t *testing.T, id string) (url string, end func()) {
+	s, _ := serve(t, func(w http.ResponseWriter, r *http.Request, body string) bool {
+		if r.URL.Path == "/v1/info" {
+			_, _ = fmt.Fprintf(w, `{"store":{"id":%q}}`, id)
+			return true
+		}
+		return false
+	})
+	return s.URL, func() {
+		s.CloseClientConnections()
+		s.Close()
+	}
+}
+
+func TestRequestGoesToTheURLThatLives(t *testing.T) {
+	ctx := context.Background()
+	for _, id := range []string{"one", ""} {
+		first, end := instance(t, id)
+		second, _ := instance(t, id)
+		t.Setenv("KEYLATCH_URL", first+", "+second+"/")
+		client, err := keylatch.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		lease, err := client.Lock(ctx, "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		end()
+		if released, err := lease.Release(ctx); !released || err != nil {
+			t.Error(released, err)
+		}
+	}
+}
+
+func TestURLWithAnotherStoreIsRefusedByName(t *testing.T) {
+	ctx := context.Background()
+	first, end := instance(t, "one")
+	second, _ := instance(t, "two")
+	var mutex sync.Mutex
+	said := ""
+	log := func(_ string, fields ...any) {
+		mutex.Lock()
+		defer mutex.Unlock()
+		said += fmt.Sprintln(fields...)
+	}
+	client, err := keylatch.New(keylatch.URL(first, second), keylatch.Timeout(time.Second), keylatch.Log(log))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Lock(ctx, "a"); err != nil {
+		t.Fatal(err)
+	}
+	end()
+	_, err = client.Lock(ctx, "b")
+	var unreachable *keylatch.UnreachableError
+	if !errors.As(err, &unreachable) || unreachable.Sent {
+		t.Fatalf("a lock of another store: %v", err)
+	}
+	mutex.Lock()
+	defer mutex.Unlock()
+	if !strings.Contains(said, second+" has another store than "+first) {
+		t.Error(said)
+	}
+}
+
+func TestSocketHasNoProxyAndTheHostOfThisMachine(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Skip(err)
+	}
+	host, agent := "", ""
+	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: http.HandlerFunc(
+		func(w http.ResponseWriter, r *http.Request) {
+			host, agent = r.Host, r.UserAgent()
+			_, _ = io.WriteString(w, `{"name":"a","holders":[{"owner":"ann"}]}`)
+		})}}
+	server.Start()
+	defer server.Close()
+	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
+	client, err := keylatch.New(keylatch.URL("unix:" + path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown, err := client.Show(context.Background(), "a")
+	if err != nil || shown.Holders[0].Owner != "ann" || host != "localhost" || agent != "keylatch-go/"+keylatch.Version {
+		t.Error(shown, err, host, agent)
+	}
+}
+
+func TestOwnerIsHostAndProcess(t *testing.T) {
+	host, _ := os.Hostname()
+	for want, options := range map[string][]keylatch.Option{
+		fmt.Sprintf(`{"owner":"%s/%d",`, host, os.Getpid()): nil,
+		`{"owner":"ann",`: {keylatch.DefaultOwner("ann")},
+		`{"ttl_ms":`:      {keylatch.DefaultOwner("")},
+	} {
+		s, _ := serve(t, nil)
+		client, err := keylatch.New(append(options, keylatch.URL(s.URL))...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lease, err := client.Lock(context.Background(), "a")
+		if err != nil || !s.got("POST /v1/locks/a "+want) {
+			t.Error(want, err, s.requests)
+			continue
+		}
+		_ = lease.Close()
+	}
+}
+
+func TestLogIsToldOfRetries(t *testing.T) {
+	isLost, logged := false, make(chan string, 10)
+	s, _ := serve(t, func(w http.ResponseWriter, r *http.Request, body string) bool {
+		if !isLost {
+			isLost = true
+			panic(http.ErrAbortHandler)
+		}
+		return false
+	})
+	log := func(message string, fields ...any) { logged <- fmt.Sprintln(append([]any{message}, fields...)...) }
+	client, err := keylatch.New(keylatch.URL(s.URL), keylatch.Log(log))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease, err := client.Lock(context.Background(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Close()
+	if line := <-logged; !strings.Contains(line, s.URL) {
+		t.Error(line)
+	}
+}
