@@ -4,17 +4,12 @@ import (
 	"context"
 	"errors"
 	"net/url"
-	"sort"
-	"strings"
 	"time"
 )
 
 const (
-	// requestWait is for how long one request waits at the service, which may take less.
-	requestWait    = 50 * time.Second
-	minRequestWait = time.Second
-	leadMax        = 10 * time.Second
-	defaultTTL     = 30 * time.Second
+	leadMax    = 10 * time.Second
+	defaultTTL = 30 * time.Second
 )
 
 // WaitForever is a wait without end.
@@ -121,53 +116,17 @@ func (c *claim) acquire(ctx context.Context) (grant, error) {
 	return got, callers(ctx, err)
 }
 
-// ask retries with the same token: what fails for the time of the wait, but for some seconds at least, and what is held until
-// the wait is over.
-func (c *claim) ask(ctx context.Context) (grant, error) {
-	clock, longest := c.client.clock, requestWait
-	begun := clock.Now()
-	waits, retries := begun+c.wait, begun+longer(c.wait, c.client.timeout)
-	for {
-		sent := clock.Now()
-		wait := longer(shorter(waits-sent, longest), 0)
-		timeout := wait + c.client.timeout
-		if wait == 0 {
-			timeout = longer(shorter(timeout, retries-sent), time.Second)
-		}
-		got, err := c.try(ctx, wait, timeout)
-		if err == nil || ctx.Err() != nil {
-			return got, err
-		}
-		next, end := pauseAfter(err), retries
-		var problem *Problem
-		if errors.As(err, &problem) {
-			switch {
-			case problem.document.Field == "wait_ms" && wait > 0:
-				if longest /= 4; longest < minRequestWait {
-					longest = 0
-				}
-				continue
-			case problem.Code == "lock-held":
-				err = c.held(problem.document)
-				if wait > 0 && problem.document.WaitedMs == nil {
-					return got, err
-				}
-				if wait > 0 && sent+wait <= clock.Now() {
-					next = 0
-				}
-				end = waits
-			case !problem.isPassing() || clock.Now()+problem.RetryAfter > end:
-				return got, err
-			}
-		}
-		if clock.Now() >= end {
-			return got, err
-		}
-		c.client.log("keylatch retries", "locks", c.names, "error", err)
-		if clock.SleepUntil(ctx, shorter(end, clock.Now()+next)) != nil {
-			return got, err
-		}
+// ask asks with the same token until the wait is over.
+func (c *claim) ask(ctx context.Context) (got grant, err error) {
+	err = c.client.retry(ctx, c.path(), c.wait, func(wait, timeout time.Duration) (err error) {
+		got, err = c.try(ctx, wait, timeout)
+		return err
+	})
+	var problem *Problem
+	if errors.As(err, &problem) && problem.Code == "lock-held" {
+		err = c.held(problem.document)
 	}
+	return got, err
 }
 
 // try sends one request. A grant is renewed before it is used where the response was so late that little of it is left.
@@ -204,45 +163,20 @@ func (c *claim) renew(ctx context.Context, timeout time.Duration) (grant, error)
 func (c *claim) release(ctx context.Context) (bool, error) {
 	ctx, cancel := c.client.ending(ctx)
 	defer cancel()
-	mayBeDone := false
-	for {
-		_, err := c.client.send(ctx, request{method: "DELETE", path: c.releasePath(), token: c.token})
-		if err == nil {
-			return true, nil
-		}
-		var problem *Problem
-		var unreachable *UnreachableError
-		if errors.As(err, &problem) {
-			if lossOf(problem.Code, problem.document) != nil {
-				// The try whose response was lost has released what is gone now.
-				return mayBeDone, nil
-			}
-			if !problem.isPassing() {
-				return false, err
-			}
-			mayBeDone = mayBeDone || problem.Outcome == "unknown"
-		} else if errors.As(err, &unreachable) {
-			mayBeDone = mayBeDone || unreachable.Sent
-		}
-		c.client.log("keylatch retries a release", "locks", c.names, "error", err)
-		if c.client.clock.SleepUntil(ctx, c.client.clock.Now()+pauseAfter(err)) != nil {
-			return false, err
-		}
-	}
-}
-
-func (c *claim) releasePath() string {
+	query, released := url.Values{}, effect{}
 	if c.isSet {
-		names := make([]string, len(c.names))
-		for at, name := range c.names {
-			names[at] = "name=" + url.QueryEscape(name)
-		}
-		return c.path() + "?" + strings.Join(names, "&")
+		query["name"] = c.names
+	} else if c.entry != "" {
+		query.Set("entry", c.entry)
 	}
-	if c.entry == "" {
-		return c.path()
+	r := request{method: "DELETE", path: c.path(), query: query, token: c.token, effect: &released}
+	_, err := c.client.ask(ctx, r, 0)
+	var problem *Problem
+	if errors.As(err, &problem) && lossOf(problem.Code, problem.document) != nil {
+		// The try whose response was lost has released what is gone now.
+		return released.mayBeDone, nil
 	}
-	return c.path() + "?entry=" + url.QueryEscape(c.entry)
+	return err == nil, err
 }
 
 // grant is what a response or an event grants, to a request that was sent then.
@@ -266,10 +200,10 @@ func (c *claim) held(problem document) *HeldError {
 	if held.Name == "" {
 		held.Name = c.names[0]
 	}
-	if held.Holder == nil && len(problem.Holders) > 0 {
-		first := append([]Holder(nil), problem.Holders...)
-		sort.Slice(first, func(one, other int) bool { return first[one].ExpiresInMs < first[other].ExpiresInMs })
-		held.Holder = &first[0]
+	for at, holder := range problem.Holders {
+		if held.Holder == nil || holder.ExpiresInMs < held.Holder.ExpiresInMs {
+			held.Holder = &problem.Holders[at]
+		}
 	}
 	return held
 }

@@ -96,6 +96,9 @@ func (p *Problem) isPassing() bool {
 	return p.Status >= 500 || p.Status == 408 || p.Status == 429
 }
 
+// isOthers says that others have what is asked for, and so not the token of the request.
+func (p *Problem) isOthers() bool { return p.Code == "lock-held" || p.Code == "request-in-progress" }
+
 func problemOf(status int, body []byte, retryAfter time.Duration) *Problem {
 	problem := &Problem{Status: status, RetryAfter: retryAfter}
 	if json.Unmarshal(body, &problem.document) == nil {

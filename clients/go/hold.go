@@ -90,7 +90,7 @@ func (l *Lease) follow(stream *eventStream, sent time.Duration) {
 			}
 			l.lose(loss)
 		case event.Type == "renewed" && data.WaitedMs != nil && data.ValidForMs != nil:
-			l.renewed(sent + data.validity())
+			l.until.Store(int64(sent + data.validity()))
 		}
 	}
 }
@@ -99,7 +99,7 @@ func (l *Lease) follow(stream *eventStream, sent time.Duration) {
 // stream stays open until then, because the service frees the lock with the stream.
 func (l *Lease) outlast(endStream context.CancelFunc) {
 	defer endStream()
-	for l.Err() == nil && !l.hasEnded() {
+	for l.Err() == nil && !l.isEnded.Load() {
 		if l.client.clock.SleepUntil(l.keeping, l.validUntil()-l.lead) != nil {
 			return
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -21,15 +22,17 @@ type keeper struct {
 	keeping context.Context
 	end     context.CancelFunc
 
+	until atomic.Int64
+	// isEnded says that the program ends the lease: it is not lost from then on.
+	isEnded atomic.Bool
 	mutex   sync.Mutex
-	until   time.Duration
 	why     string // the last renewal failed
 	loss    *LostError
-	isEnded bool
 }
 
 func (c *Client) keeper(ctx context.Context, names []string, ttl, lead, until time.Duration) *keeper {
-	k := &keeper{client: c, names: names, ttl: ttl, lead: lead, until: until, why: "there was no time"}
+	k := &keeper{client: c, names: names, ttl: ttl, lead: lead, why: "there was no time"}
+	k.until.Store(int64(until))
 	k.keeping, k.end = context.WithCancel(valuesOf{ctx})
 	k.ctx, k.cancel = context.WithCancel(k.keeping)
 	return k
@@ -44,21 +47,21 @@ func (k *keeper) Context() context.Context {
 
 // Err is a *LostError once the lease is lost, and else nil. It looks at the clock. Ask it before each step of the work.
 func (k *keeper) Err() error {
-	k.mutex.Lock()
-	at, giveUp, until := k.client.clock.Now(), k.until-k.lead, k.until
-	loss, isDue, why := k.loss, at >= giveUp && k.loss == nil && !k.isEnded, k.why
-	k.mutex.Unlock()
-	if isDue {
-		loss = &LostError{Reason: "unrenewed", Detail: "it could not be renewed in time: " + why}
-		if at >= until && k.lead > 0 {
-			loss = &LostError{Reason: "paused", Detail: "it ended while this process was paused"}
-		}
-		loss = k.lose(loss)
+	at, until := k.client.clock.Now(), k.validUntil()
+	if at >= until && k.lead > 0 {
+		k.lose(&LostError{Reason: "paused", Detail: "it ended while this process was paused"})
+	} else if at >= until-k.lead {
+		k.mutex.Lock()
+		why := k.why
+		k.mutex.Unlock()
+		k.lose(&LostError{Reason: "unrenewed", Detail: "it could not be renewed in time: " + why})
 	}
-	if loss == nil {
+	k.mutex.Lock()
+	defer k.mutex.Unlock()
+	if k.loss == nil {
 		return nil
 	}
-	return loss
+	return k.loss
 }
 
 // ValidFor is for how long the lease is exclusive from now on unless it is renewed.
@@ -78,24 +81,12 @@ func (c keptContext) Err() error {
 	return c.Context.Err()
 }
 
-func (k *keeper) validUntil() time.Duration {
-	k.mutex.Lock()
-	defer k.mutex.Unlock()
-	return k.until
-}
+func (k *keeper) validUntil() time.Duration { return time.Duration(k.until.Load()) }
 
-func (k *keeper) renewed(until time.Duration) {
+// lose cancels the context of the lease, unless it is lost already or the program has ended it.
+func (k *keeper) lose(loss *LostError) {
 	k.mutex.Lock()
-	defer k.mutex.Unlock()
-	if k.loss == nil {
-		k.until = until
-	}
-}
-
-// lose cancels the context of the lease, unless the program has ended it, and gives the first loss.
-func (k *keeper) lose(loss *LostError) *LostError {
-	k.mutex.Lock()
-	isFirst := !k.isEnded && k.loss == nil
+	isFirst := !k.isEnded.Load() && k.loss == nil
 	if isFirst {
 		if len(loss.Names) == 0 {
 			loss.Names = k.names
@@ -103,27 +94,10 @@ func (k *keeper) lose(loss *LostError) *LostError {
 		k.loss = loss
 		k.cancel()
 	}
-	first := k.loss
 	k.mutex.Unlock()
 	if isFirst {
 		k.client.log("keylatch has lost a lease", "names", loss.Names, "reason", loss.Reason, "detail", loss.Detail)
 	}
-	return first
-}
-
-func (k *keeper) hasEnded() bool {
-	k.mutex.Lock()
-	defer k.mutex.Unlock()
-	return k.isEnded
-}
-
-// leave says that the program ends the lease: it is not lost from now on. It says whether that was so before.
-func (k *keeper) leave() bool {
-	k.mutex.Lock()
-	defer k.mutex.Unlock()
-	wasEnded := k.isEnded
-	k.isEnded = true
-	return wasEnded
 }
 
 // renew renews at each third of the TTL until the lease is lost or ended.
@@ -132,13 +106,13 @@ func (k *keeper) renew(renewal func(ctx context.Context, timeout time.Duration) 
 	due := clock.Now() + k.ttl/3
 	for {
 		giveUp := k.validUntil() - k.lead
-		if clock.SleepUntil(k.keeping, shorter(due, giveUp)) != nil || k.Err() != nil || k.hasEnded() {
+		if clock.SleepUntil(k.keeping, shorter(due, giveUp)) != nil || k.Err() != nil || k.isEnded.Load() {
 			return
 		}
 		sent := clock.Now()
 		until, err := renewal(k.keeping, shorter(k.client.timeout, longer((giveUp-sent)/2, 50*time.Millisecond)))
 		if err == nil {
-			k.renewed(until)
+			k.until.Store(int64(until))
 			due = sent + k.ttl/3
 			continue
 		}
@@ -235,7 +209,7 @@ func (l *Lease) Token() string { return l.claim.token }
 // Release says whether the lease was still held. It retries for 5 s until there is a response, also where ctx is done: of
 // ctx it has the values alone.
 func (l *Lease) Release(ctx context.Context) (bool, error) {
-	l.leave()
+	l.isEnded.Store(true)
 	defer l.cancel()
 	// Not before: without its stream the service would release a hold by itself.
 	defer l.end()
@@ -246,7 +220,7 @@ func (l *Lease) Release(ctx context.Context) (bool, error) {
 // is closed without error.
 func (l *Lease) Close() error {
 	lost := l.Err()
-	if l.leave() {
+	if l.isEnded.Swap(true) {
 		return lost
 	}
 	isHeld, err := l.Release(l.keeping)

@@ -131,7 +131,8 @@ type Run struct {
 	FencingToken uint64
 
 	*keeper
-	path, query, token string
+	path, token string
+	scope       url.Values
 	// reruns says that a run that fails frees its key.
 	reruns bool
 }
@@ -147,10 +148,7 @@ func (c *Client) Begin(ctx context.Context, key string, options ...OnceOption) (
 	if err != nil {
 		return nil, err
 	}
-	run := &Run{path: "/v1/idempotency/" + plain(key), token: token, reruns: asked.body["on_crash"] == "rerun"}
-	if len(asked.scope) > 0 {
-		run.query = "?" + asked.scope.Encode()
-	}
+	run := &Run{path: "/v1/idempotency/" + plain(key), token: token, scope: asked.scope, reruns: asked.body["on_crash"] == "rerun"}
 	run.keeper = c.keeper(ctx, []string{key}, asked.lease, 0, c.clock.Now()+asked.lease)
 	var begun effect
 	beginning := run.request("POST", "", asked.body)
@@ -174,13 +172,13 @@ func (c *Client) Begin(ctx context.Context, key string, options ...OnceOption) (
 		run.Leave()
 		return run, nil
 	}
-	run.renewed(c.clock.Now() + asked.lease)
+	run.until.Store(int64(c.clock.Now() + asked.lease))
 	c.clock.Go(func() { run.renew(run.extend) })
 	return run, nil
 }
 
 func (r *Run) request(method, step string, body any) request {
-	return request{method: method, path: r.path + step + r.query, body: body, token: r.token}
+	return request{method: method, path: r.path + step, query: r.scope, body: body, token: r.token}
 }
 
 // extend keeps the run from being over while the program carries it out.
@@ -210,15 +208,10 @@ func (r *Run) Abandon(ctx context.Context) error {
 
 // Fail says that it is not known what was done, and why: a person settles it.
 func (r *Run) Fail(ctx context.Context, reason string) error {
-	reason = strings.TrimSpace(strings.Map(func(letter rune) rune {
-		if unicode.IsControl(letter) {
-			return ' '
-		}
-		return letter
-	}, reason))
-	for len(reason) > 256 {
-		_, size := utf8.DecodeLastRuneInString(reason)
-		reason = reason[:len(reason)-size]
+	isBlank := func(letter rune) bool { return unicode.IsControl(letter) || unicode.IsSpace(letter) }
+	reason = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(reason, "?"), isBlank), " ")
+	if len(reason) > 256 {
+		reason = strings.ToValidUTF8(reason[:256], "")
 	}
 	body := map[string]any{}
 	if reason != "" {
@@ -229,12 +222,12 @@ func (r *Run) Fail(ctx context.Context, reason string) error {
 
 // Leave stops renewing without an outcome: it is unknown when the lease is over, and a person settles it.
 func (r *Run) Leave() {
-	r.leave()
+	r.isEnded.Store(true)
 	r.end()
 }
 
 func (r *Run) finish(ctx context.Context, last request) error {
-	r.leave()
+	r.isEnded.Store(true)
 	defer r.end()
 	ctx, cancel := r.client.ending(ctx)
 	defer cancel()
@@ -244,7 +237,7 @@ func (r *Run) finish(ctx context.Context, last request) error {
 
 // undone ends a run whose function has failed, unless that has ended it by hand.
 func (r *Run) undone(ctx context.Context, why error) {
-	if r.hasEnded() {
+	if r.isEnded.Load() {
 		return
 	}
 	var err error
@@ -297,7 +290,7 @@ func (c *Client) Once(
 	}
 	if err != nil {
 		run.undone(ctx, err)
-	} else if !run.hasEnded() {
+	} else if !run.isEnded.Load() {
 		err = run.Complete(ctx, answer)
 	}
 	return answer, err

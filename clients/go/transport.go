@@ -19,16 +19,19 @@ import (
 	"time"
 )
 
-const maxAnswer = 16 << 20
+const (
+	maxAnswer = 16 << 20
+	// requestWait is for how long one request waits at the service, which may take less.
+	requestWait = 50 * time.Second
+)
 
 type request struct {
 	method, path string
+	query        url.Values
 	body         any
 	token        string
-	// wait is for how long the service may wait with its response.
-	wait time.Duration
-	// prefers says that a header has the wait.
-	prefers bool
+	// prefers is for how long the service may wait with its response.
+	prefers time.Duration
 	timeout time.Duration
 	into    any
 	effect  *effect
@@ -42,10 +45,8 @@ func (e *effect) note(err error) {
 	var unreachable *UnreachableError
 	switch {
 	case errors.As(err, &problem):
-		// Who has the token would have got it.
-		isOthers := problem.Code == "lock-held" || problem.Code == "request-in-progress"
 		isUnknown := problem.isPassing() && problem.Outcome != "not-executed"
-		e.mayBeDone = !isOthers && (e.mayBeDone || isUnknown)
+		e.mayBeDone = !problem.isOthers() && (e.mayBeDone || isUnknown)
 	case errors.As(err, &unreachable):
 		e.mayBeDone = e.mayBeDone || unreachable.Sent
 	default:
@@ -59,7 +60,7 @@ func (c *Client) send(ctx context.Context, r request) (answer document, err erro
 		defer func() { r.effect.note(err) }()
 	}
 	if r.timeout == 0 {
-		r.timeout = r.wait + c.timeout
+		r.timeout = c.timeout
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
@@ -160,6 +161,9 @@ func (c *Client) openAt(ctx context.Context, at int, r request) (*http.Response,
 	}
 	// Each request is safe to repeat, and this package does so itself.
 	outgoing.GetBody = nil
+	if len(r.query) > 0 {
+		outgoing.URL.RawQuery = r.query.Encode()
+	}
 	if _, isSocket := c.sockets[outgoing.URL.Host]; isSocket {
 		outgoing.Host = "localhost"
 	}
@@ -170,8 +174,8 @@ func (c *Client) openAt(ctx context.Context, at int, r request) (*http.Response,
 	if c.apiKey != "" {
 		headers["Authorization"] = "Bearer " + c.apiKey
 	}
-	if r.prefers && r.wait > 0 {
-		headers["Prefer"] = fmt.Sprintf("wait=%d", (r.wait+time.Second-1)/time.Second)
+	if r.prefers > 0 {
+		headers["Prefer"] = fmt.Sprintf("wait=%d", (r.prefers+time.Second-1)/time.Second)
 	}
 	if c.traceparent != nil {
 		headers["Traceparent"] = c.traceparent(ctx)
@@ -227,37 +231,61 @@ func retryAfter(response *http.Response) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// ask retries a request that is safe to repeat until it gets a response or the time for that is over. With a wait the
-// service waits while the same request is being carried out elsewhere.
-func (c *Client) ask(ctx context.Context, r request, wait time.Duration) (document, error) {
-	begun := c.clock.Now()
+// ask retries a request that is safe to repeat. With a wait the service waits while the same request is being carried out
+// elsewhere.
+func (c *Client) ask(ctx context.Context, r request, wait time.Duration) (answer document, err error) {
+	err = c.retry(ctx, r.path, wait, func(wait, timeout time.Duration) (err error) {
+		r.prefers, r.timeout = wait, timeout
+		answer, err = c.send(ctx, r)
+		return err
+	})
+	return answer, err
+}
+
+// retry tries until there is a response, for the time of the wait, but for 5 s at least. What others have is tried until the
+// wait is over.
+func (c *Client) retry(ctx context.Context, what string, wait time.Duration, try func(wait, timeout time.Duration) error) error {
+	begun, longest := c.clock.Now(), requestWait
 	waits, retries := begun+wait, begun+longer(wait, c.timeout)
 	for {
 		sent := c.clock.Now()
-		r.wait, r.prefers = longer(shorter(waits-sent, requestWait), 0), true
-		answer, err := c.send(ctx, r)
+		wait := longer(shorter(waits-sent, longest), 0)
+		timeout := wait + c.timeout
+		if wait == 0 {
+			timeout = longer(shorter(timeout, retries-sent), time.Second)
+		}
+		err := try(wait, timeout)
 		if err == nil || ctx.Err() != nil {
-			return answer, err
+			return err
 		}
 		next, end := pauseAfter(err), retries
 		var problem *Problem
 		if errors.As(err, &problem) {
-			if !problem.isPassing() {
-				return answer, err
-			}
-			if problem.Code == "request-in-progress" {
-				end = waits
-				if c.clock.Now()-sent >= r.wait {
+			switch {
+			case problem.document.Field == "wait_ms" && wait > 0:
+				if longest /= 4; longest < time.Second {
+					longest = 0
+				}
+				continue
+			case problem.isOthers():
+				// Without a time that it waited, a wait for a lock was ended.
+				if problem.Code == "lock-held" && wait > 0 && problem.document.WaitedMs == nil {
+					return err
+				}
+				if wait > 0 && sent+wait <= c.clock.Now() {
 					next = 0
 				}
+				end = waits
+			case !problem.isPassing() || c.clock.Now()+problem.RetryAfter > end:
+				return err
 			}
 		}
-		if c.clock.Now()+next >= end {
-			return answer, err
+		if c.clock.Now() >= end {
+			return err
 		}
-		c.log("keylatch retries", "request", r.method+" "+r.path, "error", err)
-		if c.clock.SleepUntil(ctx, c.clock.Now()+next) != nil {
-			return answer, err
+		c.log("keylatch retries", "path", what, "error", err)
+		if c.clock.SleepUntil(ctx, shorter(end, c.clock.Now()+next)) != nil {
+			return err
 		}
 	}
 }
