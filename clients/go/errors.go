@@ -40,6 +40,7 @@ type document struct {
 	WaitedMs     *int64        `json:"waited_ms"`
 	ValidForMs   *int64        `json:"valid_for_ms"`
 	State        string        `json:"state"`
+	Status       int           `json:"status"`
 	Answer       *answerMember `json:"answer"`
 	Reason       string        `json:"reason"`
 	Token        string        `json:"token"`

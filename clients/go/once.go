@@ -83,6 +83,8 @@ type Answer struct {
 	Headers http.Header
 	// Body has any bytes.
 	Body []byte
+	// NotKept says of a repeat's answer that it was too large to be kept whole: it has its status alone.
+	NotKept bool
 }
 
 // JSON is an answer with a value as JSON.
@@ -165,7 +167,7 @@ func (c *Client) Begin(ctx context.Context, key string, options ...OnceOption) (
 	}
 	run.FencingToken = answer.FencingToken
 	if answer.State == "done" {
-		run.Answer = &Answer{}
+		run.Answer = &Answer{Status: answer.Status, NotKept: true}
 		if answer.Answer != nil {
 			run.Answer = answer.Answer.answer()
 		}
@@ -277,7 +279,10 @@ func (c *Client) Once(
 		}
 		// A panic, which goes on, or the end of the goroutine.
 		why := recover()
-		err = fmt.Errorf("panic: %v", why)
+		err = errors.New("the function did not return")
+		if why != nil {
+			err = fmt.Errorf("panic: %v", why)
+		}
 		run.undone(ctx, err)
 		if why != nil {
 			panic(why)

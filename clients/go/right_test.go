@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -83,6 +84,30 @@ func TestRunThatPanicsFails(t *testing.T) {
 	}()
 	if !s.got(`POST /v1/idempotency/k/fail {"reason":"panic: a bug here"}`) {
 		t.Error("the run is not ended", s.requests)
+	}
+}
+
+func TestRunWhoseGoroutineEndsFails(t *testing.T) {
+	s, client := serve(t, nil)
+	go func() {
+		_, _ = client.Once(context.Background(), "k", func(context.Context) (keylatch.Answer, error) {
+			runtime.Goexit()
+			return keylatch.Answer{}, nil
+		})
+	}()
+	if !s.got(`POST /v1/idempotency/k/fail {"reason":"the function did not return"}`) {
+		t.Error("the run is not ended", s.requests)
+	}
+}
+
+func TestAnswerThatWasNotKeptSaysSo(t *testing.T) {
+	_, client := serve(t, func(w http.ResponseWriter, r *http.Request, body string) bool {
+		_, _ = io.WriteString(w, `{"state":"done","status":201,"answer_kept":false}`)
+		return true
+	})
+	run, err := client.Begin(context.Background(), "k")
+	if err != nil || run.Answer.Status != 201 || !run.Answer.NotKept {
+		t.Error(err, run)
 	}
 }
 
