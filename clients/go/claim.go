@@ -107,26 +107,16 @@ func (c *claim) renewal() map[string]any {
 	return body
 }
 
-// acquire asks until the wait is over. It releases what it may have got without a response.
-func (c *claim) acquire(ctx context.Context) (grant, error) {
-	got, err := c.ask(ctx)
-	if err != nil && c.created.mayBeDone {
-		c.client.clock.Go(func() { _, _ = c.release(ctx) })
-	}
-	return got, callers(ctx, err)
-}
-
-// ask asks with the same token until the wait is over.
-func (c *claim) ask(ctx context.Context) (got grant, err error) {
+// acquire asks with the same token until the wait is over. It releases what it may have got without a response.
+func (c *claim) acquire(ctx context.Context) (got grant, err error) {
 	err = c.client.retry(ctx, c.path(), c.wait, func(wait, timeout time.Duration) (err error) {
 		got, err = c.try(ctx, wait, timeout)
 		return err
 	})
-	var problem *Problem
-	if errors.As(err, &problem) && problem.Code == "lock-held" {
-		err = c.held(problem.document)
+	if err != nil && c.created.mayBeDone {
+		c.client.clock.Go(func() { _, _ = c.release(ctx) })
 	}
-	return got, err
+	return got, callers(ctx, c.orHeld(err))
 }
 
 // try sends one request. A grant is renewed before it is used where the response was so late that little of it is left.
@@ -195,14 +185,20 @@ func (c *claim) grant(answer document, sent time.Duration) (grant, error) {
 	return grant{locks: locks, until: sent + answer.validity()}, nil
 }
 
-func (c *claim) held(problem document) *HeldError {
-	held := &HeldError{Name: problem.Name, Holder: problem.Holder}
+// orHeld is a *HeldError where the problem is that others hold the lock.
+func (c *claim) orHeld(err error) error {
+	var problem *Problem
+	if !errors.As(err, &problem) || problem.Code != "lock-held" {
+		return err
+	}
+	said := problem.document
+	held := &HeldError{Name: said.Name, Holder: said.Holder}
 	if held.Name == "" {
 		held.Name = c.names[0]
 	}
-	for at, holder := range problem.Holders {
+	for at, holder := range said.Holders {
 		if held.Holder == nil || holder.ExpiresInMs < held.Holder.ExpiresInMs {
-			held.Holder = &problem.Holders[at]
+			held.Holder = &said.Holders[at]
 		}
 	}
 	return held

@@ -25,6 +25,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -46,9 +47,9 @@ type Client struct {
 	// Files of TLS, which count for a client that is made here.
 	authorities, certificate, key string
 
-	mutex sync.Mutex
 	// chosen is which URL gets the next request.
-	chosen int
+	chosen atomic.Int64
+	mutex  sync.Mutex
 	// asked has the URLs whose store is known.
 	asked map[int]bool
 	store struct{ id, url string }
@@ -122,10 +123,9 @@ func New(options ...Option) (*Client, error) {
 	if err := client.parseURLs(); err != nil {
 		return nil, err
 	}
-	if client.http != nil {
-		if len(client.sockets) > 0 {
-			return nil, errors.New("keylatch: a client of one's own does not know unix: URLs")
-		}
+	if client.http != nil && len(client.sockets) > 0 {
+		return nil, errors.New("keylatch: a client of one's own does not know unix: URLs")
+	} else if client.http != nil {
 		return client, nil
 	}
 	transport, err := client.transport()

@@ -15,9 +15,6 @@ type Clock interface {
 	Go(func())
 }
 
-// step is what a timer that stands still during a sleep may miss of it at most.
-const step = time.Second
-
 // machineClock is the clock of this machine.
 type machineClock struct{}
 
@@ -26,7 +23,8 @@ func (machineClock) Go(run func())      { go run() }
 
 func (machineClock) SleepUntil(ctx context.Context, then time.Duration) error {
 	for left := then - now(); left > 0; left = then - now() {
-		timer := time.NewTimer(shorter(left, step))
+		// A timer may stand still while the machine sleeps.
+		timer := time.NewTimer(shorter(left, time.Second))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():

@@ -48,14 +48,11 @@ func (c *claim) hold(ctx context.Context, wait time.Duration) (*Lease, error) {
 	cancel()
 	var problem *Problem
 	var unreachable *UnreachableError
-	if errors.As(err, &problem) && problem.Code == "lock-held" {
-		return nil, c.held(problem.document)
-	}
-	if why := opening.Err(); why != nil && problem == nil {
+	if why := opening.Err(); why != nil && !errors.As(err, &problem) {
 		isSent := !errors.As(err, &unreachable) || unreachable.Sent
 		err = &UnreachableError{Sent: isSent, Err: why}
 	}
-	return nil, err
+	return nil, c.orHeld(err)
 }
 
 // heldBy waits for the event that says that the lock is held.

@@ -3,6 +3,7 @@ package keylatch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,13 +26,14 @@ type keeper struct {
 	until atomic.Int64
 	// isEnded says that the program ends the lease: it is not lost from then on.
 	isEnded atomic.Bool
+	why     atomic.Value // the last renewal failed
 	mutex   sync.Mutex
-	why     string // the last renewal failed
 	loss    *LostError
 }
 
 func (c *Client) keeper(ctx context.Context, names []string, ttl, lead, until time.Duration) *keeper {
-	k := &keeper{client: c, names: names, ttl: ttl, lead: lead, why: "there was no time"}
+	k := &keeper{client: c, names: names, ttl: ttl, lead: lead}
+	k.why.Store("there was no time")
 	k.until.Store(int64(until))
 	k.keeping, k.end = context.WithCancel(valuesOf{ctx})
 	k.ctx, k.cancel = context.WithCancel(k.keeping)
@@ -51,10 +53,7 @@ func (k *keeper) Err() error {
 	if at >= until && k.lead > 0 {
 		k.lose(&LostError{Reason: "paused", Detail: "it ended while this process was paused"})
 	} else if at >= until-k.lead {
-		k.mutex.Lock()
-		why := k.why
-		k.mutex.Unlock()
-		k.lose(&LostError{Reason: "unrenewed", Detail: "it could not be renewed in time: " + why})
+		k.lose(&LostError{Reason: "unrenewed", Detail: fmt.Sprint("it could not be renewed in time: ", k.why.Load())})
 	}
 	k.mutex.Lock()
 	defer k.mutex.Unlock()
@@ -124,9 +123,7 @@ func (k *keeper) renew(renewal func(ctx context.Context, timeout time.Duration) 
 			}
 		}
 		k.client.log("keylatch could not renew", "names", k.names, "error", err)
-		k.mutex.Lock()
-		k.why = err.Error()
-		k.mutex.Unlock()
+		k.why.Store(err.Error())
 		due = clock.Now() + pauseAfter(err)
 	}
 }

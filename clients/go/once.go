@@ -118,9 +118,7 @@ func (a answerMember) answer() *Answer {
 		answer.Body = []byte(*a.Body)
 	}
 	for name, values := range a.Headers {
-		for _, value := range values {
-			answer.Headers.Add(name, value)
-		}
+		answer.Headers[http.CanonicalHeaderKey(name)] = values
 	}
 	return &answer
 }

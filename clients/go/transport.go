@@ -90,9 +90,7 @@ func (c *Client) send(ctx context.Context, r request) (answer document, err erro
 // URL at once, and one that got no response leaves it to its retry.
 func (c *Client) open(ctx context.Context, r request) (response *http.Response, err error) {
 	for range c.urls {
-		c.mutex.Lock()
-		at := c.chosen
-		c.mutex.Unlock()
+		at := int(c.chosen.Load())
 		if err = c.agree(ctx, at); err == nil {
 			response, err = c.openAt(ctx, at, r)
 		}
@@ -100,11 +98,7 @@ func (c *Client) open(ctx context.Context, r request) (response *http.Response, 
 		if !errors.As(err, &unreachable) || ctx.Err() == context.Canceled {
 			return response, err
 		}
-		c.mutex.Lock()
-		if c.chosen == at {
-			c.chosen = (at + 1) % len(c.urls)
-		}
-		c.mutex.Unlock()
+		c.chosen.CompareAndSwap(int64(at), int64((at+1)%len(c.urls)))
 		c.log("keylatch gets no response", "url", c.urls[at], "error", err)
 		if unreachable.Sent || ctx.Err() != nil {
 			break
@@ -127,7 +121,12 @@ func (c *Client) agree(ctx context.Context, at int) error {
 		defer response.Body.Close()
 		err = json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(&info)
 	}
-	if err != nil && (response == nil || ctx.Err() != nil) {
+	var unreachable *UnreachableError
+	if errors.As(err, &unreachable) {
+		// The request itself is not.
+		unreachable.Sent = false
+		return unreachable
+	} else if err != nil && ctx.Err() != nil {
 		return &UnreachableError{Err: err}
 	}
 	c.mutex.Lock()
@@ -224,10 +223,7 @@ func callers(ctx context.Context, err error) error {
 var errOfAnother = errors.New("the response is not one of keylatch for this request")
 
 func retryAfter(response *http.Response) time.Duration {
-	seconds, err := strconv.Atoi(response.Header.Get("Retry-After"))
-	if err != nil {
-		return 0
-	}
+	seconds, _ := strconv.ParseUint(response.Header.Get("Retry-After"), 10, 16)
 	return time.Duration(seconds) * time.Second
 }
 

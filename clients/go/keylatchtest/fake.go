@@ -68,18 +68,21 @@ func (f *Fake) Client(options ...keylatch.Option) *keylatch.Client {
 func (f *Fake) Advance(by time.Duration) {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
-	end := f.at + by
-	for f.settle(); ; f.settle() {
+	for end, isOver := f.at+by, false; !isOver; {
+		f.settle()
 		next := end
 		for s := range f.sleepers {
 			if s.then < next {
 				next = s.then
 			}
 		}
-		f.moveTo(next)
-		if next == end {
-			break
+		f.at, isOver = next, next == end
+		for s := range f.sleepers {
+			if s.then <= next {
+				f.wake(s)
+			}
 		}
+		f.expire()
 	}
 	f.settle()
 }
@@ -103,16 +106,6 @@ func (f *Fake) settle() {
 	for f.running > 0 {
 		f.changed.Wait()
 	}
-}
-
-func (f *Fake) moveTo(at time.Duration) {
-	f.at = at
-	for s := range f.sleepers {
-		if s.then <= at {
-			f.wake(s)
-		}
-	}
-	f.expire()
 }
 
 func (f *Fake) wake(s *sleeper) {
