@@ -47,7 +47,7 @@ type Client struct {
 	// Files of TLS, which count for a client that is made here.
 	authorities, certificate, key string
 
-	// chosen is which URL gets the next request.
+	// chosen says, modulo the number of URLs, which gets the next request.
 	chosen atomic.Int64
 	mutex  sync.Mutex
 	// asked has the URLs whose store is known.

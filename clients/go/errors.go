@@ -103,9 +103,8 @@ func (p *Problem) isOthers() bool { return p.Code == "lock-held" || p.Code == "r
 func problemOf(status int, body []byte, retryAfter time.Duration) *Problem {
 	problem := &Problem{Status: status, RetryAfter: retryAfter}
 	if json.Unmarshal(body, &problem.document) == nil {
-		document := problem.document
-		problem.Code, problem.Detail = document.Code, document.Detail
-		problem.Outcome, problem.retry = document.Outcome, document.Retry
+		said := problem.document
+		problem.Code, problem.Detail, problem.Outcome, problem.retry = said.Code, said.Detail, said.Outcome, said.Retry
 	}
 	return problem
 }

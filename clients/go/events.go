@@ -39,8 +39,6 @@ func (c *Client) events(ctx context.Context, r request) (*eventStream, error) {
 	return &eventStream{body: response.Body, reader: bufio.NewReader(response.Body)}, nil
 }
 
-func (s *eventStream) close() { _ = s.body.Close() }
-
 // next gives the next event, and what of its data the client reads.
 func (s *eventStream) next() (Event, document, error) {
 	var event Event
@@ -85,13 +83,17 @@ func (c *Client) Watch(ctx context.Context, name string, on func(Event)) error {
 func (c *Client) watchOnce(ctx context.Context, r request, on func(Event)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	silence := time.AfterFunc(c.silence, cancel)
+	chosen := c.chosen.Load()
+	silence := time.AfterFunc(c.silence, func() {
+		c.chosen.CompareAndSwap(chosen, chosen+1)
+		cancel()
+	})
 	defer silence.Stop()
 	stream, err := c.events(ctx, r)
 	if err != nil {
 		return err
 	}
-	defer stream.close()
+	defer stream.body.Close()
 	stream.heard = func() { silence.Reset(c.silence) }
 	for {
 		event, _, err := stream.next()

@@ -73,7 +73,7 @@ func (c *claim) heldBy(stream *eventStream, sent time.Duration) (grant, error) {
 
 // follow reads the stream that holds the lock to its end.
 func (l *Lease) follow(stream *eventStream, sent time.Duration) {
-	defer stream.close()
+	defer stream.body.Close()
 	for {
 		event, data, err := stream.next()
 		switch {

@@ -274,8 +274,7 @@ func (c *Client) Elect(
 			return ctx.Err()
 		}
 		var lost *LostError
-		isLost := lease.Err() != nil || errors.As(err, &lost)
-		if !isLost || ctx.Err() != nil {
+		if isLost := lease.Err() != nil || errors.As(err, &lost); !isLost || ctx.Err() != nil {
 			return err
 		}
 	}

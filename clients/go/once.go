@@ -213,11 +213,10 @@ func (r *Run) Fail(ctx context.Context, reason string) error {
 	if len(reason) > 256 {
 		reason = strings.ToValidUTF8(reason[:256], "")
 	}
-	body := map[string]any{}
-	if reason != "" {
-		body["reason"] = reason
+	if reason == "" {
+		reason = "no reason was given"
 	}
-	return r.finish(ctx, r.request("POST", "/fail", body))
+	return r.finish(ctx, r.request("POST", "/fail", map[string]any{"reason": reason}))
 }
 
 // Leave stops renewing without an outcome: it is unknown when the lease is over, and a person settles it.

@@ -84,6 +84,38 @@ func TestRequestGoesToTheURLThatLives(t *testing.T) {
 	}
 }
 
+func TestSilentWatchGoesToTheNextURL(t *testing.T) {
+	done := make(chan struct{})
+	defer close(done)
+	hung, _ := serve(t, func(w http.ResponseWriter, r *http.Request, body string) bool {
+		if r.URL.Path == "/v1/info" {
+			return false
+		}
+		select {
+		case <-done:
+		case <-r.Context().Done():
+		}
+		return true
+	})
+	lives, _ := serve(t, func(w http.ResponseWriter, r *http.Request, body string) bool {
+		if r.URL.Path == "/v1/info" {
+			return false
+		}
+		_, _ = io.WriteString(w, "event: snapshot\ndata: {}\n\n")
+		return true
+	})
+	client, err := keylatch.New(keylatch.URL(hung.URL, lives.URL), keylatch.Silence(100*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	err = client.Watch(ctx, "a", func(event keylatch.Event) { cancel() })
+	if !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
 func TestURLWithAnotherStoreIsRefusedByName(t *testing.T) {
 	ctx := context.Background()
 	first, end := instance(t, "one")

@@ -90,7 +90,8 @@ func (c *Client) send(ctx context.Context, r request) (answer document, err erro
 // URL at once, and one that got no response leaves it to its retry.
 func (c *Client) open(ctx context.Context, r request) (response *http.Response, err error) {
 	for range c.urls {
-		at := int(c.chosen.Load())
+		chosen := c.chosen.Load()
+		at := int(chosen) % len(c.urls)
 		if err = c.agree(ctx, at); err == nil {
 			response, err = c.openAt(ctx, at, r)
 		}
@@ -98,7 +99,7 @@ func (c *Client) open(ctx context.Context, r request) (response *http.Response, 
 		if !errors.As(err, &unreachable) || ctx.Err() == context.Canceled {
 			return response, err
 		}
-		c.chosen.CompareAndSwap(int64(at), int64((at+1)%len(c.urls)))
+		c.chosen.CompareAndSwap(chosen, chosen+1)
 		c.log("keylatch gets no response", "url", c.urls[at], "error", err)
 		if unreachable.Sent || ctx.Err() != nil {
 			break
