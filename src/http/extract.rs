@@ -13,7 +13,7 @@ use std::time::Duration;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::HeaderName;
 use axum::http::request::Parts;
-use keylatch_axum::{preferred_wait, read_body};
+use keylatch_axum::{BodyLimits, preferred_wait, read_body};
 use percent_encoding::{
     AsciiSet, NON_ALPHANUMERIC, PercentEncode, percent_decode_str, utf8_percent_encode,
 };
@@ -213,9 +213,29 @@ impl<T: DeserializeOwned + Default> FromRequest<Arc<Api>> for OptionalJson<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, Problem> {
-        let body = read_body(request.into_body(), api.body_limits).await?;
-        if body.is_empty() { Ok(Self(T::default())) } else { parse(&body).map(Self) }
+        read_json(request, api.body_limits).await.map(Self)
     }
+}
+
+/// The same of what a run came to, which may be as long as what is kept of it.
+pub(super) struct ResultJson<T>(pub(super) T);
+
+impl<T: DeserializeOwned + Default> FromRequest<Arc<Api>> for ResultJson<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, Problem> {
+        // base64 adds a third, and a text whose quotes are escaped may have twice its length.
+        let bytes = api.body_limits.bytes + 2 * api.response_limit_bytes;
+        read_json(request, BodyLimits { bytes, ..api.body_limits }).await.map(Self)
+    }
+}
+
+async fn read_json<T>(request: Request, limits: BodyLimits) -> Result<T, Problem>
+where
+    T: DeserializeOwned + Default,
+{
+    let body = read_body(request.into_body(), limits).await?;
+    if body.is_empty() { Ok(T::default()) } else { parse(&body) }
 }
 
 pub(super) fn parse<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, Problem> {

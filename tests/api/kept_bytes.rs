@@ -163,11 +163,10 @@ async fn long_answers_of_the_embedded_store_are_not_in_memory() {
     const LENGTH: usize = 900_000;
     let directory = tempfile::tempdir().expect("a temporary directory");
     let store = format!("embedded:{}", directory.path().display());
-    let environment = [("KEYLATCH_SERVER_BODY_LIMIT_BYTES", "1000000")];
-    let before = memory(&KEYLATCH.serve(&[], &environment).await);
+    let before = memory(&KEYLATCH.serve(&[], &[]).await);
     let body = |number: usize| format!("{number:06}").repeat(LENGTH / 6);
     for starts in 0..2 {
-        let process = KEYLATCH.serve(&["--store", &store], &environment).await;
+        let process = KEYLATCH.serve(&["--store", &store], &[]).await;
         let api = Api::at(process.address);
         let request = |method, number| api.request(method, &format!("/v1/idempotency/k-{number}"));
         let begin = |number| Answer::of(request(Method::POST, number).json(&json!({})));
@@ -183,6 +182,8 @@ async fn long_answers_of_the_embedded_store_are_not_in_memory() {
         for number in (0..ANSWERS).step_by(10) {
             assert_eq!(begin(number).await.json["answer"]["body"], body(number));
         }
+        // The next one finds the directory free.
+        process.ended_by("-KILL").await;
     }
 }
 

@@ -127,6 +127,21 @@ async fn who_failed_half_way_says_so(service: &Service) {
 }
 
 #[store_test(service)]
+async fn response_longer_than_other_requests_is_kept(service: &Service) {
+    let body = "\"".repeat(150_000);
+    step(service, Method::POST, "k", json!({})).await;
+    let done = step(service, Method::PUT, "k", json!({"body": body})).await;
+    assert_eq!((done.status.as_u16(), &done.json["answer_kept"]), (200, &json!(true)), "{done:?}");
+    let repeat = step(service, Method::POST, "k", json!({})).await;
+    assert_eq!(repeat.json["answer"]["body"], body);
+    step(service, Method::POST, "too-long", json!({})).await;
+    let too_long = step(service, Method::PUT, "too-long", json!({"body": body.repeat(20)})).await;
+    too_long.is_problem(413, "payload-too-large");
+    let kept = step(service, Method::PUT, "too-long", json!({"status": 201})).await;
+    assert_eq!(kept.status, 200, "the run goes on: {kept:?}");
+}
+
+#[store_test(service)]
 async fn large_response_of_a_client_loses_its_body(store: &TestStore) {
     let mut config = keylatch_testkit::config(store.url());
     config.idempotency.response_limit_bytes = 1000;

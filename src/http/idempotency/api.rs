@@ -27,7 +27,9 @@ use crate::http::api::Api;
 use crate::http::audit::{Act, Auditor};
 use crate::http::body::{Json, at_millis, invalid};
 use crate::http::caller::Caller;
-use crate::http::extract::{OptionalJson, OptionalToken, PreferredWait, RequiredToken, parameters};
+use crate::http::extract::{
+    OptionalJson, OptionalToken, PreferredWait, RequiredToken, ResultJson, parameters,
+};
 use crate::http::locks::with_token;
 use crate::http::problem::{Code, Problem};
 use keylatch_axum::{
@@ -116,10 +118,17 @@ pub(crate) async fn complete_idempotency(
     caller: Caller,
     path: RecordKeyPath,
     RequiredToken(token): RequiredToken,
-    OptionalJson(body): OptionalJson<CompleteRecordRequest>,
+    ResultJson(body): ResultJson<CompleteRecordRequest>,
 ) -> Result<Json<IdempotencyRecord>, Problem> {
     let (key, scope) = path.permitted(&caller, KeyAct::Use)?;
-    let kept = kept_within(answer(body)?, api.response_limit()?);
+    let (answer, limit) = (answer(body)?, api.response_limit()?);
+    // The run took room for as much as most requests have. What is longer takes it now, or is not kept.
+    let longest = api.body_limits.bytes.min(limit);
+    let room = match answer.body.len() {
+        bytes if bytes > longest => api.records()?.take_room(&scope, bytes),
+        _ => Ok(None),
+    };
+    let kept = kept_within(answer, if room.is_ok() { limit } else { longest });
     match api.records()?.complete(&key, &token.hash(), RunEnd::Done(kept)).await? {
         CompleteReply::Done(view) => {
             api.count_record(&key, Some(&view));
@@ -231,7 +240,7 @@ pub(crate) async fn resolve_idempotency(
     caller: Caller,
     auditor: Auditor,
     path: RecordKeyPath,
-    OptionalJson(body): OptionalJson<ResolveRecordRequest>,
+    ResultJson(body): ResultJson<ResolveRecordRequest>,
 ) -> Result<Response, Problem> {
     let (key, scope) = path.permitted(&caller, KeyAct::Resolve)?;
     let settler = settler(&caller, &body)?;

@@ -21,7 +21,7 @@ use crate::http::audit::Auditor;
 use crate::http::caller::Caller;
 use crate::http::extract::{
     LeftEntry, ListQuery, Name, NamedSet, NoQuery, OptionalJson, OptionalToken, PreferredWait,
-    RequiredToken, WatchLimit, WatchedName,
+    RequiredToken, ResultJson, WatchLimit, WatchedName,
 };
 use crate::http::idempotency::{api::RecordKeyPath, list::RecordQuery};
 use crate::http::problem::Code::{self, *};
@@ -177,5 +177,11 @@ impl<T: ToSchema> Part for OptionalJson<T> {
     fn describe(draft: &mut Draft<'_>) {
         draft.problems.extend_from_slice(BODY);
         draft.takes_body::<T>();
+    }
+}
+
+impl<T: ToSchema> Part for ResultJson<T> {
+    fn describe(draft: &mut Draft<'_>) {
+        OptionalJson::<T>::describe(draft);
     }
 }
