@@ -5,8 +5,8 @@ import assert from 'node:assert/strict';
 // Nothing is read of the environment before the first use.
 process.env.KEYLATCH_CA = '/nowhere/ca.pem';
 const { Client, keylatch } = await import('@keylatch/client');
-await assert.rejects(keylatch.show('exports'), { code: 'ENOENT' });
-assert.throws(() => new Client({}), { code: 'ENOENT' });
+await assert.rejects(keylatch.show('exports'), /\/nowhere\/ca.pem/);
+assert.throws(() => new Client({}), /\/nowhere\/ca.pem/);
 delete process.env.KEYLATCH_CA;
 
 // It is for pages, which have events.

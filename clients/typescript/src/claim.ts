@@ -1,17 +1,12 @@
 /** What a client asks for, and the token that proves it: how a lock is got, renewed and released. */
 
-import { now, until } from './clock.js';
-import { Held, LeaseLost, Problem, type ProblemDocument, Unreachable } from './errors.js';
-import { ANSWER_TIMEOUT, type Answer, newToken, plain, type Request, type Transport } from './transport.js';
-
-export const PAUSE = 250;
-const REQUEST_WAIT = 50_000;
-const MIN_REQUEST_WAIT = 1000;
-const LEAD_MAX = 10_000;
+import { Held, isBusy, Problem, type ProblemDocument, Unreachable } from './errors.js';
+import { lossReason } from './keeper.js';
+import { type Answer, given, newToken, type Patience, plain, type Transport } from './transport.js';
 
 /** How to get a lock. All spans are milliseconds. */
 export interface LockOptions {
-  /** How long to wait in the queue; 0 by default. */
+  /** How long to wait in the queue; 0 by default, `Infinity` for ever. */
   wait?: number;
   /** How long the lease outlives this process; 30 s by default. */
   ttl?: number;
@@ -24,7 +19,7 @@ export interface LockOptions {
   /** A secret of 20 to 128 letters, digits, `-` and `_`; a new one by default. */
   token?: string;
   /** Gives up waiting when it aborts. */
-  signal?: AbortSignal;
+  signal?: AbortSignal | undefined;
 }
 
 /** A lock that is held. */
@@ -36,7 +31,7 @@ export interface LeasedLock {
 
 export interface Grant {
   locks: LeasedLock[];
-  /** When the grant stops being exclusive, on the clock of `now`. */
+  /** When the grant stops being exclusive, on the clock of the transport. */
   until: number;
 }
 
@@ -61,12 +56,12 @@ export class Claim {
   creation(wait: number): Record<string, unknown> {
     const { owner, limit, entry } = this.options;
     return {
-      ttl_ms: Math.round(this.ttl),
-      wait_ms: Math.round(wait),
+      ttl_ms: given(this.ttl),
+      wait_ms: given(wait),
       ...(this.isSet && { names: this.names }),
       ...(owner !== undefined && { owner }),
       ...(limit !== undefined && { mode: 'shared' }),
-      ...(typeof limit === 'number' && { limit }),
+      ...(limit !== undefined && limit !== 'shared' && { limit: given(limit) }),
       ...(entry !== undefined && { entry }),
     };
   }
@@ -76,80 +71,57 @@ export class Claim {
    * without an answer.
    */
   async acquire(): Promise<Grant> {
-    try {
-      return await this.#acquire();
-    } catch (error) {
-      if (mayHold(error)) this.release().catch(() => undefined);
-      throw error;
-    }
+    const { wait, signal } = this.options;
+    const undo = (): Promise<boolean> => this.release();
+    return await this.heldUnless((asked, timeout) => this.#create(asked, timeout), { wait, signal, undo });
   }
 
-  async #acquire(): Promise<Grant> {
-    const end = now() + (this.options.wait ?? 0);
-    let longest = REQUEST_WAIT;
-    for (;;) {
-      this.options.signal?.throwIfAborted();
-      const [wait, sent] = [Math.max(0, Math.min(end - now(), longest)), now()];
-      let [failure, pause]: [unknown, number] = [undefined, PAUSE];
+  /** What comes of an attempt; throws {@link Held} where the wait is over, or where the service will not let it wait. */
+  async heldUnless<T>(attempt: (wait: number, timeout: number) => Promise<T>, patience: Patience): Promise<T> {
+    const held = (error: unknown): unknown => (isBusy(error) ? this.#held(error.document) : error);
+    const once = async (wait: number, timeout: number): Promise<T> => {
       try {
-        return await this.#fresh(this.grant(await this.#create(wait), sent));
+        return await attempt(wait, timeout);
       } catch (error) {
-        failure = error;
+        throw wait > 0 && isBusy(error) && error.document.waited_ms === undefined ? held(error) : error;
       }
-      if (failure instanceof Problem) {
-        if (failure.document.field === 'wait_ms' && wait > 0) {
-          longest = longest / 4 >= MIN_REQUEST_WAIT ? longest / 4 : 0;
-          continue;
-        }
-        const isFinal = wait > 0 && failure.document.waited_ms === undefined;
-        if (failure.code === 'lock-held') {
-          failure = this.held(failure.document);
-          pause = wait > 0 && sent + wait <= now() ? 0 : PAUSE;
-          if (isFinal) throw failure;
-        } else if (!failure.isPassing) throw failure;
-        else pause = Math.max(failure.retryAfter ?? 0, PAUSE);
-      } else if (!(failure instanceof Unreachable)) throw failure;
-      if (now() >= end) throw failure;
-      await until(Math.min(end, now() + pause), this.options.signal);
+    };
+    try {
+      return await this.transport.persist(once, patience);
+    } catch (error) {
+      throw held(error);
     }
   }
 
-  async #create(wait: number): Promise<Answer> {
-    const { signal } = this.options;
-    const request: Request = { method: 'POST', path: this.path, body: this.creation(wait), token: this.token };
-    const sent = this.transport.send({ ...request, timeout: wait + ANSWER_TIMEOUT, ...(signal && { signal }) });
-    return await sent;
+  async #create(wait: number, timeout: number): Promise<Grant> {
+    const { clock } = this.transport;
+    const sent = clock.now();
+    const request = { path: this.path, token: this.token, body: this.creation(wait), timeout, signal: this.options.signal };
+    const grant = this.grant(await this.transport.send({ method: 'POST', ...request }), sent);
+    // An answer was so late that little is left of the grant: it is renewed before it is used.
+    return grant.until - clock.now() >= this.ttl / 2 ? grant : { ...grant, until: await this.renew() };
   }
 
-  /** The grant, renewed before it is used where an answer was so late that little of it is left. */
-  async #fresh(grant: Grant): Promise<Grant> {
-    if (grant.until - now() >= this.ttl / 2) return grant;
-    return { ...grant, until: (await this.renew(ANSWER_TIMEOUT)).until };
+  /** Starts the TTL again; until when the grant is exclusive, counted from the sending of the request. */
+  async renew(timeout = this.transport.timeout): Promise<number> {
+    const sent = this.transport.clock.now();
+    const body = { ttl_ms: given(this.ttl), ...(this.isSet && { names: this.names }) };
+    const request = { path: this.path, body, token: this.token, timeout };
+    return this.grant(await this.transport.send({ method: 'PUT', ...request }), sent).until;
   }
 
-  /** Starts the TTL again; counts from the sending of the request. */
-  async renew(timeout: number): Promise<Grant> {
-    const sent = now();
-    const body = { ttl_ms: Math.round(this.ttl), ...(this.isSet && { names: this.names }) };
-    return this.grant(await this.transport.send({ method: 'PUT', path: this.path, body, token: this.token, timeout }), sent);
-  }
-
-  /** Releases; whether the token still held the locks. Repeats for 5 s until there is an answer. */
+  /** Releases; whether the token still held the locks. */
   async release(): Promise<boolean> {
-    const end = now() + ANSWER_TIMEOUT;
-    for (let mayBeDone = false; ; ) {
+    return await this.transport.persist(async (_, timeout, mayBeDone) => {
       try {
-        await this.transport.send({ method: 'DELETE', path: this.#releasePath(), token: this.token });
+        await this.transport.send({ method: 'DELETE', path: this.#releasePath(), token: this.token, timeout });
         return true;
       } catch (error) {
         // The try whose answer was lost has released what is gone now.
-        if (error instanceof Problem && loss(error)) return mayBeDone;
-        if (error instanceof Problem && !error.isPassing) throw error;
-        mayBeDone ||= error instanceof Problem ? error.outcome === 'unknown' : (error as Unreachable).sent;
-        if (now() + PAUSE >= end) throw error;
+        if (error instanceof Problem && lossReason(error.code)) return mayBeDone;
+        throw error;
       }
-      await until(now() + PAUSE);
-    }
+    });
   }
 
   #releasePath(): string {
@@ -162,8 +134,9 @@ export class Claim {
   grant({ document }: Pick<Answer, 'document'>, sent: number): Grant {
     const leases: any[] | undefined = this.isSet ? document.locks : [document];
     const valid = document.waited_ms + document.valid_for_ms;
-    if (!leases?.every((lease) => typeof lease.fencing_token === 'number') || Number.isNaN(valid)) {
-      throw new Unreachable('the answer is not one of keylatch', true);
+    const isOurs = leases?.length === this.names.length && leases.every(({ name }, at) => name === this.names[at]);
+    if (!isOurs || !leases.every((lease) => typeof lease.fencing_token === 'number') || Number.isNaN(valid)) {
+      throw new Unreachable('the response is not one of keylatch for this request', true);
     }
     const lock = (lease: any): LeasedLock => ({
       name: lease.name,
@@ -173,30 +146,8 @@ export class Claim {
     return { locks: leases.map(lock), until: sent + valid };
   }
 
-  held({ name, holder, holders = [] }: ProblemDocument): Held {
+  #held({ name, holder, holders = [] }: ProblemDocument): Held {
     const [first] = [...holders].sort((one, other) => one.expires_in_ms - other.expires_in_ms);
     return new Held(name ?? this.names[0]!, holder ?? first);
   }
-}
-
-/** How long before its end a lease that is not renewed counts as lost. */
-export function lead(ttl: number): number {
-  return Math.min(ttl / 4, LEAD_MAX);
-}
-
-/** Why the lease is over, if the problem says that it is. */
-export function loss(problem: Problem): LeaseLost | undefined {
-  const reasons: Record<string, string> = {
-    'lock-not-held': 'expired',
-    'token-mismatch': 'taken',
-    'lock-broken': 'broken',
-  };
-  const reason = reasons[problem.code];
-  return reason ? new LeaseLost(reason, problem.document.broken?.reason ?? problem.message) : undefined;
-}
-
-/** Whether the service may have granted what the caller does not get. */
-function mayHold(error: unknown): boolean {
-  if (error instanceof Problem) return error.isPassing;
-  return !(error instanceof Held) && !(error instanceof Unreachable && !error.sent);
 }

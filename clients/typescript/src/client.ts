@@ -1,12 +1,12 @@
 /** The client: what it makes of a name or a key. */
 
-import { Claim, type LockOptions, PAUSE } from './claim.js';
-import { now, until } from './clock.js';
-import { Problem } from './errors.js';
+import { Claim, type LockOptions } from './claim.js';
+import { until } from './clock.js';
+import { Problem, Unreachable } from './errors.js';
 import { type Event, events } from './events.js';
 import { hold, Lease } from './lease.js';
-import { ask, type KeptAnswer, type OnceOptions, Run } from './once.js';
-import { type ClientOptions, plain, Transport } from './transport.js';
+import { type KeptAnswer, type OnceOptions, Run } from './once.js';
+import { type ClientOptions, pauseAfter, plain, Transport } from './transport.js';
 
 /** A client of a keylatch. */
 export class Client {
@@ -32,7 +32,25 @@ export class Client {
   async lock(names: string | readonly string[], options: LockOptions = {}): Promise<Lease> {
     const isSet = typeof names !== 'string';
     const claim = new Claim(this.#transport, isSet ? names : [names], isSet, options);
-    return new Lease(claim, await claim.acquire(), (lease) => lease.renew());
+    const lease = new Lease(claim, await claim.acquire());
+    void lease.renew();
+    return lease;
+  }
+
+  /**
+   * Calls `action` under a lock, or several, and releases. The signal that it gets aborts when the lease is lost, and with
+   * that of `options`. What it throws stays the error; throws {@link LeaseLost} where the lease was lost meanwhile.
+   *
+   * ```js
+   * await keylatch.using('deploy', { wait: 30_000 }, async (signal, lease) => deploy(lease.fencingToken, { signal }));
+   * ```
+   */
+  async using<T>(
+    names: string | readonly string[],
+    options: LockOptions,
+    action: (signal: AbortSignal, lease: Lease) => Promise<T>,
+  ): Promise<T> {
+    return await (await this.lock(names, options)).during(action);
   }
 
   /** Holds a lock by a connection: the service renews it, and frees it when this process is gone. */
@@ -50,32 +68,35 @@ export class Client {
       } catch (error) {
         if (error instanceof Problem && !error.isPassing) throw error;
       }
-      await until(now() + PAUSE, signal);
+      const { clock } = this.#transport;
+      await until(clock, clock.now() + pauseAfter(undefined), signal);
     }
   }
 
   /** Who holds a lock, as the API says it; undefined where it is free. */
-  async show(name: string): Promise<any> {
+  async show(name: string, { signal }: { signal?: AbortSignal } = {}): Promise<any> {
     try {
-      return (await ask(this.#transport, { method: 'GET', path: `/v1/locks/${plain(name)}` })).document;
+      const { document } = await this.#transport.ask({ method: 'GET', path: `/v1/locks/${plain(name)}`, signal });
+      if (document.name === name) return document;
     } catch (error) {
       if (error instanceof Problem && error.code === 'lock-not-held') return undefined;
       throw error;
     }
+    throw new Unreachable('the response is not one of keylatch for this request', true);
   }
 
-  /** Ends the leases of all present holders, who read the reason; whether there was any. */
-  async break(name: string, reason: string, by?: string): Promise<boolean> {
-    const holding = await this.show(name);
+  /** Ends the leases of all present holders, who read the reason, and by whom; whether there was any. */
+  async break(name: string, reason: string, { by, signal }: { by?: string; signal?: AbortSignal } = {}): Promise<boolean> {
+    const holding = await this.show(name, signal && { signal });
     const path = `/v1/locks/${plain(name)}/break`;
     for (const { fencing_token, slot } of holding ? (holding.holders ?? [holding]) : []) {
       const body = { reason, fencing_token, ...(by && { by }), ...(slot !== undefined && { slot }) };
-      await ask(this.#transport, { method: 'POST', path, body });
+      await this.#transport.ask({ method: 'POST', path, body, signal });
     }
     return holding !== undefined;
   }
 
-  /** Begins a thing that is to be done once. The run is to be completed or abandoned where it has no `answer`. */
+  /** Begins a thing that is to be done once. The run is to be ended where it has no `answer`. */
   async begin(key: string, options: OnceOptions = {}): Promise<Run> {
     return await Run.begin(this.#transport, key, options);
   }
@@ -83,14 +104,12 @@ export class Client {
   /**
    * Calls `action` once for all calls with `key`, and gives all of them its value as JSON.
    *
-   * Where it throws, the outcome is unknown, and a person settles it; begin a {@link Run} to abandon it instead.
+   * Where it throws, the outcome is unknown, and a person settles it. Where it throws {@link NothingDone}, or with
+   * `onCrash: 'rerun'`, the key is free again.
    */
-  async once<T>(key: string, action: () => Promise<T>, options: OnceOptions = {}): Promise<T> {
+  async once<T>(key: string, action: (signal: AbortSignal, run: Run) => Promise<T>, options: OnceOptions = {}): Promise<T> {
     const run = await this.begin(key, options);
-    if (run.answer) return valueOf(run.answer);
-    const value = await action();
-    await run.complete({ json: value ?? null });
-    return value;
+    return run.answer ? valueOf(run.answer) : await run.during(action, options.signal);
   }
 }
 

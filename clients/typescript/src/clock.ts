@@ -1,31 +1,71 @@
 /** Time that is counted also while the machine sleeps. All spans are milliseconds. */
 
+/** The time of a client: that of the machine, or one that a test moves. */
+export interface Clock {
+  /** Milliseconds that never go back. */
+  now(): number;
+  /** Calls `act` after `span`, unless the returned function is called first. */
+  after(span: number, act: () => void): () => void;
+}
+
 const [monotonicStart, wallStart] = [performance.now(), Date.now()];
 let slept = 0;
 
-/**
- * Milliseconds that never go back. The monotonic clock of most platforms stands still during a sleep, so what the wall
- * clock is ahead of it by more than a second is added: that makes a lease shorter, and never longer.
- */
-export function now(): number {
-  const monotonic = performance.now() - monotonicStart;
-  const ahead = Date.now() - wallStart - monotonic;
-  if (ahead > slept + 1000) slept = ahead;
-  return monotonic + slept;
-}
+export const machineClock: Clock = {
+  /**
+   * The monotonic clock of most platforms stands still during a sleep. So what the wall clock is ahead of it by more than
+   * a second is added: that makes a lease shorter, and never longer.
+   */
+  now() {
+    const monotonic = performance.now() - monotonicStart;
+    const ahead = Date.now() - wallStart - monotonic;
+    if (ahead > slept + 1000) slept = ahead;
+    return monotonic + slept;
+  },
+  after(span, act) {
+    const timer = setTimeout(act, span);
+    return () => clearTimeout(timer);
+  },
+};
 
 /** Waits until then, or until `signal` aborts. */
-export async function until(then: number, signal?: AbortSignal): Promise<void> {
-  for (let left = then - now(); left > 0 && !signal?.aborted; left = then - now()) {
+export async function until(clock: Clock, then: number, signal?: AbortSignal): Promise<void> {
+  for (let left = then - clock.now(); left > 0 && !signal?.aborted; left = then - clock.now()) {
     await new Promise<void>((resolve) => {
       const done = (): void => {
-        clearTimeout(timer);
-        signal?.removeEventListener('abort', done);
+        cancel();
+        forget();
         resolve();
       };
       // A timer that was set before a sleep comes too late, so none is set for long.
-      const timer: ReturnType<typeof setTimeout> = setTimeout(done, Math.min(left, 1000));
-      signal?.addEventListener('abort', done);
+      const cancel = clock.after(Math.min(left, 1000), done);
+      const forget = onAbort(signal, done);
     });
   }
+}
+
+const listeners = new WeakMap<AbortSignal, Set<() => void>>();
+
+/**
+ * Calls `act` when `signal` aborts, unless the returned function is called first. A signal gets one listener, however many
+ * wait for it: Node warns of more than ten.
+ */
+export function onAbort(signal: AbortSignal | undefined, act: () => void): () => void {
+  if (!signal) return () => undefined;
+  let acts = listeners.get(signal);
+  if (!acts) {
+    acts = new Set();
+    listeners.set(signal, acts);
+  }
+  if (acts.size === 0) signal.addEventListener('abort', callAll);
+  const call = (): void => act();
+  acts.add(call);
+  return () => {
+    acts.delete(call);
+    if (acts.size === 0) signal.removeEventListener('abort', callAll);
+  };
+}
+
+function callAll(this: AbortSignal): void {
+  for (const act of [...(listeners.get(this) ?? [])]) act();
 }

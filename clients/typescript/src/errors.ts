@@ -24,7 +24,8 @@ export interface ProblemDocument {
   holder?: Holder;
   holders?: Holder[];
   waited_ms?: number;
-  broken?: { reason: string };
+  broken?: { reason: string; by?: string | null };
+  retry_after_ms?: number;
 }
 
 /** Everything that this package throws. */
@@ -35,14 +36,16 @@ export class KeylatchError extends Error {
 /** The service refused the request, and says why. `/problems/CODE` of the service explains the code. */
 export class Problem extends KeylatchError {
   override name = 'Problem';
+  /** Milliseconds after which to come again, where the service says so. */
+  readonly retryAfter: number | undefined;
 
   constructor(
     readonly status: number,
     readonly document: ProblemDocument,
-    /** Milliseconds after which to come again, where the service says so. */
-    readonly retryAfter?: number,
+    after?: number,
   ) {
     super(document.detail ?? `status ${status}`);
+    this.retryAfter = document.retry_after_ms ?? after;
   }
 
   /** A stable word such as `outcome-unknown`; empty where something else than keylatch answered. */
@@ -91,17 +94,51 @@ export class Unreachable extends KeylatchError {
   }
 }
 
+/** A setting of the client is wrong; the message names it, and never has a secret in it. */
+export class SettingsError extends KeylatchError {
+  override name = 'SettingsError';
+}
+
+/** What an action of `once` throws to say that it did nothing: the key is free again. */
+export class NothingDone extends KeylatchError {
+  override name = 'NothingDone';
+}
+
 /** Why a lease is lost; a hold may have other words of the service. */
-export type LossReason = 'expired' | 'taken' | 'broken' | 'unrenewed' | 'paused' | 'unreachable' | (string & {});
+export type LossReason = 'expired' | 'taken' | 'broken' | 'unrenewed' | 'paused' | 'unreachable' | 'released' | (string & {});
 
 /** The lease is over, or will be before it can be renewed: stop. */
 export class LeaseLost extends KeylatchError {
   override name = 'LeaseLost';
 
   constructor(
+    /** The locks of the lease, or the key of the run. */
+    readonly locks: readonly string[],
     readonly reason: LossReason,
-    detail: string,
+    /** What happened; of a broken lease, why it was broken. */
+    readonly detail: string,
+    /** Who broke it, where they said so. */
+    readonly by?: string,
   ) {
-    super(detail);
+    const broken = reason === 'broken' ? `it was broken${by ? ` by ${by}` : ''}: ` : '';
+    super(`the lease of ${locks.join(', ')} is lost: ${broken}${detail}`);
   }
+}
+
+/** Whether the same request may be answered otherwise after a while. */
+export function isPassing(error: unknown): boolean {
+  return error instanceof Unreachable || (error instanceof Problem && error.isPassing);
+}
+
+/** Whether somebody else has what was asked for, and may end it. */
+export function isBusy(error: unknown): error is Problem {
+  return error instanceof Problem && (error.code === 'lock-held' || error.code === 'request-in-progress');
+}
+
+/** Whether a request that is repeated under one token may have been carried out, with what came of earlier tries. */
+export function mayBeDone(error: unknown, before: boolean): boolean {
+  if (error instanceof Unreachable) return before || error.sent;
+  if (!isPassing(error) || isBusy(error)) return false;
+  const { outcome, status } = error as Problem;
+  return before || outcome === 'unknown' || (outcome === undefined && status >= 500);
 }

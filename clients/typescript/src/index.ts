@@ -8,10 +8,10 @@ import { Client } from './client.js';
 
 export type { LeasedLock, LockOptions } from './claim.js';
 export { Client } from './client.js';
-export { Held, type Holder, KeylatchError, LeaseLost, type LossReason, Problem, type ProblemDocument, type Retry, Unreachable } from './errors.js';
+export { Held, type Holder, KeylatchError, LeaseLost, type LossReason, NothingDone, Problem, type ProblemDocument, type Retry, SettingsError, Unreachable } from './errors.js';
 export type { Event } from './events.js';
 export { Lease } from './lease.js';
-export { type Completion, type KeptAnswer, type OnceOptions, Run } from './once.js';
+export { type Completion, type DescribedRequest, type KeptAnswer, type OnceOptions, Run, type Scope } from './once.js';
 export type { ClientOptions } from './transport.js';
 
 /** The client of the service at `KEYLATCH_URL`. */

@@ -1,10 +1,10 @@
 /** What the program holds, and what watches over it. */
 
-import { type Claim, type Grant, lead, type LeasedLock, loss, PAUSE } from './claim.js';
-import { now, until } from './clock.js';
+import type { Claim, Grant, LeasedLock } from './claim.js';
+import { onAbort } from './clock.js';
 import { LeaseLost, Problem, Unreachable } from './errors.js';
 import { type Event, events } from './events.js';
-import { ANSWER_TIMEOUT } from './transport.js';
+import { Keeper, lossReason } from './keeper.js';
 
 /**
  * A lease, renewed until it is released or lost. Its validity counts from the sending of each request, and it counts as
@@ -13,28 +13,23 @@ import { ANSWER_TIMEOUT } from './transport.js';
  */
 export class Lease {
   readonly #claim: Claim;
-  readonly #grant: Grant;
-  readonly #lost = new AbortController();
-  /** Aborts when the program begins to release. */
-  readonly #released = new AbortController();
-  /** Aborts when it has released. */
+  readonly #keeper: Keeper;
+  /** Aborts when the program has released. */
   readonly #gone = new AbortController();
-  #until: number;
+
+  /** Each lock with its fencing token and its slot. */
+  readonly locks: readonly LeasedLock[];
 
   /** @internal */
-  constructor(claim: Claim, grant: Grant, watch: (lease: Lease) => Promise<void>) {
-    [this.#claim, this.#grant, this.#until] = [claim, grant, grant.until];
-    void watch(this);
+  constructor(claim: Claim, { locks, until }: Grant) {
+    this.#claim = claim;
+    this.#keeper = new Keeper(claim.transport, claim.names, claim.ttl, until);
+    this.locks = locks;
   }
 
   /** The lock; of several, the first. */
   get name(): string {
     return this.locks[0]!.name;
-  }
-
-  /** Each lock with its fencing token and its slot. */
-  get locks(): readonly LeasedLock[] {
-    return this.#grant.locks;
   }
 
   /**
@@ -57,66 +52,56 @@ export class Lease {
 
   /** Aborts when the lease is lost; its reason is a {@link LeaseLost}. Hand it to what you call. */
   get signal(): AbortSignal {
-    return this.#lost.signal;
+    return this.#keeper.signal;
   }
 
   /** For how many milliseconds the lease is exclusive from now on unless it is renewed. */
   get validFor(): number {
-    return Math.max(0, this.#until - now());
+    return this.#keeper.validFor;
   }
 
-  /** Throws {@link LeaseLost} once the lease is lost. Call it before each step of the work. */
+  /** Throws {@link LeaseLost} once the lease is lost, by the clock, or released. Call it before each step of the work. */
   check(): void {
-    this.signal.throwIfAborted();
+    this.#keeper.check();
   }
 
-  /** Releases; whether the lease was still held. */
-  async release(): Promise<boolean> {
-    this.#released.abort();
-    try {
-      return await this.#claim.release();
-    } finally {
-      // Not before: without its stream the service would release a hold by itself.
-      this.#gone.abort();
-    }
+  /** Releases; whether the lease was still held. It goes on for 5 s at most, also where `signal` ends the wait for it. */
+  async release({ signal }: { signal?: AbortSignal } = {}): Promise<boolean> {
+    this.#keeper.end();
+    // Not before: without its stream the service would release a hold by itself.
+    const releasing = this.#claim.release().finally(() => this.#gone.abort());
+    return await orAborted(releasing, signal);
   }
 
-  /** Releases at the end of an `await using`; throws {@link LeaseLost} if the lease was lost before. */
+  /**
+   * Releases at the end of an `await using`, and throws nothing: it would hide what the block has thrown. A block that is
+   * to fail where the lease was lost ends with {@link check}.
+   */
   async [Symbol.asyncDispose](): Promise<void> {
-    const wasHeld = await this.release();
-    this.check();
-    if (!wasHeld) throw new LeaseLost('expired', 'the lease was over before it was released');
+    if (!this.#keeper.ended.aborted) await this.release().catch(() => undefined);
   }
 
-  #lose(lost: LeaseLost): void {
-    if (!this.#released.signal.aborted) this.#lost.abort(lost);
+  /**
+   * @internal Does something under the lease, and releases. What it throws stays the error; else a loss is one.
+   */
+  async during<T>(act: (signal: AbortSignal, lease: Lease) => Promise<T>): Promise<T> {
+    const { signal } = this.#claim.options;
+    const { ended } = this.#keeper;
+    try {
+      const value = await act(signal ? AbortSignal.any([this.signal, signal]) : this.signal, this);
+      if (ended.aborted) return value;
+      this.check();
+      // Where no answer comes, the clock has the word.
+      if (await this.release().catch(() => true)) return value;
+      throw new LeaseLost(this.#claim.names, 'expired', 'it was over before it was released');
+    } finally {
+      await this[Symbol.asyncDispose]();
+    }
   }
 
   /** @internal Keeps the lease until it is lost. */
   async renew(): Promise<void> {
-    this.#lose(await this.#renewUntilLost());
-  }
-
-  /** Renews at each third of the TTL. */
-  async #renewUntilLost(): Promise<LeaseLost> {
-    const claim = this.#claim;
-    for (let [due, why] = [now() + claim.ttl / 3, '']; ; ) {
-      const giveUp = this.#until - lead(claim.ttl);
-      await until(Math.min(due, giveUp), this.#released.signal);
-      const sent = now();
-      if (this.#released.signal.aborted) return new LeaseLost('expired', 'it is released');
-      if (sent >= this.#until) return new LeaseLost('paused', why || 'the lease ended while this process was paused');
-      if (sent >= giveUp) return new LeaseLost('unrenewed', `the lease could not be renewed in time: ${why}`);
-      try {
-        this.#until = (await claim.renew(Math.min(ANSWER_TIMEOUT, Math.max((giveUp - sent) / 2, 50)))).until;
-        [due, why] = [sent + claim.ttl / 3, ''];
-      } catch (error) {
-        const lost = error instanceof Problem ? loss(error) : undefined;
-        if (lost) return lost;
-        const pause = error instanceof Problem ? (error.retryAfter ?? 0) : 0;
-        [due, why] = [now() + Math.max(pause, PAUSE), String(error)];
-      }
-    }
+    await this.#keeper.renew((timeout) => this.#claim.renew(timeout));
   }
 
   /**
@@ -124,50 +109,55 @@ export class Lease {
    * keeps it open until its validity ends.
    */
   async follow(stream: AsyncGenerator<Event>, sent: number, ending: AbortController): Promise<void> {
-    void this.#outlast(ending);
+    const keeper = this.#keeper;
+    void keeper.outlast(this.#gone.signal).then(() => ending.abort());
     let why = 'the stream has ended';
     try {
       for await (const { type, data } of stream) {
-        if (type === 'renewed' && !this.signal.aborted) this.#until = sent + data.waited_ms + data.valid_for_ms;
-        if (type === 'lost') this.#lose(new LeaseLost(data.reason, data.detail));
+        if (type === 'renewed') keeper.extend(sent + data.waited_ms + data.valid_for_ms);
+        if (type === 'lost') keeper.lose(lossReason(data.reason) ?? data.reason, data.broken?.reason ?? data.detail, data.broken?.by);
       }
     } catch (error) {
       why = String(error);
     }
-    this.#lose(new LeaseLost('unreachable', why));
+    keeper.lose('unreachable', why);
   }
+}
 
-  /** Sees that events renew a hold in time, and ends the stream when the validity is over. */
-  async #outlast(ending: AbortController): Promise<void> {
-    const gone = this.#gone.signal;
-    const giveUp = (): number => this.#until - lead(this.#claim.ttl);
-    while (giveUp() > now() && !this.signal.aborted && !gone.aborted) await until(giveUp(), gone);
-    this.#lose(new LeaseLost('unrenewed', 'no renewal came in time'));
-    await until(this.#until, gone);
-    ending.abort();
-  }
+/** What comes of it; throws the reason of `signal` where that aborts before. */
+export async function orAborted<T>(coming: Promise<T>, signal?: AbortSignal): Promise<T> {
+  return await new Promise<T>((resolve, reject) => {
+    const leave = (): void => reject(signal?.reason);
+    const forget = onAbort(signal, leave);
+    if (signal?.aborted) leave();
+    coming.then(resolve, reject).finally(forget);
+  });
 }
 
 /** Holds a lock by a stream: it is free as soon as this process is gone. */
 export async function hold(claim: Claim): Promise<Lease> {
-  const { wait = 0, signal } = claim.options;
-  signal?.throwIfAborted();
-  const [sent, ending, opened] = [now(), new AbortController(), new AbortController()];
+  const { wait, signal } = claim.options;
+  return await claim.heldUnless((asked, timeout) => open(claim, asked, timeout), { wait, signal });
+}
+
+async function open(claim: Claim, wait: number, timeout: number): Promise<Lease> {
+  const { transport, token } = claim;
+  const [sent, ending] = [transport.clock.now(), new AbortController()];
   const leave = (): void => ending.abort();
-  signal?.addEventListener('abort', leave);
-  void until(sent + wait + ANSWER_TIMEOUT, opened.signal).then(() => opened.signal.aborted || leave());
-  const request = { path: `${claim.path}/hold`, body: claim.creation(wait), token: claim.token };
-  const stream = events(claim.transport, { method: 'POST', ...request, signal: ending.signal });
+  const forget = onAbort(claim.options.signal, leave);
+  const cancel = transport.clock.after(timeout, leave);
+  const request = { path: `${claim.path}/hold`, body: claim.creation(wait), token };
+  const stream = events(transport, { method: 'POST', ...request, signal: ending.signal });
   try {
-    const grant = await granted(claim, stream, sent);
-    return new Lease(claim, grant, (lease) => lease.follow(stream, sent, ending));
+    const lease = new Lease(claim, await granted(claim, stream, sent));
+    void lease.follow(stream, sent, ending);
+    return lease;
   } catch (error) {
     leave();
-    signal?.throwIfAborted();
-    throw error instanceof Problem && error.code === 'lock-held' ? claim.held(error.document) : error;
+    throw error;
   } finally {
-    opened.abort();
-    signal?.removeEventListener('abort', leave);
+    cancel();
+    forget();
   }
 }
 

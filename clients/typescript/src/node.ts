@@ -9,21 +9,21 @@ import * as http from 'node:http';
 import * as https from 'node:https';
 import { Readable } from 'node:stream';
 
+import { SettingsError } from './errors.js';
 import type { PlatformOptions } from './transport.js';
 
 /** A `fetch` with these settings, and else those of the environment. */
 export function platformFetch(options: PlatformOptions): typeof fetch {
   const { env } = process;
-  const read = (file?: string) => (file === undefined ? {} : readFileSync(file));
   const [ca, cert, key] = [
     options.ca ?? env['KEYLATCH_CA'],
     options.cert ?? env['KEYLATCH_CLIENT_CERT'],
     options.key ?? env['KEYLATCH_CLIENT_KEY'],
   ];
-  const tls = { ...(ca && { ca: read(ca) }), ...(cert && { cert: read(cert) }), ...(key && { key: read(key) }) };
+  const tls = { ...(ca && { ca: readPem(ca) }), ...(cert && { cert: readPem(cert) }), ...(key && { key: readPem(key) }) };
   // Deno repeats a request by itself whose kept connection is cut, and says nothing of the first.
   const agent = { keepAlive: !('Deno' in globalThis), timeout: 120_000 };
-  const [clear, secure] = [new http.Agent(agent), new https.Agent({ ...agent, ...(tls as https.AgentOptions) })];
+  const [clear, secure] = [new http.Agent(agent), new https.Agent({ ...agent, ...tls })];
   return (input, init = {}) =>
     new Promise((resolve, reject) => {
       const { origin, path } = partsOf(String(input));
@@ -36,7 +36,10 @@ export function platformFetch(options: PlatformOptions): typeof fetch {
         ...(options.socketPath !== undefined && { socketPath: options.socketPath }),
       });
       const leave = (): void => {
-        const error = new DOMException('The request was given up.', 'AbortError');
+        // Of another platform's socket it is not known.
+        const { connecting, secureConnecting } = (request.socket ?? {}) as { connecting?: boolean; secureConnecting?: boolean };
+        const code = connecting || (isSecure && secureConnecting) ? 'UNSENT' : 'SENT';
+        const error = Object.assign(new Error('The request was given up.'), { code });
         // Deno emits no error of a request that is destroyed.
         reject(error);
         request.destroy(error);
@@ -49,6 +52,16 @@ export function platformFetch(options: PlatformOptions): typeof fetch {
         .on('response', (answer) => resolve(responseOf(answer)));
       request.end(init.body ?? undefined);
     });
+}
+
+function readPem(file: string): string {
+  try {
+    const text = readFileSync(file, 'utf8');
+    if (text.includes('-----BEGIN ')) return text;
+  } catch (cause) {
+    throw new SettingsError(`${file} cannot be read: ${(cause as Error).message}`, { cause });
+  }
+  throw new SettingsError(`${file} has nothing in PEM`);
 }
 
 /** The path is that of the text: a `URL` would take the key `%2E%2E` for a step up. */

@@ -1,0 +1,314 @@
+/**
+ * What only this language has, and what is finer than a scenario of `clients/conformance`, against a real keylatch.
+ *
+ *     KEYLATCH=target/debug/keylatch node --test clients/typescript/client.test.mjs
+ */
+
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { once as happens } from 'node:events';
+import { mkdtempSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { after, before, test } from 'node:test';
+
+const { Client, Held, LeaseLost, NothingDone, Problem, SettingsError, Unreachable } = await import(process.env.CLIENT ?? './dist/index.js');
+
+const folder = mkdtempSync(join(tmpdir(), 'keylatch-client-'));
+let [service, url, names] = [undefined, '', 0];
+
+before(async () => {
+  writeFileSync(join(folder, 'keylatch.toml'), '[server]\nbody_limit_bytes = 1000000\n');
+  const options = ['--config', 'keylatch.toml', '--store', 'memory:', '--listen', '127.0.0.1:0'];
+  service = spawn(process.env.KEYLATCH, options, { cwd: folder });
+  for await (const line of createInterface({ input: service.stderr })) {
+    const address = /"address":"(127\.0\.0\.1:\d+)"/.exec(line);
+    if (address) return void (url = `http://${address[1]}`);
+  }
+});
+
+after(() => service.kill());
+
+const unused = () => `n${++names}`;
+const client = (options) => new Client({ url, ...options });
+/** A `fetch` of which `change` may take or replace the response, and which counts its requests. */
+function changing(change) {
+  const requests = [];
+  const changed = async (input, init) => {
+    requests.push(init);
+    const response = await fetch(input, init);
+    return change(response, requests.length, init);
+  };
+  return Object.assign(changed, { requests });
+}
+const rejection = (promise) => promise.then(() => assert.fail('it does not throw'), (error) => error);
+function block(span) {
+  for (const end = performance.now() + span; performance.now() < end; );
+}
+async function eventually(ask) {
+  while (!(await ask())) await new Promise((resolve) => setTimeout(resolve, 20));
+}
+
+test('a lease is lost by the clock, also where no timer could tell', async () => {
+  const leases = await Promise.all([1, 2, 3].map(() => client().lock(unused(), { ttl: 1000 })));
+  block(1500);
+  assert.throws(() => leases[0].check(), { name: 'LeaseLost', reason: 'paused' });
+  assert.equal(leases[1].signal.aborted, true);
+  assert.equal(leases[2].validFor, 0);
+  assert.throws(() => leases[2].check(), LeaseLost);
+});
+
+test('a lease that is released is not one to go on with', async () => {
+  const lease = await client().lock(unused());
+  await lease.release();
+  assert.throws(() => lease.check(), { reason: 'released' });
+  assert.equal(lease.signal.aborted, false);
+});
+
+test('what an action of once throws ends its run', async () => {
+  const thrown = new Error('card declined\n\u0000' + 'ü'.repeat(200));
+  const one = unused();
+  assert.equal(await rejection(client().once(one, async () => { throw thrown; })), thrown);
+  assert.equal((await rejection(client().begin(one))).code, 'outcome-unknown');
+  for (const [error, options] of [[new NothingDone('no card'), {}], [thrown, { onCrash: 'rerun' }]]) {
+    const key = unused();
+    assert.equal(await rejection(client().once(key, async () => { throw error; }, options)), error);
+    assert.equal(await client().once(key, async () => 7), 7);
+  }
+});
+
+test('a value that JSON has no text for ends the run of its action', async () => {
+  const key = unused();
+  await assert.rejects(client().once(key, async () => 1n), TypeError);
+  assert.equal((await rejection(client().begin(key))).code, 'outcome-unknown');
+});
+
+test('an action that completes its run itself is not completed again', async () => {
+  const key = unused();
+  await client().once(key, async (_, run) => run.complete({ status: 201, json: { id: 17 } }));
+  assert.equal((await client().begin(key)).answer.status, 201);
+});
+
+test('the action of once is told that nobody waits for it, and its value is kept', async () => {
+  const [key, leaving] = [unused(), new AbortController()];
+  const told = await client().once(key, async (signal) => {
+    leaving.abort();
+    return signal.aborted;
+  }, { signal: leaving.signal });
+  assert.equal(told, true);
+  assert.equal(await client().once(key, async () => 'again'), true);
+});
+
+test('a lease that is lost hides no error of a block', async () => {
+  class CardDeclined extends Error {}
+  const thrown = new CardDeclined('declined');
+  const blocks = [
+    async (lease) => lease.check(),
+    async () => { throw thrown; },
+  ];
+  const caught = [];
+  for (const act of blocks) {
+    const lease = await client().lock(unused(), { ttl: 1000 });
+    block(1100);
+    // What `await using` does, which not every Node has.
+    let error;
+    await act(lease).catch((reason) => (error = reason));
+    await lease[Symbol.asyncDispose]().catch((reason) => (error = new SuppressedErrorOf(reason, error)));
+    caught.push(error);
+  }
+  assert.ok(caught[0] instanceof LeaseLost);
+  assert.equal(caught[1], thrown);
+});
+
+class SuppressedErrorOf extends Error {}
+
+test('using gives the value, the error of its action, or the loss', async () => {
+  const name = unused();
+  assert.equal(await client().using(name, {}, async (signal, lease) => lease.fencingToken > 0 && !signal.aborted), true);
+  assert.equal(await client().show(name), undefined);
+  const thrown = new Error('of the action');
+  const late = async (lease, error) => {
+    block(1100);
+    assert.equal(lease.signal.aborted, true);
+    if (error) throw error;
+  };
+  assert.equal(await rejection(client().using(name, { ttl: 1000 }, (_, lease) => late(lease, thrown))), thrown);
+  const lost = await rejection(client().using(name, { ttl: 1000 }, (_, lease) => late(lease)));
+  assert.deepEqual([lost.name, lost.locks], ['LeaseLost', [name]]);
+  const left = await client().using(name, {}, async (_, lease) => lease.release());
+  assert.equal(left, true);
+});
+
+test('a broken lease says whose it was, by whom it was broken and why', async () => {
+  const lease = await client().lock('deploy', { ttl: 1500 });
+  await client().break('deploy', 'it hangs', { by: 'ann' });
+  await happens(lease.signal, 'abort');
+  const { message, by, reason } = lease.signal.reason;
+  assert.deepEqual([by, reason], ['ann', 'broken']);
+  assert.equal(message, 'the lease of deploy is lost: it was broken by ann: it hangs');
+});
+
+test('a limit and a TTL that are none are refused', async () => {
+  for (const options of [{ limit: 0 }, { limit: -1 }, { limit: '3' }, { limit: 'shard' }, { limit: NaN }, { limit: null }, { limit: 2.5 },
+    { ttl: 0 }, { ttl: -5 }, { ttl: NaN }, { ttl: '3000' }]) {
+    const error = await rejection(client().lock(unused(), options));
+    assert.ok(error instanceof Problem && error.status === 400, `${JSON.stringify(options)}: ${error}`);
+  }
+});
+
+test('a response about another lock is none', async () => {
+  const of = async (response) => {
+    const document = await response.json();
+    return Response.json({ ...document, name: 'another', token: 'another' }, { status: response.status });
+  };
+  const mixed = client({ fetch: changing(of) });
+  for (const error of await Promise.all([mixed.lock(unused()), mixed.begin(unused())].map(rejection))) {
+    assert.ok(error instanceof Unreachable && error.sent, String(error));
+    assert.match(error.message, /not one of keylatch for this request/);
+  }
+  const name = unused();
+  const lease = await client().lock(name);
+  assert.ok((await rejection(mixed.show(name))) instanceof Unreachable);
+  await lease.release();
+});
+
+test('a lock without a wait outlasts a hiccup under one token', async () => {
+  const lose = () => { throw new Error('the answer is lost'); };
+  for (const fault of [lose, () => new Response('', { status: 502 }), () => new Response('', { status: 503 })]) {
+    const faulty = changing((response, count) => (count === 1 ? fault() : response));
+    const lease = await client({ fetch: faulty }).lock(unused());
+    const tokens = faulty.requests.map(({ headers }) => headers['lock-token']);
+    assert.deepEqual(tokens, [lease.token, lease.token]);
+    await lease.release();
+  }
+  const name = unused();
+  const lease = await client().lock(name);
+  const counting = changing((response) => response);
+  await assert.rejects(client({ fetch: counting }).lock(name), Held);
+  assert.equal(counting.requests.length, 1);
+  await lease.release();
+});
+
+test('settings that cannot be right are refused when the client is made', () => {
+  const none = join(folder, 'none.pem');
+  const empty = join(folder, 'empty.pem');
+  writeFileSync(empty, 'no key');
+  const secret = 'kl_secret';
+  const wrong = [
+    [{ apiKey: `${secret}\n` }, /API key/],
+    [{ apiKey: `${secret}ü` }, /API key/],
+    [{ url: 'localhost:7070' }, /localhost:7070/],
+    [{ url: '127.0.0.1' }, /127.0.0.1/],
+    [{ url: 'ftp://127.0.0.1' }, /ftp/],
+    [{ ca: none }, /none.pem/],
+    [{ cert: empty }, /empty.pem/],
+    [{ key: folder }, new RegExp(folder)],
+  ];
+  for (const [options, message] of wrong) {
+    assert.throws(() => client(options), (error) => {
+      assert.ok(error instanceof SettingsError, String(error));
+      assert.match(error.message, message);
+      assert.ok(!error.stack.includes(secret));
+      return true;
+    });
+  }
+});
+
+test('what left nothing of a request on its way says so', async () => {
+  const plain = url.replace('http:', 'https:');
+  const silent = createServer(() => undefined).listen(0, '127.0.0.1');
+  await happens(silent, 'listening');
+  const never = `https://127.0.0.1:${silent.address().port}`;
+  const cancelled = client({ url: never });
+  const leaving = new AbortController();
+  const tries = [
+    client({ url: plain }).show('a'),
+    client({ traceparent: () => 'a\nb' }).show('a'),
+    client({ url: 'http://127.0.0.1:1' }).show('a'),
+    cancelled.show('a'),
+  ];
+  for (const error of await Promise.all(tries.map(rejection))) {
+    assert.ok(error instanceof Unreachable && error.sent === false, String(error));
+  }
+  silent.close();
+});
+
+test('bytes of any size are kept, and headers come as a server takes them', async () => {
+  const key = unused();
+  const bytes = Uint8Array.from({ length: 200_000 }, (_, at) => at % 251);
+  const headers = { 'content-type': 'image/png', 'x-two': ['1', '2'] };
+  const run = await client().begin(key);
+  await run.complete({ bytes, headers });
+  const { answer } = await client().begin(key);
+  assert.deepEqual(answer.headers, headers);
+  assert.deepEqual(answer.bytes, bytes);
+});
+
+test('a signal ends each wait with its reason, and at once', async () => {
+  const [leaving, name, key] = [new AbortController(), unused(), unused()];
+  const { signal } = leaving;
+  const slow = client({ fetch: (input, init) => new Promise((_, reject) => init.signal.addEventListener('abort', () => reject(init.signal.reason))) });
+  const lease = await client().lock(name);
+  const waits = [
+    slow.lock(name, { signal }),
+    client().lock(name, { signal, wait: 60_000 }),
+    client().hold(name, { signal, wait: 60_000 }),
+    slow.show(name, { signal }),
+    slow.break(name, 'why', { signal }),
+    slow.begin(key, { signal }),
+    slow.once(key, async () => 1, { signal }),
+    (await client().lock(unused())).release({ signal: AbortSignal.abort(new Error('the caller leaves')) }),
+  ].map(rejection);
+  await eventually(async () => (await client().show(name)).waiting === 2);
+  leaving.abort(new Error('the caller leaves'));
+  for (const error of await Promise.all(waits)) assert.equal(error.message, 'the caller leaves');
+  await eventually(async () => (await client().show(name)).waiting === 0);
+  await lease.release();
+});
+
+test('a begin that is cancelled leaves no run behind', async () => {
+  const [leaving, key] = [new AbortController(), unused()];
+  const begun = changing(async () => { leaving.abort(); await new Promise(() => undefined); });
+  const hanging = async (input, init) => {
+    if (init.method !== 'POST') return fetch(input, init);
+    return await Promise.race([begun(input, init), new Promise((_, reject) => init.signal.addEventListener('abort', () => reject(init.signal.reason)))]);
+  };
+  await rejection(client({ fetch: hanging }).begin(key, { signal: leaving.signal }));
+  await eventually(async () => !(await client().begin(key).then((run) => run.abandon(), (error) => error)));
+});
+
+test('a signal on which many wait is no leak', async () => {
+  const [leaving, warnings, name] = [new AbortController(), [], unused()];
+  const warn = (warning) => warnings.push(warning);
+  process.on('warning', warn);
+  const lease = await client().lock(name);
+  const waits = Array.from({ length: 30 }, () => rejection(client().lock(name, { wait: 60_000, signal: leaving.signal })));
+  await eventually(async () => (await client().show(name)).waiting === 30);
+  leaving.abort();
+  await Promise.all(waits);
+  await lease.release();
+  await new Promise(setImmediate);
+  process.off('warning', warn);
+  assert.deepEqual(warnings, []);
+});
+
+test('a duplicate waits at the service', async () => {
+  const [key, counting] = [unused(), changing((response) => response)];
+  const run = await client().begin(key);
+  const waiting = client({ fetch: counting }).once(key, async () => assert.fail('it ran twice'), { wait: 20_000 });
+  await new Promise((resolve) => setTimeout(resolve, 1500));
+  await run.complete({ json: 'done' });
+  assert.equal(await waiting, 'done');
+  assert.equal(counting.requests.length, 1);
+  assert.equal(counting.requests[0].headers.prefer, 'wait=20');
+});
+
+test('a run that is lost says so', async () => {
+  const run = await client().begin(unused(), { lease: 1000 });
+  block(1500);
+  assert.equal(run.signal.aborted, true);
+  assert.throws(() => run.check(), LeaseLost);
+  run.leave();
+});
