@@ -10,7 +10,7 @@ export interface LockOptions {
   wait?: number;
   /** How long the lease outlives this process; 30 s by default. */
   ttl?: number;
-  /** A label for people that says who holds the lock. */
+  /** A label for people that says who holds the lock; that of the client by default. */
   owner?: string;
   /** How many may hold the lock together: a number, each with a slot of its own, or any number of readers. */
   limit?: number | 'shared';
@@ -54,7 +54,7 @@ export class Claim {
   }
 
   creation(wait: number): Record<string, unknown> {
-    const { owner, limit, entry } = this.options;
+    const { owner = this.transport.owner, limit, entry } = this.options;
     return {
       ttl_ms: given(this.ttl),
       wait_ms: given(wait),

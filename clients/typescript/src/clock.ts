@@ -23,25 +23,31 @@ export const machineClock: Clock = {
     return monotonic + slept;
   },
   after(span, act) {
-    const timer = setTimeout(act, span);
+    const end = machineClock.now() + span;
+    const look = (): void => {
+      const left = end - machineClock.now();
+      if (left <= 0) act();
+      else timer = setTimeout(look, Math.min(left, 1000));
+    };
+    // A timer that was set before a sleep comes too late, so none is set for long.
+    let timer = setTimeout(look, Math.max(0, Math.min(span, 1000)));
     return () => clearTimeout(timer);
   },
 };
 
 /** Waits until then, or until `signal` aborts. */
 export async function until(clock: Clock, then: number, signal?: AbortSignal): Promise<void> {
-  for (let left = then - clock.now(); left > 0 && !signal?.aborted; left = then - clock.now()) {
-    await new Promise<void>((resolve) => {
-      const done = (): void => {
-        cancel();
-        forget();
-        resolve();
-      };
-      // A timer that was set before a sleep comes too late, so none is set for long.
-      const cancel = clock.after(Math.min(left, 1000), done);
-      const forget = onAbort(signal, done);
-    });
-  }
+  const left = then - clock.now();
+  if (left <= 0 || signal?.aborted) return;
+  await new Promise<void>((resolve) => {
+    const done = (): void => {
+      cancel();
+      forget();
+      resolve();
+    };
+    const cancel = clock.after(left, done);
+    const forget = onAbort(signal, done);
+  });
 }
 
 const listeners = new WeakMap<AbortSignal, Set<() => void>>();
@@ -52,11 +58,8 @@ const listeners = new WeakMap<AbortSignal, Set<() => void>>();
  */
 export function onAbort(signal: AbortSignal | undefined, act: () => void): () => void {
   if (!signal) return () => undefined;
-  let acts = listeners.get(signal);
-  if (!acts) {
-    acts = new Set();
-    listeners.set(signal, acts);
-  }
+  const acts = listeners.get(signal) ?? new Set();
+  listeners.set(signal, acts);
   if (acts.size === 0) signal.addEventListener('abort', callAll);
   const call = (): void => act();
   acts.add(call);

@@ -68,7 +68,9 @@ export class Keeper {
 
   lose(reason: LossReason, detail: string, by?: string | null): void {
     if (this.ended.aborted || this.#lost.signal.aborted) return;
-    this.#lost.abort(new LeaseLost(this.names, reason, detail, by ?? undefined));
+    const error = new LeaseLost(this.names, reason, detail, by ?? undefined);
+    this.transport.log({ message: 'lost', error });
+    this.#lost.abort(error);
   }
 
   /** Loses it if the problem says that it is over. */

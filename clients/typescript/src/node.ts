@@ -7,10 +7,19 @@
 import { readFileSync } from 'node:fs';
 import * as http from 'node:http';
 import * as https from 'node:https';
+import { hostname } from 'node:os';
 import { Readable } from 'node:stream';
 
 import { SettingsError } from './errors.js';
 import type { PlatformOptions } from './transport.js';
+
+/** In step with package.json, which `exports.mjs` checks. */
+const USER_AGENT = 'keylatch-typescript/0.1.0';
+
+/** Who holds a lock, unless the program says it. */
+export function platformOwner(): string {
+  return `${hostname()}/${process.pid}`;
+}
 
 /** A `fetch` with these settings, and else those of the environment. */
 export function platformFetch(options: PlatformOptions): typeof fetch {
@@ -31,8 +40,8 @@ export function platformFetch(options: PlatformOptions): typeof fetch {
       const request = (isSecure ? https : http).request(origin, {
         path,
         method: init.method ?? 'GET',
-        headers: init.headers as http.OutgoingHttpHeaders,
-        agent: isSecure ? secure : clear,
+        headers: { 'user-agent': USER_AGENT, ...(init.headers as http.OutgoingHttpHeaders) },
+        agent: (options.agent as http.Agent | undefined) ?? (isSecure ? secure : clear),
         ...(options.socketPath !== undefined && { socketPath: options.socketPath }),
       });
       const leave = (): void => {

@@ -1,6 +1,6 @@
 /** One request to the service, with a deadline, and what came of it. */
 
-import { platformFetch } from '#platform';
+import { platformFetch, platformOwner } from '#platform';
 
 import { type Clock, machineClock, onAbort, until } from './clock.js';
 import { isBusy, isPassing, KeylatchError, mayBeDone, Problem, type ProblemDocument, SettingsError, Unreachable } from './errors.js';
@@ -11,30 +11,61 @@ const SILENCE = 90_000;
 const REQUEST_WAIT = 50_000;
 const MIN_REQUEST_WAIT = 1000;
 
-/** What Node can set, as files in PEM; elsewhere the platform sets it. */
+/** What Node can set; elsewhere the platform sets it. */
 export interface PlatformOptions {
-  /** The authorities that the service's certificate is good by; `KEYLATCH_CA` unless it is given. */
+  /** A file in PEM with the authorities that the service's certificate is good by; `KEYLATCH_CA` unless it is given. */
   ca?: string | undefined;
-  /** The certificate of this client; `KEYLATCH_CLIENT_CERT` unless it is given. */
+  /** A file in PEM with the certificate of this client; `KEYLATCH_CLIENT_CERT` unless it is given. */
   cert?: string | undefined;
-  /** Its private key; `KEYLATCH_CLIENT_KEY` unless it is given. */
+  /** A file in PEM with its private key; `KEYLATCH_CLIENT_KEY` unless it is given. */
   key?: string | undefined;
   /** The Unix socket of the service. The URL `unix:PATH` says the same. */
   socketPath?: string | undefined;
+  /** An `http.Agent` or `https.Agent` for all requests, such as one that takes them to a proxy; `ca`, `cert` and `key` are its own then. */
+  agent?: object | undefined;
 }
 
-/** How a client reaches the service, and as whom. */
+/** What a client has done: a request with what came of it, or a loss. */
+export interface LogEntry {
+  message: string;
+  method?: string;
+  path?: string;
+  status?: number;
+  error?: unknown;
+  /** How many milliseconds it took. */
+  took?: number;
+}
+
+/** How a client reaches the service, and as whom. All spans are milliseconds. */
 export interface ClientOptions extends PlatformOptions {
-  /** `http://127.0.0.1:7070` unless `KEYLATCH_URL` is set. */
-  url?: string;
+  /**
+   * `http://127.0.0.1:7070` unless `KEYLATCH_URL` is set, which may have several with commas. Of several, a request that
+   * gets no connection goes to the next.
+   */
+  url?: string | readonly string[];
   /** Sent as a bearer; `KEYLATCH_API_KEY` unless it is given. */
   apiKey?: string;
+  /** Who holds the locks, for people; in Node the host and the process unless it is given. */
+  owner?: string | undefined;
   /** The `traceparent` of a request (W3C Trace Context), asked for each. */
   traceparent?: () => string | undefined;
   /** Another `fetch` than the platform's. */
   fetch?: typeof fetch;
-  /** The client opens a watch again on which nothing comes for so many milliseconds, not even a comment; 90 s by default. */
+  /** How long a response may take beside the wait that was asked for; 5 s by default. */
+  timeout?: number;
+  /** The client opens a watch again on which nothing comes for so long, not even a comment; 90 s by default. */
   silence?: number;
+  /** Told of each request and each loss. */
+  log?: (entry: LogEntry) => void;
+  /** @internal */
+  clock?: Clock;
+}
+
+/** An instance of the service. */
+interface Instance {
+  url: string;
+  fetch: typeof fetch;
+  isKnown?: boolean;
 }
 
 export interface Request {
@@ -66,42 +97,96 @@ export interface Patience {
 }
 
 export class Transport {
-  readonly #url: string;
-  readonly #apiKey: string | undefined;
-  readonly #traceparent: (() => string | undefined) | undefined;
-  readonly #fetch: typeof fetch;
-  readonly clock: Clock = machineClock;
-  readonly timeout = ANSWER_TIMEOUT;
+  readonly clock: Clock;
+  readonly timeout: number;
   readonly silence: number;
+  readonly owner: string | undefined;
+  readonly #options: ClientOptions;
+  readonly #apiKey: string | undefined;
+  readonly #instances: Instance[];
+  /** The instance that the next request begins with. */
+  #at = 0;
+  #store: { id: unknown; url: string } | undefined;
 
   constructor(options: ClientOptions) {
     const environment: Record<string, string | undefined> = (globalThis as any).process?.env ?? {};
-    const url = options.url ?? environment['KEYLATCH_URL'] ?? 'http://127.0.0.1:7070';
-    const isSocket = url.startsWith('unix:');
-    this.#url = isSocket ? 'http://localhost' : checkedUrl(url);
-    this.#apiKey = checkedKey(options.apiKey ?? environment['KEYLATCH_API_KEY']);
-    this.#traceparent = options.traceparent;
+    this.#options = options;
+    this.clock = options.clock ?? machineClock;
+    this.timeout = options.timeout ?? ANSWER_TIMEOUT;
     this.silence = options.silence ?? SILENCE;
-    const socketPath = isSocket ? url.slice(5) : options.socketPath;
-    const { ca, cert, key } = options;
-    this.#fetch = options.fetch ?? platformFetch({ ca, cert, key, socketPath });
+    this.owner = options.owner ?? platformOwner();
+    this.#apiKey = checkedKey(options.apiKey ?? environment['KEYLATCH_API_KEY']);
+    const urls = [options.url ?? environment['KEYLATCH_URL']?.split(',') ?? 'http://127.0.0.1:7070'].flat();
+    const { ca, cert, key, socketPath, agent, fetch } = options;
+    this.#instances = urls.map((text: string) => {
+      const url = text.trim();
+      const isSocket = url.startsWith('unix:');
+      const settings = { ca, cert, key, socketPath: isSocket ? url.slice(5) : socketPath, agent };
+      const unused = fetch && Object.entries(settings).find(([, value]) => value !== undefined);
+      if (unused) throw new SettingsError(`a fetch of one's own takes no ${unused[0]}`);
+      return { url: isSocket ? 'http://localhost' : checkedUrl(url), fetch: fetch ?? platformFetch(settings) };
+    });
+  }
+
+  /** Tells the program's log; what that throws changes nothing. */
+  log(entry: LogEntry): void {
+    try {
+      this.#options.log?.(entry);
+    } catch {}
   }
 
   /** The answer, if it is a success; throws {@link Problem} or {@link Unreachable}. */
   async send(request: Request): Promise<Answer> {
-    const ending = endingWith(request.signal);
+    return await this.#reach(request, (instance) => this.#send(instance, request));
+  }
+
+  async #send(instance: Instance, request: Request): Promise<Answer> {
+    const { method, path } = request;
+    const [ending, began] = [endingWith(request.signal), this.clock.now()];
+    const entry = { method, path: instance.url + path };
     try {
-      return await this.#within(ending, request.timeout ?? this.timeout, async () => {
-        const response = await this.#fetch(...this.#arguments(request, ending.signal));
+      const answer = await this.#within(ending, request.timeout ?? this.timeout, async () => {
+        const response = await instance.fetch(...this.#arguments(instance, request, ending.signal));
         const document = parsed(await response.text());
         if (!response.ok) throw problem(response, document);
         return { status: response.status, document };
       });
-    } catch (error) {
-      throw noAnswer(error);
+      this.log({ message: 'response', ...entry, status: answer.status, took: this.clock.now() - began });
+      return answer;
+    } catch (failure) {
+      const error = noAnswer(failure);
+      this.log({ message: 'no success', ...entry, error, took: this.clock.now() - began });
+      throw error;
     } finally {
       ending.forget();
     }
+  }
+
+  /** Asks one instance after the other until one is connected. The next request begins with the one that was. */
+  async #reach<T>({ signal }: Request, act: (instance: Instance) => Promise<T>): Promise<T> {
+    const count = this.#instances.length;
+    for (let [at, left] = [this.#at, count]; ; at = (at + 1) % count) {
+      const instance = this.#instances[at]!;
+      try {
+        await this.#know(instance);
+        return await act(instance);
+      } catch (error) {
+        if (!(error instanceof Problem) && this.#at === at) this.#at = (at + 1) % count;
+        if (!(error instanceof Unreachable) || error.sent || --left === 0 || signal?.aborted) throw error;
+      }
+    }
+  }
+
+  /** Of several instances each is asked which store it has: two stores would be two holders. */
+  async #know(instance: Instance): Promise<void> {
+    if (this.#instances.length === 1 || instance.isKnown) return;
+    const asking = this.#send(instance, { method: 'GET', path: '/v1/info' });
+    const id: unknown = await asking.then(({ document }) => document.store?.id, (error) => {
+      if (!(error instanceof Problem)) throw error;
+    });
+    if (id !== undefined) this.#store ??= { id, url: instance.url };
+    if (id !== undefined && id !== this.#store?.id) throw new SettingsError(`${instance.url} has another store than ${this.#store?.url}`);
+    instance.isKnown = true;
   }
 
   /** The answer to a request that is safe to repeat. */
@@ -159,8 +244,10 @@ export class Transport {
     let rest = '';
     const ending = endingWith(request.signal);
     try {
-      const opening = () => this.#fetch(...this.#arguments(request, ending.signal));
-      const response = await this.#within(ending, request.silence, opening);
+      const response = await this.#reach(request, async (instance) => {
+        const opening = () => instance.fetch(...this.#arguments(instance, request, ending.signal));
+        return await this.#within(ending, request.silence, opening).catch((error) => Promise.reject(noAnswer(error)));
+      });
       if (!response.ok || !response.body) throw problem(response, parsed(await response.text()));
       const [reader, decoder] = [response.body.getReader(), new TextDecoder()];
       const read = () => this.#within(ending, request.silence, () => reader.read());
@@ -178,8 +265,8 @@ export class Transport {
     }
   }
 
-  #arguments({ method, path, body, token, prefer }: Request, signal: AbortSignal): [string, RequestInit] {
-    const trace = this.#traceparent?.();
+  #arguments({ url }: Instance, { method, path, body, token, prefer }: Request, signal: AbortSignal): [string, RequestInit] {
+    const trace = this.#options.traceparent?.();
     const headers = {
       ...(body !== undefined && { 'content-type': 'application/json' }),
       ...(this.#apiKey && { authorization: `Bearer ${this.#apiKey}` }),
@@ -190,7 +277,7 @@ export class Transport {
     const content = body === undefined ? {} : { body: JSON.stringify(body) };
     // With a key of the program's own, a browser neither sends what it has of its user nor asks for a password.
     const credentials = this.#apiKey ? 'omit' : 'same-origin';
-    return [this.#url + path, { method, headers, credentials, ...content, signal }];
+    return [url + path, { method, headers, credentials, ...content, signal }];
   }
 
   /** Does something that ends after so many milliseconds. */
