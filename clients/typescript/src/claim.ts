@@ -2,7 +2,7 @@
 
 import { Held, isBusy, Problem, type ProblemDocument, Unreachable } from './errors.js';
 import { lossReason } from './keeper.js';
-import { type Answer, given, newToken, type Patience, plain, type Transport } from './transport.js';
+import { type Attempt, given, newToken, type Patience, plain, type Transport } from './transport.js';
 
 /** How to get a lock. All spans are milliseconds. */
 export interface LockOptions {
@@ -77,11 +77,11 @@ export class Claim {
   }
 
   /** What comes of an attempt; throws {@link Held} where the wait is over, or where the service will not let it wait. */
-  async heldUnless<T>(attempt: (wait: number, timeout: number) => Promise<T>, patience: Patience): Promise<T> {
+  async heldUnless<T>(attempt: Attempt<T>, patience: Patience): Promise<T> {
     const held = (error: unknown): unknown => (isBusy(error) ? this.#held(error.document) : error);
-    const once = async (wait: number, timeout: number): Promise<T> => {
+    const once: Attempt<T> = async (wait, timeout, isDone) => {
       try {
-        return await attempt(wait, timeout);
+        return await attempt(wait, timeout, isDone);
       } catch (error) {
         throw wait > 0 && isBusy(error) && error.document.waited_ms === undefined ? held(error) : error;
       }
@@ -131,7 +131,7 @@ export class Claim {
   }
 
   /** What an answer or an event grants, to a request that was sent then. */
-  grant({ document }: Pick<Answer, 'document'>, sent: number): Grant {
+  grant(document: any, sent: number): Grant {
     const leases: any[] | undefined = this.isSet ? document.locks : [document];
     const valid = document.waited_ms + document.valid_for_ms;
     const isOurs = leases?.length === this.names.length && leases.every(({ name }, at) => name === this.names[at]);

@@ -76,7 +76,7 @@ export class Client {
   /** Who holds a lock, as the API says it; undefined where it is free. */
   async show(name: string, { signal }: { signal?: AbortSignal } = {}): Promise<any> {
     try {
-      const { document } = await this.#transport.ask({ method: 'GET', path: `/v1/locks/${plain(name)}`, signal });
+      const document = await this.#transport.ask({ method: 'GET', path: `/v1/locks/${plain(name)}`, signal });
       if (document.name === name) return document;
     } catch (error) {
       if (error instanceof Problem && error.code === 'lock-not-held') return undefined;

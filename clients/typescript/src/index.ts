@@ -12,7 +12,7 @@ export { Held, type Holder, KeylatchError, LeaseLost, type LossReason, NothingDo
 export type { Event } from './events.js';
 export { Lease } from './lease.js';
 export { type Completion, type DescribedRequest, type KeptAnswer, type OnceOptions, Run, type Scope } from './once.js';
-export type { ClientOptions } from './transport.js';
+export type { ClientOptions, LogEntry } from './transport.js';
 
 /** The client of the service at `KEYLATCH_URL`. */
 export const keylatch: Client = /* @__PURE__ */ new Client();

@@ -19,35 +19,23 @@ export class Lease {
 
   /** Each lock with its fencing token and its slot. */
   readonly locks: readonly LeasedLock[];
-
-  /** @internal */
-  constructor(claim: Claim, { locks, until }: Grant) {
-    this.#claim = claim;
-    this.#keeper = new Keeper(claim.transport, claim.names, claim.ttl, until);
-    this.locks = locks;
-  }
-
   /** The lock; of several, the first. */
-  get name(): string {
-    return this.locks[0]!.name;
-  }
-
+  readonly name: string;
   /**
    * Larger than that of every earlier grant that this one cannot be held together with. The resource remembers the
    * largest that it has seen, and refuses a smaller one.
    */
-  get fencingToken(): number {
-    return this.locks[0]!.fencingToken;
-  }
-
+  readonly fencingToken: number;
   /** Which of the places is this lease's, where the lock was asked for with a number of them. */
-  get slot(): number | undefined {
-    return this.locks[0]!.slot;
-  }
-
+  readonly slot: number | undefined;
   /** The secret that proves the lease, for a program that enters the lock again. */
-  get token(): string {
-    return this.#claim.token;
+  readonly token: string;
+
+  /** @internal */
+  constructor(claim: Claim, { locks, until }: Grant) {
+    [this.#claim, this.token, this.locks] = [claim, claim.token, locks];
+    this.#keeper = new Keeper(claim.transport, claim.names, claim.ttl, until);
+    ({ name: this.name, fencingToken: this.fencingToken, slot: this.slot } = locks[0]!);
   }
 
   /** Aborts when the lease is lost; its reason is a {@link LeaseLost}. Hand it to what you call. */
@@ -165,7 +153,7 @@ async function open(claim: Claim, wait: number, timeout: number): Promise<Lease>
 async function granted(claim: Claim, stream: AsyncGenerator<Event>, sent: number): Promise<Grant> {
   for (let next = await stream.next(); !next.done; next = await stream.next()) {
     const { type, data } = next.value;
-    if (type === 'acquired') return claim.grant({ document: data }, sent);
+    if (type === 'acquired') return claim.grant(data, sent);
     if (type === 'refused') throw new Problem(data.status, data);
   }
   throw new Unreachable('the stream has ended', true);

@@ -16,6 +16,8 @@ import type { PlatformOptions } from './transport.js';
 /** In step with package.json, which `exports.mjs` checks. */
 const USER_AGENT = 'keylatch-typescript/0.1.0';
 
+const CONNECT_TIMEOUT = 5000;
+
 /** Who holds a lock, unless the program says it. */
 export function platformOwner(): string {
   return `${hostname()}/${process.pid}`;
@@ -58,6 +60,12 @@ export function platformFetch(options: PlatformOptions): typeof fetch {
       request
         .on('error', reject)
         .on('close', () => init.signal?.removeEventListener('abort', leave))
+        .on('socket', (socket) => {
+          if (!socket.connecting) return;
+          const error = Object.assign(new Error('it takes no connection'), { code: 'UNSENT' });
+          const late = setTimeout(() => request.destroy(error), CONNECT_TIMEOUT);
+          for (const event of ['connect', 'close']) socket.once(event, () => clearTimeout(late));
+        })
         .on('response', (answer) => resolve(responseOf(answer)));
       request.end(init.body ?? undefined);
     });

@@ -139,7 +139,7 @@ export class Run {
     let sent = 0;
     const attempt = async (prefer: number, timeout: number): Promise<Run> => {
       sent = transport.clock.now();
-      const { document } = await transport.send({ method: 'POST', path: path(), body, token, prefer, timeout, signal });
+      const document = await transport.send({ method: 'POST', path: path(), body, token, prefer, timeout, signal });
       const isDone = document.state === 'done';
       if (!isDone && document.token !== token) throw new Unreachable('the response is not one of keylatch for this request', true);
       const keeper = new Keeper(transport, [key], lease, sent + (document.lease_expires_in_ms ?? lease));

@@ -3,7 +3,7 @@
 import { platformFetch, platformOwner } from '#platform';
 
 import { type Clock, machineClock, onAbort, until } from './clock.js';
-import { isBusy, isPassing, KeylatchError, mayBeDone, Problem, type ProblemDocument, SettingsError, Unreachable } from './errors.js';
+import { isBusy, isPassing, KeylatchError, mayBeDone, Problem, SettingsError, Unreachable } from './errors.js';
 
 const ANSWER_TIMEOUT = 5000;
 /** The service sends a comment more often than that while nothing happens on a stream (every 15 s by default). */
@@ -25,14 +25,11 @@ export interface PlatformOptions {
   agent?: object | undefined;
 }
 
-/** What a client has done: a request with what came of it, or a loss. */
+/** What a client has done: a request, with what came of it after `took` milliseconds, or a loss. */
 export interface LogEntry {
-  message: string;
-  method?: string;
-  path?: string;
-  status?: number;
-  error?: unknown;
-  /** How many milliseconds it took. */
+  message: 'response' | 'failure' | 'lost';
+  request?: string;
+  error?: KeylatchError;
   took?: number;
 }
 
@@ -81,20 +78,8 @@ export interface Request {
   signal?: AbortSignal | undefined;
 }
 
-/** What a success says. */
-export interface Answer {
-  status: number;
-  document: any;
-}
-
-/** For how long a request is repeated. */
-export interface Patience {
-  /** How long to wait for what others have; 0 by default. */
-  wait?: number | undefined;
-  signal?: AbortSignal | undefined;
-  /** Takes back what the service may have done, where the caller does not learn of it. */
-  undo?: () => Promise<unknown>;
-}
+export type Attempt<T> = (wait: number, timeout: number, mayBeDone: boolean) => Promise<T>;
+export type Patience = { wait?: number | undefined; signal?: AbortSignal | undefined; undo?: () => Promise<unknown> };
 
 export class Transport {
   readonly clock: Clock;
@@ -135,42 +120,55 @@ export class Transport {
     } catch {}
   }
 
-  /** The answer, if it is a success; throws {@link Problem} or {@link Unreachable}. */
-  async send(request: Request): Promise<Answer> {
-    return await this.#reach(request, (instance) => this.#send(instance, request));
+  /** The document of a success; throws {@link Problem} or {@link Unreachable}. */
+  async send(request: Request): Promise<any> {
+    return await this.#reach(request, (instance) => this.#document(instance, request));
   }
 
-  async #send(instance: Instance, request: Request): Promise<Answer> {
-    const { method, path } = request;
-    const [ending, began] = [endingWith(request.signal), this.clock.now()];
-    const entry = { method, path: instance.url + path };
+  async #document(instance: Instance, request: Request): Promise<any> {
+    const ending = endingWith(request.signal);
     try {
-      const answer = await this.#within(ending, request.timeout ?? this.timeout, async () => {
-        const response = await instance.fetch(...this.#arguments(instance, request, ending.signal));
-        const document = parsed(await response.text());
-        if (!response.ok) throw problem(response, document);
-        return { status: response.status, document };
-      });
-      this.log({ message: 'response', ...entry, status: answer.status, took: this.clock.now() - began });
-      return answer;
-    } catch (failure) {
-      const error = noAnswer(failure);
-      this.log({ message: 'no success', ...entry, error, took: this.clock.now() - began });
-      throw error;
+      const read = async () => parsed(await (await this.#open(instance, request, ending.signal)).text());
+      return await this.#within(ending, request.timeout ?? this.timeout, read);
     } finally {
       ending.forget();
     }
   }
 
+  /** The response, if it is a success. */
+  async #open(instance: Instance, { method, path, body, token, prefer }: Request, signal: AbortSignal): Promise<Response> {
+    const trace = this.#options.traceparent?.();
+    const headers = {
+      ...(body !== undefined && { 'content-type': 'application/json' }),
+      ...(this.#apiKey && { authorization: `Bearer ${this.#apiKey}` }),
+      ...(token && { 'lock-token': token }),
+      ...(prefer && { prefer: `wait=${Math.ceil(prefer / 1000)}` }),
+      ...(trace && { traceparent: trace }),
+    };
+    const content = body === undefined ? {} : { body: JSON.stringify(body) };
+    // With a key of the program's own, a browser neither sends what it has of its user nor asks for a password.
+    const credentials = this.#apiKey ? 'omit' : 'same-origin';
+    const response = await instance.fetch(instance.url + path, { method, headers, credentials, ...content, signal });
+    if (response.ok) return response;
+    const seconds = Number.parseInt(response.headers.get('retry-after') ?? '', 10);
+    const document = parsed(await response.text());
+    throw new Problem(response.status, document, Number.isNaN(seconds) ? undefined : seconds * 1000);
+  }
+
   /** Asks one instance after the other until one is connected. The next request begins with the one that was. */
-  async #reach<T>({ signal }: Request, act: (instance: Instance) => Promise<T>): Promise<T> {
+  async #reach<T>({ method, path, signal }: Request, act: (instance: Instance) => Promise<T>): Promise<T> {
     const count = this.#instances.length;
     for (let [at, left] = [this.#at, count]; ; at = (at + 1) % count) {
       const instance = this.#instances[at]!;
+      const [request, began] = [`${method} ${instance.url}${path}`, this.clock.now()];
       try {
         await this.#know(instance);
-        return await act(instance);
-      } catch (error) {
+        const result = await act(instance);
+        this.log({ message: 'response', request, took: this.clock.now() - began });
+        return result;
+      } catch (failure) {
+        const error = noAnswer(failure);
+        this.log({ message: 'failure', request, error, took: this.clock.now() - began });
         if (!(error instanceof Problem) && this.#at === at) this.#at = (at + 1) % count;
         if (!(error instanceof Unreachable) || error.sent || --left === 0 || signal?.aborted) throw error;
       }
@@ -180,30 +178,28 @@ export class Transport {
   /** Of several instances each is asked which store it has: two stores would be two holders. */
   async #know(instance: Instance): Promise<void> {
     if (this.#instances.length === 1 || instance.isKnown) return;
-    const asking = this.#send(instance, { method: 'GET', path: '/v1/info' });
-    const id: unknown = await asking.then(({ document }) => document.store?.id, (error) => {
-      if (!(error instanceof Problem)) throw error;
+    const { store } = await this.#document(instance, { method: 'GET', path: '/v1/info' }).catch((error) => {
+      if (error instanceof Problem) return {};
+      throw error;
     });
-    if (id !== undefined) this.#store ??= { id, url: instance.url };
-    if (id !== undefined && id !== this.#store?.id) throw new SettingsError(`${instance.url} has another store than ${this.#store?.url}`);
+    if (store?.id !== undefined) this.#store ??= { id: store.id, url: instance.url };
+    if (store?.id !== undefined && store.id !== this.#store?.id) {
+      throw new SettingsError(`${instance.url} has another store than ${this.#store?.url}`);
+    }
     instance.isKnown = true;
   }
 
-  /** The answer to a request that is safe to repeat. */
-  async ask(request: Request): Promise<Answer> {
-    const { signal } = request;
-    return await this.persist((_, timeout) => this.send({ ...request, timeout }), { signal });
+  /** The document of a request that is safe to repeat. */
+  async ask(request: Request): Promise<any> {
+    return await this.persist((_, timeout) => this.send({ ...request, timeout }), { signal: request.signal });
   }
 
   /**
    * Tries until there is an answer for good. An answer that does not come is outlasted for as long as one may take, and for
    * `wait`. Each try is told how long the service may let it wait, how long it may take in all, and whether an earlier
-   * one may have been carried out.
+   * one may have been carried out. `undo` takes back what may have been, where the caller does not learn of it.
    */
-  async persist<T>(
-    attempt: (wait: number, timeout: number, mayBeDone: boolean) => Promise<T>,
-    { wait = 0, signal, undo }: Patience = {},
-  ): Promise<T> {
+  async persist<T>(attempt: Attempt<T>, { wait = 0, signal, undo }: Patience = {}): Promise<T> {
     const { clock, timeout } = this;
     const began = clock.now();
     const [end, patience] = [began + wait, began + Math.max(wait, timeout)];
@@ -244,11 +240,10 @@ export class Transport {
     let rest = '';
     const ending = endingWith(request.signal);
     try {
-      const response = await this.#reach(request, async (instance) => {
-        const opening = () => instance.fetch(...this.#arguments(instance, request, ending.signal));
-        return await this.#within(ending, request.silence, opening).catch((error) => Promise.reject(noAnswer(error)));
-      });
-      if (!response.ok || !response.body) throw problem(response, parsed(await response.text()));
+      const response = await this.#reach(request, (instance) =>
+        this.#within(ending, request.silence, () => this.#open(instance, request, ending.signal)),
+      );
+      if (!response.body) return;
       const [reader, decoder] = [response.body.getReader(), new TextDecoder()];
       const read = () => this.#within(ending, request.silence, () => reader.read());
       for (let part = await read(); !part.done; part = await read()) {
@@ -265,23 +260,8 @@ export class Transport {
     }
   }
 
-  #arguments({ url }: Instance, { method, path, body, token, prefer }: Request, signal: AbortSignal): [string, RequestInit] {
-    const trace = this.#options.traceparent?.();
-    const headers = {
-      ...(body !== undefined && { 'content-type': 'application/json' }),
-      ...(this.#apiKey && { authorization: `Bearer ${this.#apiKey}` }),
-      ...(token && { 'lock-token': token }),
-      ...(prefer && { prefer: `wait=${Math.ceil(prefer / 1000)}` }),
-      ...(trace && { traceparent: trace }),
-    };
-    const content = body === undefined ? {} : { body: JSON.stringify(body) };
-    // With a key of the program's own, a browser neither sends what it has of its user nor asks for a password.
-    const credentials = this.#apiKey ? 'omit' : 'same-origin';
-    return [url + path, { method, headers, credentials, ...content, signal }];
-  }
-
   /** Does something that ends after so many milliseconds. */
-  async #within<T>(ending: Ending, limit: number | undefined, act: () => Promise<T>): Promise<T> {
+  async #within<T>(ending: { abort(): void }, limit: number | undefined, act: () => Promise<T>): Promise<T> {
     const cancel = limit === undefined ? undefined : this.clock.after(limit, ending.abort);
     try {
       return await act();
@@ -298,13 +278,7 @@ export function pauseAfter(error: unknown): number {
 }
 
 /** What ends a request: also when `signal` aborts, until it is forgotten. */
-interface Ending {
-  readonly signal: AbortSignal;
-  abort(): void;
-  forget(): void;
-}
-
-function endingWith(signal?: AbortSignal): Ending {
+function endingWith(signal?: AbortSignal) {
   const controller = new AbortController();
   const abort = (): void => controller.abort();
   if (signal?.aborted) abort();
@@ -333,11 +307,6 @@ function parsed(text: string): any {
   } catch {
     return {};
   }
-}
-
-function problem(response: Response, document: ProblemDocument): Problem {
-  const seconds = Number.parseInt(response.headers.get('retry-after') ?? '', 10);
-  return new Problem(response.status, document, Number.isNaN(seconds) ? undefined : seconds * 1000);
 }
 
 /** What a platform says when it has sent nothing. A browser does not say whether it has. */
