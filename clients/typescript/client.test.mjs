@@ -312,3 +312,38 @@ test('a run that is lost says so', async () => {
   assert.throws(() => run.check(), LeaseLost);
   run.leave();
 });
+
+test('an instance with another store is refused by its name', async () => {
+  const stores = (input, init) => {
+    const { host, pathname } = new URL(input);
+    if (host === 'dead') throw Object.assign(new Error('no connection'), { code: 'ECONNREFUSED' });
+    return pathname === '/v1/info' ? Response.json({ store: { id: host } }) : fetch(url + pathname, init);
+  };
+  let isDead = false;
+  const failing = client({
+    url: ['http://one', 'http://two'],
+    fetch: async (input, init) => stores(isDead ? input.replace('one', 'dead') : input, init),
+  });
+  assert.equal(await failing.show(unused()), undefined);
+  isDead = true;
+  await assert.rejects(failing.show(unused()), /http:\/\/two has another store than http:\/\/one/);
+});
+
+test('members that a program rarely gives are sent', async () => {
+  const name = unused();
+  const lease = await client().lock(name);
+  await client().break(name, 'now', { by: 'ann', grace: 0 });
+  await eventually(async () => (await client().show(name)) === undefined);
+  await lease.release();
+  const hold = await client().hold(name, { maxHold: 300 });
+  await happens(hold.signal, 'abort');
+  assert.equal(hold.signal.reason.reason, 'max-hold');
+  const [request, scope] = [{ content_type: 'application/json', body: '{"a":1}' }, { method: 'POST', path: '/x' }];
+  await (await client().begin(name, { request, scope })).complete({ body: 'done' });
+  const again = await client().begin(name, { request: { ...request, body: '{ "a": 1 }' }, scope });
+  assert.equal(again.answer.body, 'done');
+  assert.ok((await client().ask('GET', '/v1/locks?limit=5')).locks);
+  const owned = await client().lock(name);
+  assert.match((await client().show(name)).owner, /\/\d+$/);
+  await owned.release();
+});

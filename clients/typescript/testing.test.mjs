@@ -79,3 +79,39 @@ test('a run and a lease are lost while the program does not come to renew them',
   const lost = await rejection(fake.client.using('a', {}, async () => fake.lose('a')));
   assert.ok(lost instanceof LeaseLost);
 });
+
+test('an elected leader is told of the loss, leads again, and stops with its signal', async () => {
+  const [fake, leaving, fences] = [new FakeKeylatch(), new AbortController(), []];
+  const lead = (signal, lease) =>
+    new Promise((_, reject) => {
+      fences.push(lease.fencingToken);
+      signal.addEventListener('abort', () => reject(signal.reason));
+    });
+  const elected = fake.client.elect('leader', { signal: leaving.signal }, lead);
+  await fake.advance(100_000);
+  assert.equal(fences.length, 1);
+  await fake.lose('leader');
+  await fake.advance(1000);
+  assert.equal(fences.length, 2);
+  assert.ok(fences[1] > fences[0]);
+  leaving.abort();
+  await fake.advance(1000);
+  await elected;
+  assert.equal(await fake.client.show('leader'), undefined);
+  const thrown = new Error('of the leader');
+  assert.equal(await rejection(fake.client.elect('leader', {}, async () => { throw thrown; })), thrown);
+});
+
+test('the log is told of requests and losses, and may throw', async () => {
+  const fake = new FakeKeylatch();
+  const entries = [];
+  const log = (entry) => {
+    entries.push(entry);
+    throw new Error('of the log');
+  };
+  const lease = await new Client({ ...fake.options, log }).lock('a', { owner: 'ann' });
+  await fake.lose('a');
+  assert.deepEqual(entries.map(({ message }) => message), ['response', 'failure', 'lost']);
+  assert.equal(entries[0].request, 'POST http://fake/v1/locks/a');
+  assert.equal(entries[2].error, lease.signal.reason);
+});

@@ -22,6 +22,11 @@ export interface LockOptions {
   signal?: AbortSignal | undefined;
 }
 
+export interface HoldOptions extends LockOptions {
+  /** How long the connection may hold the lock at most; a day by default. */
+  maxHold?: number;
+}
+
 /** A lock that is held. */
 export interface LeasedLock {
   name: string;
@@ -43,7 +48,7 @@ export class Claim {
     readonly transport: Transport,
     readonly names: readonly string[],
     readonly isSet: boolean,
-    readonly options: LockOptions,
+    readonly options: HoldOptions,
   ) {
     this.token = options.token ?? newToken();
     this.ttl = options.ttl ?? 30_000;
@@ -54,7 +59,7 @@ export class Claim {
   }
 
   creation(wait: number): Record<string, unknown> {
-    const { owner = this.transport.owner, limit, entry } = this.options;
+    const { owner = this.transport.owner, limit, entry, maxHold } = this.options;
     return {
       ttl_ms: given(this.ttl),
       wait_ms: given(wait),
@@ -63,6 +68,7 @@ export class Claim {
       ...(limit !== undefined && { mode: 'shared' }),
       ...(limit !== undefined && limit !== 'shared' && { limit: given(limit) }),
       ...(entry !== undefined && { entry }),
+      ...(maxHold !== undefined && { max_hold_ms: given(maxHold) }),
     };
   }
 

@@ -1,12 +1,21 @@
 /** The client: what it makes of a name or a key. */
 
-import { Claim, type LockOptions } from './claim.js';
+import { Claim, type HoldOptions, type LockOptions } from './claim.js';
 import { until } from './clock.js';
-import { Problem, Unreachable } from './errors.js';
+import { type HeldLock, LeaseLost, Problem, Unreachable } from './errors.js';
 import { type Event, events } from './events.js';
 import { hold, Lease } from './lease.js';
 import { type KeptAnswer, type OnceOptions, Run } from './once.js';
-import { type ClientOptions, pauseAfter, plain, Transport } from './transport.js';
+import { type ClientOptions, given, pauseAfter, plain, Transport } from './transport.js';
+
+/** How to end the leases of a lock. */
+export interface BreakOptions {
+  /** A label for people that says who does it. */
+  by?: string | undefined;
+  /** The leases end in so many milliseconds; by default when they would have ended unless renewed. */
+  grace?: number;
+  signal?: AbortSignal;
+}
 
 /** A client of a keylatch. */
 export class Client {
@@ -53,8 +62,26 @@ export class Client {
     return await (await this.lock(names, options)).during(action);
   }
 
+  /**
+   * Leads while it has the lock, again and again, until the signal of `options` aborts. The signal that `lead` gets aborts
+   * ahead of the loss, and with that of `options`. What `lead` throws for another reason ends the election.
+   */
+  async elect(name: string, options: LockOptions, lead: (signal: AbortSignal, lease: Lease) => Promise<unknown>): Promise<void> {
+    const [{ signal }, { clock }] = [options, this.#transport];
+    while (!signal?.aborted) {
+      let told = signal;
+      try {
+        await this.using(name, { wait: Infinity, ...options }, (given, lease) => lead((told = given), lease));
+      } catch (error) {
+        const isAbort = error === signal?.reason || (error as Error | null)?.name === 'AbortError';
+        if (!(error instanceof LeaseLost) && !(told?.aborted && isAbort)) throw error;
+      }
+      await until(clock, clock.now() + pauseAfter(undefined), signal);
+    }
+  }
+
   /** Holds a lock by a connection: the service renews it, and frees it when this process is gone. */
-  async hold(name: string, options: LockOptions = {}): Promise<Lease> {
+  async hold(name: string, options: HoldOptions = {}): Promise<Lease> {
     return await hold(new Claim(this.#transport, [name], false, options));
   }
 
@@ -74,7 +101,7 @@ export class Client {
   }
 
   /** Who holds a lock, as the API says it; undefined where it is free. */
-  async show(name: string, { signal }: { signal?: AbortSignal } = {}): Promise<any> {
+  async show(name: string, { signal }: { signal?: AbortSignal } = {}): Promise<HeldLock | undefined> {
     try {
       const document = await this.#transport.ask({ method: 'GET', path: `/v1/locks/${plain(name)}`, signal });
       if (document.name === name) return document;
@@ -86,14 +113,20 @@ export class Client {
   }
 
   /** Ends the leases of all present holders, who read the reason, and by whom; whether there was any. */
-  async break(name: string, reason: string, { by, signal }: { by?: string; signal?: AbortSignal } = {}): Promise<boolean> {
+  async break(name: string, reason: string, options: BreakOptions = {}): Promise<boolean> {
+    const { by, grace, signal } = options;
     const holding = await this.show(name, signal && { signal });
     const path = `/v1/locks/${plain(name)}/break`;
     for (const { fencing_token, slot } of holding ? (holding.holders ?? [holding]) : []) {
-      const body = { reason, fencing_token, ...(by && { by }), ...(slot !== undefined && { slot }) };
+      const body = { reason, fencing_token, ...(by && { by }), ...(grace !== undefined && { grace_ms: given(grace) }), ...(slot !== undefined && { slot }) };
       await this.#transport.ask({ method: 'POST', path, body, signal });
     }
     return holding !== undefined;
+  }
+
+  /** Asks for what has no call of its own, such as `GET /v1/locks?prefix=ci/`: the document of the response. */
+  async ask(method: 'GET' | 'POST' | 'PUT' | 'DELETE', path: string, body?: unknown): Promise<unknown> {
+    return await this.#transport.ask({ method, path, body });
   }
 
   /** Begins a thing that is to be done once. The run is to be ended where it has no `answer`. */

@@ -11,6 +11,26 @@ export interface Holder {
   slot?: number;
 }
 
+/** Who holds a lock, as the API says it. */
+export interface HeldLock extends Holder {
+  name: string;
+  acquired_at?: string;
+  mode?: 'shared';
+  limit?: number;
+  holding?: number;
+  /** Several holders, ten at most. */
+  holders?: Holder[];
+  /** How many wait in the queue. */
+  waiting?: number;
+  broken?: Broken;
+}
+
+/** Why a lease was broken, and by whom. */
+export interface Broken {
+  reason: string;
+  by?: string | null;
+}
+
 /** What the service says of a problem (RFC 9457). */
 export interface ProblemDocument {
   code?: string;
@@ -24,7 +44,7 @@ export interface ProblemDocument {
   holder?: Holder;
   holders?: Holder[];
   waited_ms?: number;
-  broken?: { reason: string; by?: string | null };
+  broken?: Broken;
   retry_after_ms?: number;
 }
 

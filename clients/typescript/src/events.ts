@@ -1,11 +1,12 @@
 /** Server-sent events of a watch or a hold (WHATWG HTML, section 9.2). */
 
+import type { HeldLock } from './errors.js';
 import type { Request, Transport } from './transport.js';
 
-/** What the service says on a stream: `type` is a word such as `acquired`. */
+/** What the service says on a stream: `type` is a word such as `acquired`, and `data` has the members of that type. */
 export interface Event {
   type: string;
-  data: any;
+  data: Partial<HeldLock> & { held?: boolean; ahead?: number; reason?: string; detail?: string; [member: string]: unknown };
 }
 
 export async function* events(transport: Transport, request: Request): AsyncGenerator<Event> {

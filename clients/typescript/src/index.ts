@@ -6,9 +6,9 @@
 
 import { Client } from './client.js';
 
-export type { LeasedLock, LockOptions } from './claim.js';
-export { Client } from './client.js';
-export { Held, type Holder, KeylatchError, LeaseLost, type LossReason, NothingDone, Problem, type ProblemDocument, type Retry, SettingsError, Unreachable } from './errors.js';
+export type { HoldOptions, LeasedLock, LockOptions } from './claim.js';
+export { type BreakOptions, Client } from './client.js';
+export { type Broken, Held, type HeldLock, type Holder, KeylatchError, LeaseLost, type LossReason, NothingDone, Problem, type ProblemDocument, type Retry, SettingsError, Unreachable } from './errors.js';
 export type { Event } from './events.js';
 export { Lease } from './lease.js';
 export { type Completion, type DescribedRequest, type KeptAnswer, type OnceOptions, Run, type Scope } from './once.js';

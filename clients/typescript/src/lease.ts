@@ -2,7 +2,7 @@
 
 import type { Claim, Grant, LeasedLock } from './claim.js';
 import { onAbort } from './clock.js';
-import { LeaseLost, Problem, Unreachable } from './errors.js';
+import { LeaseLost, Problem, type ProblemDocument, Unreachable } from './errors.js';
 import { type Event, events } from './events.js';
 import { Keeper, lossReason } from './keeper.js';
 
@@ -101,7 +101,7 @@ export class Lease {
     void keeper.outlast(this.#gone.signal).then(() => ending.abort());
     let why = 'the stream has ended';
     try {
-      for await (const { type, data } of stream) {
+      for await (const { type, data } of stream as AsyncGenerator<{ type: string; data: any }>) {
         if (type === 'renewed') keeper.extend(sent + data.waited_ms + data.valid_for_ms);
         if (type === 'lost') keeper.lose(lossReason(data.reason) ?? data.reason, data.broken?.reason ?? data.detail, data.broken?.by);
       }
@@ -154,7 +154,7 @@ async function granted(claim: Claim, stream: AsyncGenerator<Event>, sent: number
   for (let next = await stream.next(); !next.done; next = await stream.next()) {
     const { type, data } = next.value;
     if (type === 'acquired') return claim.grant(data, sent);
-    if (type === 'refused') throw new Problem(data.status, data);
+    if (type === 'refused') throw new Problem(Number(data['status']), data as ProblemDocument);
   }
   throw new Unreachable('the stream has ended', true);
 }
