@@ -343,7 +343,7 @@ test('members that a program rarely gives are sent', async () => {
   const again = await client().begin(name, { request: { ...request, body: '{ "a": 1 }' }, scope });
   assert.equal(again.answer.body, 'done');
   assert.ok((await client().ask('GET', '/v1/locks?limit=5')).locks);
-  const owned = await client().lock(name);
-  assert.match((await client().show(name)).owner, /\/\d+$/);
+  const owned = await client().lock(unused());
+  assert.match((await client().show(owned.name)).owner, /\/\d+$/);
   await owned.release();
 });

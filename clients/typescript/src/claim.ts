@@ -1,8 +1,8 @@
 /** What a client asks for, and the token that proves it: how a lock is got, renewed and released. */
 
-import { Held, isBusy, Problem, type ProblemDocument, Unreachable } from './errors.js';
-import { lossReason } from './keeper.js';
-import { type Attempt, given, newToken, type Patience, plain, type Transport } from './transport.js';
+import { Held, isBusy, Problem, type ProblemDocument } from './errors.js';
+import { LOSSES } from './keeper.js';
+import { type Attempt, foreign, given, newToken, plain, type Transport } from './transport.js';
 
 /** How to get a lock. All spans are milliseconds. */
 export interface LockOptions {
@@ -31,14 +31,11 @@ export interface HoldOptions extends LockOptions {
 export interface LeasedLock {
   name: string;
   fencingToken: number;
-  slot?: number;
+  slot: number | undefined;
 }
 
-export interface Grant {
-  locks: LeasedLock[];
-  /** When the grant stops being exclusive, on the clock of the transport. */
-  until: number;
-}
+/** What is granted, and until when on the clock of the transport. */
+export type Grant = { locks: LeasedLock[]; until: number };
 
 export class Claim {
   readonly token: string;
@@ -63,12 +60,12 @@ export class Claim {
     return {
       ttl_ms: given(this.ttl),
       wait_ms: given(wait),
-      ...(this.isSet && { names: this.names }),
-      ...(owner !== undefined && { owner }),
-      ...(limit !== undefined && { mode: 'shared' }),
-      ...(limit !== undefined && limit !== 'shared' && { limit: given(limit) }),
-      ...(entry !== undefined && { entry }),
-      ...(maxHold !== undefined && { max_hold_ms: given(maxHold) }),
+      names: this.isSet ? this.names : undefined,
+      owner,
+      mode: limit === undefined ? undefined : 'shared',
+      limit: limit === 'shared' ? undefined : given(limit),
+      entry,
+      max_hold_ms: given(maxHold),
     };
   }
 
@@ -77,25 +74,15 @@ export class Claim {
    * without an answer.
    */
   async acquire(): Promise<Grant> {
-    const { wait, signal } = this.options;
-    const undo = (): Promise<boolean> => this.release();
-    return await this.heldUnless((asked, timeout) => this.#create(asked, timeout), { wait, signal, undo });
+    return await this.persist((wait, timeout) => this.#create(wait, timeout), () => this.release());
   }
 
-  /** What comes of an attempt; throws {@link Held} where the wait is over, or where the service will not let it wait. */
-  async heldUnless<T>(attempt: Attempt<T>, patience: Patience): Promise<T> {
-    const held = (error: unknown): unknown => (isBusy(error) ? this.#held(error.document) : error);
-    const once: Attempt<T> = async (wait, timeout, isDone) => {
-      try {
-        return await attempt(wait, timeout, isDone);
-      } catch (error) {
-        throw wait > 0 && isBusy(error) && error.document.waited_ms === undefined ? held(error) : error;
-      }
-    };
+  /** What comes of an attempt in the end; throws {@link Held} where others had the lock until the wait was over. */
+  async persist<T>(attempt: Attempt<T>, undo?: () => Promise<unknown>): Promise<T> {
     try {
-      return await this.transport.persist(once, patience);
+      return await this.transport.persist(attempt, this.options, undo);
     } catch (error) {
-      throw held(error);
+      throw isBusy(error) ? this.#held(error.document) : error;
     }
   }
 
@@ -111,7 +98,7 @@ export class Claim {
   /** Starts the TTL again; until when the grant is exclusive, counted from the sending of the request. */
   async renew(timeout = this.transport.timeout): Promise<number> {
     const sent = this.transport.clock.now();
-    const body = { ttl_ms: given(this.ttl), ...(this.isSet && { names: this.names }) };
+    const body = { ttl_ms: given(this.ttl), names: this.isSet ? this.names : undefined };
     const request = { path: this.path, body, token: this.token, timeout };
     return this.grant(await this.transport.send({ method: 'PUT', ...request }), sent).until;
   }
@@ -124,7 +111,7 @@ export class Claim {
         return true;
       } catch (error) {
         // The try whose answer was lost has released what is gone now.
-        if (error instanceof Problem && lossReason(error.code)) return mayBeDone;
+        if (error instanceof Problem && LOSSES[error.code]) return mayBeDone;
         throw error;
       }
     });
@@ -141,15 +128,9 @@ export class Claim {
     const leases: any[] | undefined = this.isSet ? document.locks : [document];
     const valid = document.waited_ms + document.valid_for_ms;
     const isOurs = leases?.length === this.names.length && leases.every(({ name }, at) => name === this.names[at]);
-    if (!isOurs || !leases.every((lease) => typeof lease.fencing_token === 'number') || Number.isNaN(valid)) {
-      throw new Unreachable('the response is not one of keylatch for this request', true);
-    }
-    const lock = (lease: any): LeasedLock => ({
-      name: lease.name,
-      fencingToken: lease.fencing_token,
-      ...(lease.slot !== undefined && { slot: lease.slot }),
-    });
-    return { locks: leases.map(lock), until: sent + valid };
+    if (!isOurs || !leases.every((lease) => typeof lease.fencing_token === 'number') || Number.isNaN(valid)) throw foreign();
+    const locks = leases.map(({ name, fencing_token: fencingToken, slot }) => ({ name, fencingToken, slot }));
+    return { locks, until: sent + valid };
   }
 
   #held({ name, holder, holders = [] }: ProblemDocument): Held {

@@ -2,20 +2,13 @@
 
 import { Claim, type HoldOptions, type LockOptions } from './claim.js';
 import { until } from './clock.js';
-import { type HeldLock, LeaseLost, Problem, Unreachable } from './errors.js';
-import { type Event, events } from './events.js';
+import { type HeldLock, KeylatchError, LeaseLost, Problem } from './errors.js';
 import { hold, Lease } from './lease.js';
-import { type KeptAnswer, type OnceOptions, Run } from './once.js';
-import { type ClientOptions, given, pauseAfter, plain, Transport } from './transport.js';
+import { type OnceOptions, Run } from './once.js';
+import { type ClientOptions, type Event, foreign, given, pauseAfter, plain, Transport } from './transport.js';
 
-/** How to end the leases of a lock. */
-export interface BreakOptions {
-  /** A label for people that says who does it. */
-  by?: string | undefined;
-  /** The leases end in so many milliseconds; by default when they would have ended unless renewed. */
-  grace?: number;
-  signal?: AbortSignal;
-}
+/** What is done under a lock, until `signal` aborts. */
+export type UnderLock<T> = (signal: AbortSignal, lease: Lease) => Promise<T>;
 
 /** A client of a keylatch. */
 export class Client {
@@ -41,24 +34,14 @@ export class Client {
   async lock(names: string | readonly string[], options: LockOptions = {}): Promise<Lease> {
     const isSet = typeof names !== 'string';
     const claim = new Claim(this.#transport, isSet ? names : [names], isSet, options);
-    const lease = new Lease(claim, await claim.acquire());
-    void lease.renew();
-    return lease;
+    return new Lease(claim, await claim.acquire(), true);
   }
 
   /**
    * Calls `action` under a lock, or several, and releases. The signal that it gets aborts when the lease is lost, and with
    * that of `options`. What it throws stays the error; throws {@link LeaseLost} where the lease was lost meanwhile.
-   *
-   * ```js
-   * await keylatch.using('deploy', { wait: 30_000 }, async (signal, lease) => deploy(lease.fencingToken, { signal }));
-   * ```
    */
-  async using<T>(
-    names: string | readonly string[],
-    options: LockOptions,
-    action: (signal: AbortSignal, lease: Lease) => Promise<T>,
-  ): Promise<T> {
+  async using<T>(names: string | readonly string[], options: LockOptions, action: UnderLock<T>): Promise<T> {
     return await (await this.lock(names, options)).during(action);
   }
 
@@ -66,7 +49,7 @@ export class Client {
    * Leads while it has the lock, again and again, until the signal of `options` aborts. The signal that `lead` gets aborts
    * ahead of the loss, and with that of `options`. What `lead` throws for another reason ends the election.
    */
-  async elect(name: string, options: LockOptions, lead: (signal: AbortSignal, lease: Lease) => Promise<unknown>): Promise<void> {
+  async elect(name: string, options: LockOptions, lead: UnderLock<unknown>): Promise<void> {
     const [{ signal }, { clock }] = [options, this.#transport];
     while (!signal?.aborted) {
       let told = signal;
@@ -88,14 +71,13 @@ export class Client {
   /** What happens to a lock, until `signal` aborts. After a lost connection it begins with a `snapshot`. */
   async *watch(name: string, { signal }: { signal?: AbortSignal } = {}): AsyncGenerator<Event> {
     const path = `/v1/locks/${plain(name)}/events`;
+    const { clock, silence } = this.#transport;
     while (!signal?.aborted) {
       try {
-        const { silence } = this.#transport;
-        yield* events(this.#transport, { method: 'GET', path, silence, ...(signal && { signal }) });
+        yield* this.#transport.events({ method: 'GET', path, silence, signal });
       } catch (error) {
         if (error instanceof Problem && !error.isPassing) throw error;
       }
-      const { clock } = this.#transport;
       await until(clock, clock.now() + pauseAfter(undefined), signal);
     }
   }
@@ -109,17 +91,22 @@ export class Client {
       if (error instanceof Problem && error.code === 'lock-not-held') return undefined;
       throw error;
     }
-    throw new Unreachable('the response is not one of keylatch for this request', true);
+    throw foreign();
   }
 
-  /** Ends the leases of all present holders, who read the reason, and by whom; whether there was any. */
-  async break(name: string, reason: string, options: BreakOptions = {}): Promise<boolean> {
-    const { by, grace, signal } = options;
+  /**
+   * Ends the leases of all present holders, who read the reason, and by whom; whether there was any. They end after
+   * `grace`, or when they would have ended unless renewed.
+   */
+  async break(
+    name: string,
+    reason: string,
+    { by, grace, signal }: { by?: string | undefined; grace?: number; signal?: AbortSignal } = {},
+  ): Promise<boolean> {
     const holding = await this.show(name, signal && { signal });
     const path = `/v1/locks/${plain(name)}/break`;
     for (const { fencing_token, slot } of holding ? (holding.holders ?? [holding]) : []) {
-      const body = { reason, fencing_token, ...(by && { by }), ...(grace !== undefined && { grace_ms: given(grace) }), ...(slot !== undefined && { slot }) };
-      await this.#transport.ask({ method: 'POST', path, body, signal });
+      await this.#transport.ask({ method: 'POST', path, body: { reason, fencing_token, slot, by, grace_ms: given(grace) }, signal });
     }
     return holding !== undefined;
   }
@@ -142,10 +129,9 @@ export class Client {
    */
   async once<T>(key: string, action: (signal: AbortSignal, run: Run) => Promise<T>, options: OnceOptions = {}): Promise<T> {
     const run = await this.begin(key, options);
-    return run.answer ? valueOf(run.answer) : await run.during(action, options.signal);
+    if (!run.answer) return await run.during(action, options.signal);
+    const { body, isWhole } = run.answer;
+    if (!isWhole) throw new KeylatchError(`${key} was done, and its value was too large to keep`);
+    return (body ? JSON.parse(body) : undefined) as T;
   }
-}
-
-function valueOf(answer: KeptAnswer): any {
-  return answer.body ? JSON.parse(answer.body) : undefined;
 }

@@ -38,16 +38,10 @@ export const machineClock: Clock = {
 /** Waits until then, or until `signal` aborts. */
 export async function until(clock: Clock, then: number, signal?: AbortSignal): Promise<void> {
   const left = then - clock.now();
-  if (left <= 0 || signal?.aborted) return;
-  await new Promise<void>((resolve) => {
-    const done = (): void => {
-      cancel();
-      forget();
-      resolve();
-    };
-    const cancel = clock.after(left, done);
-    const forget = onAbort(signal, done);
-  });
+  if (left <= 0) return;
+  const ends: (() => void)[] = [];
+  await new Promise<void>((resolve) => ends.push(clock.after(left, resolve), onAbort(signal, resolve)));
+  for (const end of ends) end();
 }
 
 const listeners = new WeakMap<AbortSignal, Set<() => void>>();
@@ -63,6 +57,7 @@ export function onAbort(signal: AbortSignal | undefined, act: () => void): () =>
   if (acts.size === 0) signal.addEventListener('abort', callAll);
   const call = (): void => act();
   acts.add(call);
+  if (signal.aborted) act();
   return () => {
     acts.delete(call);
     if (acts.size === 0) signal.removeEventListener('abort', callAll);

@@ -157,8 +157,8 @@ export function isBusy(error: unknown): error is Problem {
 
 /** Whether a request that is repeated under one token may have been carried out, with what came of earlier tries. */
 export function mayBeDone(error: unknown, before: boolean): boolean {
-  if (error instanceof Unreachable) return before || error.sent;
+  if (!(error instanceof Problem)) return before || (error instanceof Unreachable && error.sent);
   if (!isPassing(error) || isBusy(error)) return false;
-  const { outcome, status } = error as Problem;
+  const { outcome, status } = error;
   return before || outcome === 'unknown' || (outcome === undefined && status >= 500);
 }

@@ -1,12 +1,13 @@
 /** What keeps a lease or a run: it renews, notices the loss ahead, and answers from the clock whether it is still good. */
 
 import { type Clock, until } from './clock.js';
-import { LeaseLost, type LossReason, Problem } from './errors.js';
+import { type Broken, LeaseLost, type LossReason, Problem } from './errors.js';
 import { pauseAfter, type Transport } from './transport.js';
 
 const LEAD_MAX = 10_000;
 
-const REASONS: Record<string, LossReason> = {
+/** Why it is over, by the code of a problem or of an event that says that it is. */
+export const LOSSES: Record<string, LossReason> = {
   'lock-not-held': 'expired',
   'outcome-unknown': 'expired',
   'no-record': 'expired',
@@ -14,16 +15,11 @@ const REASONS: Record<string, LossReason> = {
   'lock-broken': 'broken',
 };
 
-/** Why it is over, where the code of a problem or of an event says that it is. */
-export function lossReason(code: string): LossReason | undefined {
-  return REASONS[code];
-}
-
 export class Keeper {
   readonly #lost = new AbortController();
-  readonly #ended = new AbortController();
+  /** Aborts when the program begins to end it. */
+  readonly ending = new AbortController();
   readonly #clock: Clock;
-  #until: number;
   #why = '';
 
   /** It is good until then, on the clock of the transport. */
@@ -31,10 +27,9 @@ export class Keeper {
     readonly transport: Transport,
     readonly names: readonly string[],
     readonly ttl: number,
-    until: number,
+    private until: number,
   ) {
     this.#clock = transport.clock;
-    this.#until = until;
   }
 
   /** Aborts when it is lost. A timer only tells it sooner: whoever asks reads the clock. */
@@ -43,51 +38,35 @@ export class Keeper {
     return this.#lost.signal;
   }
 
-  /** Aborts when the program begins to end it. */
-  get ended(): AbortSignal {
-    return this.#ended.signal;
-  }
-
   get validFor(): number {
     this.#look();
-    return Math.max(0, this.#until - this.#clock.now());
+    return Math.max(0, this.until - this.#clock.now());
   }
 
   check(): void {
     this.signal.throwIfAborted();
-    if (this.ended.aborted) throw new LeaseLost(this.names, 'released', 'the program has released it');
-  }
-
-  end(): void {
-    this.#ended.abort();
+    if (this.ending.signal.aborted) throw new LeaseLost(this.names, 'released', 'the program has released it');
   }
 
   extend(until: number): void {
-    if (!this.signal.aborted) [this.#until, this.#why] = [until, ''];
+    if (!this.signal.aborted) [this.until, this.#why] = [until, ''];
   }
 
-  lose(reason: LossReason, detail: string, by?: string | null): void {
-    if (this.ended.aborted || this.#lost.signal.aborted) return;
-    const error = new LeaseLost(this.names, reason, detail, by ?? undefined);
+  lose(reason: LossReason, detail: string, broken?: Broken): void {
+    if (this.ending.signal.aborted || this.#lost.signal.aborted) return;
+    const error = new LeaseLost(this.names, reason, broken?.reason ?? detail, broken?.by ?? undefined);
     this.transport.log({ message: 'lost', error });
     this.#lost.abort(error);
   }
 
-  /** Loses it if the problem says that it is over. */
-  refused({ code, document: { broken }, message }: Problem): void {
-    const reason = lossReason(code);
-    if (reason === 'broken' && broken) this.lose(reason, broken.reason, broken.by);
-    else if (reason) this.lose(reason, message);
-  }
-
   get #giveUp(): number {
-    return this.#until - Math.min(this.ttl / 4, LEAD_MAX);
+    return this.until - Math.min(this.ttl / 4, LEAD_MAX);
   }
 
   #look(): void {
     const time = this.#clock.now();
     if (time < this.#giveUp) return;
-    const isOver = time >= this.#until;
+    const isOver = time >= this.until;
     const what = isOver ? 'it ended while this process was paused' : 'it could not be renewed in time';
     this.lose(isOver ? 'paused' : 'unrenewed', this.#why ? `${what}: ${this.#why}` : what);
   }
@@ -95,14 +74,15 @@ export class Keeper {
   /** Renews at each third of the TTL until it is lost or ended. `renew` says until when it is good. */
   async renew(renew: (timeout: number) => Promise<number>): Promise<void> {
     for (let due = this.#clock.now() + this.ttl / 3; ; ) {
-      await until(this.#clock, Math.min(due, this.#giveUp), this.ended);
-      if (this.signal.aborted || this.ended.aborted) return;
+      await until(this.#clock, Math.min(due, this.#giveUp), this.ending.signal);
+      if (this.signal.aborted || this.ending.signal.aborted) return;
       const sent = this.#clock.now();
       try {
         this.extend(await renew(Math.min(this.transport.timeout, Math.max((this.#giveUp - sent) / 2, 50))));
         due = sent + this.ttl / 3;
       } catch (error) {
-        if (error instanceof Problem) this.refused(error);
+        const reason = error instanceof Problem ? LOSSES[error.code] : undefined;
+        if (reason) this.lose(reason, (error as Problem).message, (error as Problem).document.broken);
         this.#why = String(error);
         due = this.#clock.now() + pauseAfter(error);
       }
@@ -113,6 +93,6 @@ export class Keeper {
   async outlast(gone: AbortSignal): Promise<void> {
     while (this.#clock.now() < this.#giveUp && !gone.aborted) await until(this.#clock, this.#giveUp, gone);
     this.#look();
-    await until(this.#clock, this.#until, gone);
+    await until(this.#clock, this.until, gone);
   }
 }

@@ -3,8 +3,8 @@
 import type { Claim, Grant, LeasedLock } from './claim.js';
 import { onAbort } from './clock.js';
 import { LeaseLost, Problem, type ProblemDocument, Unreachable } from './errors.js';
-import { type Event, events } from './events.js';
-import { Keeper, lossReason } from './keeper.js';
+import { Keeper, LOSSES } from './keeper.js';
+import type { Event } from './transport.js';
 
 /**
  * A lease, renewed until it is released or lost. Its validity counts from the sending of each request, and it counts as
@@ -32,10 +32,11 @@ export class Lease {
   readonly token: string;
 
   /** @internal */
-  constructor(claim: Claim, { locks, until }: Grant) {
+  constructor(claim: Claim, { locks, until }: Grant, isRenewed: boolean) {
     [this.#claim, this.token, this.locks] = [claim, claim.token, locks];
     this.#keeper = new Keeper(claim.transport, claim.names, claim.ttl, until);
     ({ name: this.name, fencingToken: this.fencingToken, slot: this.slot } = locks[0]!);
+    if (isRenewed) void this.#keeper.renew((timeout) => claim.renew(timeout));
   }
 
   /** Aborts when the lease is lost; its reason is a {@link LeaseLost}. Hand it to what you call. */
@@ -55,10 +56,13 @@ export class Lease {
 
   /** Releases; whether the lease was still held. It goes on for 5 s at most, also where `signal` ends the wait for it. */
   async release({ signal }: { signal?: AbortSignal } = {}): Promise<boolean> {
-    this.#keeper.end();
+    this.#keeper.ending.abort();
     // Not before: without its stream the service would release a hold by itself.
     const releasing = this.#claim.release().finally(() => this.#gone.abort());
-    return await orAborted(releasing, signal);
+    return await new Promise((resolve, reject) => {
+      const forget = onAbort(signal, () => reject(signal?.reason));
+      releasing.then(resolve, reject).finally(() => forget());
+    });
   }
 
   /**
@@ -66,7 +70,7 @@ export class Lease {
    * to fail where the lease was lost ends with {@link check}.
    */
   async [Symbol.asyncDispose](): Promise<void> {
-    if (!this.#keeper.ended.aborted) await this.release().catch(() => undefined);
+    if (!this.#keeper.ending.signal.aborted) await this.release().catch(() => undefined);
   }
 
   /**
@@ -74,10 +78,9 @@ export class Lease {
    */
   async during<T>(act: (signal: AbortSignal, lease: Lease) => Promise<T>): Promise<T> {
     const { signal } = this.#claim.options;
-    const { ended } = this.#keeper;
     try {
       const value = await act(signal ? AbortSignal.any([this.signal, signal]) : this.signal, this);
-      if (ended.aborted) return value;
+      if (this.#keeper.ending.signal.aborted) return value;
       this.check();
       // Where no answer comes, the clock has the word.
       if (await this.release().catch(() => true)) return value;
@@ -85,11 +88,6 @@ export class Lease {
     } finally {
       await this[Symbol.asyncDispose]();
     }
-  }
-
-  /** @internal Keeps the lease until it is lost. */
-  async renew(): Promise<void> {
-    await this.#keeper.renew((timeout) => this.#claim.renew(timeout));
   }
 
   /**
@@ -103,7 +101,7 @@ export class Lease {
     try {
       for await (const { type, data } of stream as AsyncGenerator<{ type: string; data: any }>) {
         if (type === 'renewed') keeper.extend(sent + data.waited_ms + data.valid_for_ms);
-        if (type === 'lost') keeper.lose(lossReason(data.reason) ?? data.reason, data.broken?.reason ?? data.detail, data.broken?.by);
+        if (type === 'lost') keeper.lose(LOSSES[data.reason] ?? data.reason, data.detail, data.broken);
       }
     } catch (error) {
       why = String(error);
@@ -112,20 +110,9 @@ export class Lease {
   }
 }
 
-/** What comes of it; throws the reason of `signal` where that aborts before. */
-export async function orAborted<T>(coming: Promise<T>, signal?: AbortSignal): Promise<T> {
-  return await new Promise<T>((resolve, reject) => {
-    const leave = (): void => reject(signal?.reason);
-    const forget = onAbort(signal, leave);
-    if (signal?.aborted) leave();
-    coming.then(resolve, reject).finally(forget);
-  });
-}
-
 /** Holds a lock by a stream: it is free as soon as this process is gone. */
 export async function hold(claim: Claim): Promise<Lease> {
-  const { wait, signal } = claim.options;
-  return await claim.heldUnless((asked, timeout) => open(claim, asked, timeout), { wait, signal });
+  return await claim.persist((wait, timeout) => open(claim, wait, timeout));
 }
 
 async function open(claim: Claim, wait: number, timeout: number): Promise<Lease> {
@@ -135,9 +122,9 @@ async function open(claim: Claim, wait: number, timeout: number): Promise<Lease>
   const forget = onAbort(claim.options.signal, leave);
   const cancel = transport.clock.after(timeout, leave);
   const request = { path: `${claim.path}/hold`, body: claim.creation(wait), token };
-  const stream = events(transport, { method: 'POST', ...request, signal: ending.signal });
+  const stream = transport.events({ method: 'POST', ...request, signal: ending.signal });
   try {
-    const lease = new Lease(claim, await granted(claim, stream, sent));
+    const lease = new Lease(claim, await granted(claim, stream, sent), false);
     void lease.follow(stream, sent, ending);
     return lease;
   } catch (error) {

@@ -3,7 +3,7 @@
 import { platformFetch, platformOwner } from '#platform';
 
 import { type Clock, machineClock, onAbort, until } from './clock.js';
-import { isBusy, isPassing, KeylatchError, mayBeDone, Problem, SettingsError, Unreachable } from './errors.js';
+import { type HeldLock, isBusy, isPassing, KeylatchError, mayBeDone, Problem, SettingsError, Unreachable } from './errors.js';
 
 const ANSWER_TIMEOUT = 5000;
 /** The service sends a comment more often than that while nothing happens on a stream (every 15 s by default). */
@@ -12,18 +12,7 @@ const REQUEST_WAIT = 50_000;
 const MIN_REQUEST_WAIT = 1000;
 
 /** What Node can set; elsewhere the platform sets it. */
-export interface PlatformOptions {
-  /** A file in PEM with the authorities that the service's certificate is good by; `KEYLATCH_CA` unless it is given. */
-  ca?: string | undefined;
-  /** A file in PEM with the certificate of this client; `KEYLATCH_CLIENT_CERT` unless it is given. */
-  cert?: string | undefined;
-  /** A file in PEM with its private key; `KEYLATCH_CLIENT_KEY` unless it is given. */
-  key?: string | undefined;
-  /** The Unix socket of the service. The URL `unix:PATH` says the same. */
-  socketPath?: string | undefined;
-  /** An `http.Agent` or `https.Agent` for all requests, such as one that takes them to a proxy; `ca`, `cert` and `key` are its own then. */
-  agent?: object | undefined;
-}
+export type PlatformOptions = Pick<ClientOptions, 'ca' | 'cert' | 'key' | 'socketPath' | 'agent'>;
 
 /** What a client has done: a request, with what came of it after `took` milliseconds, or a loss. */
 export interface LogEntry {
@@ -34,7 +23,7 @@ export interface LogEntry {
 }
 
 /** How a client reaches the service, and as whom. All spans are milliseconds. */
-export interface ClientOptions extends PlatformOptions {
+export interface ClientOptions {
   /**
    * `http://127.0.0.1:7070` unless `KEYLATCH_URL` is set, which may have several with commas. Of several, a request that
    * gets no connection goes to the next.
@@ -54,8 +43,24 @@ export interface ClientOptions extends PlatformOptions {
   silence?: number;
   /** Told of each request and each loss. */
   log?: (entry: LogEntry) => void;
+  /** In Node, a file in PEM with the authorities that the service's certificate is good by; else `KEYLATCH_CA`. */
+  ca?: string | undefined;
+  /** In Node, a file in PEM with the certificate of this client; else `KEYLATCH_CLIENT_CERT`. */
+  cert?: string | undefined;
+  /** In Node, a file in PEM with its private key; else `KEYLATCH_CLIENT_KEY`. */
+  key?: string | undefined;
+  /** In Node, the Unix socket of the service. The URL `unix:PATH` says the same. */
+  socketPath?: string | undefined;
+  /** In Node, an `http.Agent` or `https.Agent`, such as one that goes by a proxy; `ca`, `cert` and `key` are its own then. */
+  agent?: object | undefined;
   /** @internal */
   clock?: Clock;
+}
+
+/** What the service says on a stream: `type` is a word such as `acquired`, and `data` has the members of that type. */
+export interface Event {
+  type: string;
+  data: Partial<HeldLock> & { held?: boolean; ahead?: number; reason?: string; detail?: string; [member: string]: unknown };
 }
 
 /** An instance of the service. */
@@ -79,7 +84,7 @@ export interface Request {
 }
 
 export type Attempt<T> = (wait: number, timeout: number, mayBeDone: boolean) => Promise<T>;
-export type Patience = { wait?: number | undefined; signal?: AbortSignal | undefined; undo?: () => Promise<unknown> };
+export type Patience = { wait?: number | undefined; signal?: AbortSignal | undefined };
 
 export class Transport {
   readonly clock: Clock;
@@ -191,7 +196,7 @@ export class Transport {
 
   /** The document of a request that is safe to repeat. */
   async ask(request: Request): Promise<any> {
-    return await this.persist((_, timeout) => this.send({ ...request, timeout }), { signal: request.signal });
+    return await this.persist((_, timeout) => this.send({ ...request, timeout }), request);
   }
 
   /**
@@ -199,57 +204,58 @@ export class Transport {
    * `wait`. Each try is told how long the service may let it wait, how long it may take in all, and whether an earlier
    * one may have been carried out. `undo` takes back what may have been, where the caller does not learn of it.
    */
-  async persist<T>(attempt: Attempt<T>, { wait = 0, signal, undo }: Patience = {}): Promise<T> {
+  async persist<T>(attempt: Attempt<T>, { wait = 0, signal }: Patience = {}, undo?: () => Promise<unknown>): Promise<T> {
     const { clock, timeout } = this;
     const began = clock.now();
     const [end, patience] = [began + wait, began + Math.max(wait, timeout)];
-    let [longest, isDone] = [REQUEST_WAIT, false];
-    try {
-      for (;;) {
+    for (let [longest, isDone] = [REQUEST_WAIT, false]; ; ) {
+      const sent = clock.now();
+      const asked = Math.max(0, Math.min(end - sent, longest));
+      let failure: unknown;
+      try {
         signal?.throwIfAborted();
-        const sent = clock.now();
-        const asked = Math.max(0, Math.min(end - sent, longest));
-        let next: number;
-        try {
-          return await attempt(asked, wait > 0 ? asked + timeout : Math.max(patience - sent, 100), isDone);
-        } catch (error) {
-          isDone = mayBeDone(error, isDone);
-          signal?.throwIfAborted();
-          if (asked > 0 && error instanceof Problem && error.document.field === 'wait_ms') {
-            longest = longest / 4 >= MIN_REQUEST_WAIT ? longest / 4 : 0;
-            continue;
-          }
-          const time = clock.now();
-          const isHeld = isBusy(error);
-          if (isHeld ? time >= end : !isPassing(error)) throw error;
-          // The service has let it wait, so it may ask again at once.
-          next = isHeld && asked > 0 && time >= sent + asked ? time : time + pauseAfter(error);
-          if (isHeld) next = Math.min(next, end);
-          else if (next >= patience) throw error;
-        }
-        await until(clock, next, signal);
+        return await attempt(asked, wait > 0 ? asked + timeout : Math.max(patience - sent, 100), isDone);
+      } catch (error) {
+        failure = error;
       }
-    } catch (error) {
+      isDone = mayBeDone(failure, isDone);
+      const [time, pause] = [clock.now(), pauseAfter(failure)];
+      let next: number | undefined;
+      if (asked > 0 && failure instanceof Problem && failure.document.field === 'wait_ms') {
+        [longest, next] = [longest / 4 >= MIN_REQUEST_WAIT ? longest / 4 : 0, time];
+      } else if (isBusy(failure)) {
+        // Without a word of its wait for a lock, it was not let wait and will not be. After its wait it asks again at once.
+        const isFinal = failure.code === 'lock-held' && asked > 0 && failure.document.waited_ms === undefined;
+        if (!isFinal && time < end) next = asked > 0 && time >= sent + asked ? time : Math.min(end, time + pause);
+      } else if (isPassing(failure) && time + pause < patience) next = time + pause;
+      if (next !== undefined) await until(clock, next, signal);
+      if (next !== undefined && !signal?.aborted) continue;
       if (isDone) undo?.().catch(() => undefined);
-      throw error;
+      throw signal?.aborted ? signal.reason : failure;
     }
   }
 
-  /** The lines of a stream, until `signal` aborts or nothing comes for `silence`. */
-  async *lines(request: Request): AsyncGenerator<string> {
-    let rest = '';
+  /** What comes on a stream (WHATWG HTML, section 9.2), until `signal` aborts or nothing comes for `silence`. */
+  async *events(request: Request): AsyncGenerator<Event> {
+    let [rest, type, data] = ['', '', ''];
     const ending = endingWith(request.signal);
     try {
       const response = await this.#reach(request, (instance) =>
         this.#within(ending, request.silence, () => this.#open(instance, request, ending.signal)),
       );
-      if (!response.body) return;
-      const [reader, decoder] = [response.body.getReader(), new TextDecoder()];
+      const [reader, decoder] = [response.body!.getReader(), new TextDecoder()];
       const read = () => this.#within(ending, request.silence, () => reader.read());
       for (let part = await read(); !part.done; part = await read()) {
         const lines = (rest + decoder.decode(part.value, { stream: true })).split('\n');
         rest = lines.pop() ?? '';
-        yield* lines;
+        for (const line of lines) {
+          if (line.startsWith('event:')) type = line.slice(6).trim();
+          else if (line.startsWith('data:')) data += line.slice(5).trim();
+          else if (line.trim() === '' && type) {
+            yield { type, data: JSON.parse(data || '{}') };
+            [type, data] = ['', ''];
+          }
+        }
       }
     } catch (error) {
       throw noAnswer(error);
@@ -281,17 +287,13 @@ export function pauseAfter(error: unknown): number {
 function endingWith(signal?: AbortSignal) {
   const controller = new AbortController();
   const abort = (): void => controller.abort();
-  if (signal?.aborted) abort();
   return { signal: controller.signal, abort, forget: onAbort(signal, abort) };
 }
 
 function checkedUrl(url: string): string {
-  const isWhole = URL.canParse(url, globalThis.location?.href);
-  const { protocol, search, hash } = isWhole ? new URL(url, globalThis.location?.href) : new URL('none:');
-  if (!/^https?:$/.test(protocol) || search || hash) {
-    throw new SettingsError(`the URL ${JSON.stringify(url)} is not one of a keylatch, as http://127.0.0.1:7070`);
-  }
-  return url.replace(/\/+$/, '');
+  const { href } = URL.canParse(url, globalThis.location?.href) ? new URL(url, globalThis.location?.href) : { href: '' };
+  if (/^https?:[^?#]+$/.test(href)) return url.replace(/\/+$/, '');
+  throw new SettingsError(`the URL ${JSON.stringify(url)} is not one of a keylatch, as http://127.0.0.1:7070`);
 }
 
 function checkedKey(key?: string): string | undefined {
@@ -329,7 +331,11 @@ export function plain(text: string): string {
 
 /** What the caller gave, as the service is to see it: JSON would make nothing of a number that is none. */
 export function given(value: unknown): unknown {
-  return Number.isFinite(value) ? value : String(value);
+  return value === undefined || Number.isFinite(value) ? value : String(value);
+}
+
+export function foreign(): Unreachable {
+  return new Unreachable('the response is not one of keylatch for this request', true);
 }
 
 /** A secret that proves who holds a lock. */
