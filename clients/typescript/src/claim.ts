@@ -16,15 +16,12 @@ export interface LockOptions {
   limit?: number | 'shared';
   /** The name under which `token` enters a lock that it holds already. */
   entry?: string;
+  /** Of a hold: how long the connection may hold the lock at most; a day by default. */
+  maxHold?: number;
   /** A secret of 20 to 128 letters, digits, `-` and `_`; a new one by default. */
   token?: string;
   /** Gives up waiting when it aborts. */
   signal?: AbortSignal | undefined;
-}
-
-export interface HoldOptions extends LockOptions {
-  /** How long the connection may hold the lock at most; a day by default. */
-  maxHold?: number;
 }
 
 /** A lock that is held. */
@@ -45,7 +42,7 @@ export class Claim {
     readonly transport: Transport,
     readonly names: readonly string[],
     readonly isSet: boolean,
-    readonly options: HoldOptions,
+    readonly options: LockOptions,
   ) {
     this.token = options.token ?? newToken();
     this.ttl = options.ttl ?? 30_000;
@@ -105,9 +102,12 @@ export class Claim {
 
   /** Releases; whether the token still held the locks. */
   async release(): Promise<boolean> {
+    const { entry } = this.options;
+    const query = this.isSet ? this.names.map((name) => `name=${plain(name)}`).join('&') : entry && `entry=${plain(entry)}`;
+    const path = query ? `${this.path}?${query}` : this.path;
     return await this.transport.persist(async (_, timeout, mayBeDone) => {
       try {
-        await this.transport.send({ method: 'DELETE', path: this.#releasePath(), token: this.token, timeout });
+        await this.transport.send({ method: 'DELETE', path, token: this.token, timeout });
         return true;
       } catch (error) {
         // The try whose answer was lost has released what is gone now.
@@ -115,12 +115,6 @@ export class Claim {
         throw error;
       }
     });
-  }
-
-  #releasePath(): string {
-    const { entry } = this.options;
-    if (this.isSet) return `${this.path}?${this.names.map((name) => `name=${plain(name)}`).join('&')}`;
-    return entry === undefined ? this.path : `${this.path}?entry=${plain(entry)}`;
   }
 
   /** What an answer or an event grants, to a request that was sent then. */

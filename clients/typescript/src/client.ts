@@ -1,6 +1,6 @@
 /** The client: what it makes of a name or a key. */
 
-import { Claim, type HoldOptions, type LockOptions } from './claim.js';
+import { Claim, type LockOptions } from './claim.js';
 import { until } from './clock.js';
 import { type HeldLock, KeylatchError, LeaseLost, Problem } from './errors.js';
 import { hold, Lease } from './lease.js';
@@ -64,8 +64,9 @@ export class Client {
   }
 
   /** Holds a lock by a connection: the service renews it, and frees it when this process is gone. */
-  async hold(name: string, options: HoldOptions = {}): Promise<Lease> {
-    return await hold(new Claim(this.#transport, [name], false, options));
+  async hold(name: string, options: LockOptions = {}): Promise<Lease> {
+    const claim = new Claim(this.#transport, [name], false, options);
+    return await claim.persist((wait, timeout) => hold(claim, wait, timeout));
   }
 
   /** What happens to a lock, until `signal` aborts. After a lost connection it begins with a `snapshot`. */

@@ -18,9 +18,7 @@ export interface HeldLock extends Holder {
   mode?: 'shared';
   limit?: number;
   holding?: number;
-  /** Several holders, ten at most. */
   holders?: Holder[];
-  /** How many wait in the queue. */
   waiting?: number;
   broken?: Broken;
 }
@@ -56,16 +54,14 @@ export class KeylatchError extends Error {
 /** The service refused the request, and says why. `/problems/CODE` of the service explains the code. */
 export class Problem extends KeylatchError {
   override name = 'Problem';
-  /** Milliseconds after which to come again, where the service says so. */
-  readonly retryAfter: number | undefined;
 
   constructor(
     readonly status: number,
     readonly document: ProblemDocument,
-    after?: number,
+    /** Milliseconds after which to come again, where the service says so. */
+    readonly retryAfter = document.retry_after_ms,
   ) {
     super(document.detail ?? `status ${status}`);
-    this.retryAfter = document.retry_after_ms ?? after;
   }
 
   /** A stable word such as `outcome-unknown`; empty where something else than keylatch answered. */

@@ -6,7 +6,7 @@
 
 import { Client } from './client.js';
 
-export type { HoldOptions, LeasedLock, LockOptions } from './claim.js';
+export type { LeasedLock, LockOptions } from './claim.js';
 export { Client, type UnderLock } from './client.js';
 export { type Broken, Held, type HeldLock, type Holder, KeylatchError, LeaseLost, type LossReason, NothingDone, Problem, type ProblemDocument, type Retry, SettingsError, Unreachable } from './errors.js';
 export { Lease } from './lease.js';

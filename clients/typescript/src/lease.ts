@@ -111,11 +111,7 @@ export class Lease {
 }
 
 /** Holds a lock by a stream: it is free as soon as this process is gone. */
-export async function hold(claim: Claim): Promise<Lease> {
-  return await claim.persist((wait, timeout) => open(claim, wait, timeout));
-}
-
-async function open(claim: Claim, wait: number, timeout: number): Promise<Lease> {
+export async function hold(claim: Claim, wait: number, timeout: number): Promise<Lease> {
   const { transport, token } = claim;
   const [sent, ending] = [transport.clock.now(), new AbortController()];
   const leave = (): void => ending.abort();

@@ -16,21 +16,13 @@ import type { PlatformOptions } from './transport.js';
 /** In step with package.json, which `exports.mjs` checks. */
 const USER_AGENT = 'keylatch-typescript/0.1.0';
 
-const CONNECT_TIMEOUT = 5000;
-
 /** Who holds a lock, unless the program says it. */
-export function platformOwner(): string {
-  return `${hostname()}/${process.pid}`;
-}
+export const platformOwner = (): string => `${hostname()}/${process.pid}`;
 
 /** A `fetch` with these settings, and else those of the environment. */
 export function platformFetch(options: PlatformOptions): typeof fetch {
   const { env } = process;
-  const [ca, cert, key] = [
-    options.ca ?? env['KEYLATCH_CA'],
-    options.cert ?? env['KEYLATCH_CLIENT_CERT'],
-    options.key ?? env['KEYLATCH_CLIENT_KEY'],
-  ];
+  const { ca = env['KEYLATCH_CA'], cert = env['KEYLATCH_CLIENT_CERT'], key = env['KEYLATCH_CLIENT_KEY'] } = options;
   const tls = { ...(ca && { ca: readPem(ca) }), ...(cert && { cert: readPem(cert) }), ...(key && { key: readPem(key) }) };
   // Deno repeats a request by itself whose kept connection is cut, and says nothing of the first.
   const agent = { keepAlive: !('Deno' in globalThis), timeout: 120_000 };
@@ -63,7 +55,7 @@ export function platformFetch(options: PlatformOptions): typeof fetch {
         .on('socket', (socket) => {
           if (!socket.connecting) return;
           const error = Object.assign(new Error('it takes no connection'), { code: 'UNSENT' });
-          const late = setTimeout(() => request.destroy(error), CONNECT_TIMEOUT);
+          const late = setTimeout(() => request.destroy(error), 5000);
           for (const event of ['connect', 'close']) socket.once(event, () => clearTimeout(late));
         })
         .on('response', (answer) => resolve(responseOf(answer)));
@@ -75,10 +67,10 @@ function readPem(file: string): string {
   try {
     const text = readFileSync(file, 'utf8');
     if (text.includes('-----BEGIN ')) return text;
+    throw new Error('it has nothing in PEM');
   } catch (cause) {
     throw new SettingsError(`${file} cannot be read: ${(cause as Error).message}`, { cause });
   }
-  throw new SettingsError(`${file} has nothing in PEM`);
 }
 
 /** The path is that of the text: a `URL` would take the key `%2E%2E` for a step up. */

@@ -63,13 +63,11 @@ function base64Of(bytes: Uint8Array): string {
 }
 
 /** 1 to 256 bytes without control characters, as the service takes a reason. */
-function reasonOf(detail: unknown): string {
-  const text = String(detail).replace(/[\u0000-\u001f\u007f-\u009f]+/g, ' ').trim() || 'it threw';
-  const { written } = new TextEncoder().encodeInto(text, reason);
-  return new TextDecoder().decode(reason.subarray(0, written));
+function reasonOf(detail: string): string {
+  const text = detail.replace(/[\u0000-\u001f\u007f-\u009f]+/g, ' ').trim() || 'it threw';
+  // Of a character that is cut there is no rest.
+  return new TextDecoder().decode(new TextEncoder().encode(text).subarray(0, 256)).replace(/\ufffd$/, '');
 }
-
-const reason = new Uint8Array(256);
 
 /**
  * What came of beginning. Where `answer` is undefined the thing is to be done now, and then completed, failed or abandoned.

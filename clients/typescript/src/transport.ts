@@ -5,9 +5,6 @@ import { platformFetch, platformOwner } from '#platform';
 import { type Clock, machineClock, onAbort, until } from './clock.js';
 import { type HeldLock, isBusy, isPassing, KeylatchError, mayBeDone, Problem, SettingsError, Unreachable } from './errors.js';
 
-const ANSWER_TIMEOUT = 5000;
-/** The service sends a comment more often than that while nothing happens on a stream (every 15 s by default). */
-const SILENCE = 90_000;
 const REQUEST_WAIT = 50_000;
 const MIN_REQUEST_WAIT = 1000;
 
@@ -39,7 +36,7 @@ export interface ClientOptions {
   fetch?: typeof fetch;
   /** How long a response may take beside the wait that was asked for; 5 s by default. */
   timeout?: number;
-  /** The client opens a watch again on which nothing comes for so long, not even a comment; 90 s by default. */
+  /** The client opens a watch again on which nothing comes for so long, not even a comment, as there is each 15 s; 90 s by default. */
   silence?: number;
   /** Told of each request and each loss. */
   log?: (entry: LogEntry) => void;
@@ -75,10 +72,8 @@ export interface Request {
   path: string;
   body?: unknown;
   token?: string;
-  /** For how many milliseconds the service is to wait for a run under way. */
   prefer?: number;
   timeout?: number;
-  /** Of a stream: for how long nothing may come. */
   silence?: number;
   signal?: AbortSignal | undefined;
 }
@@ -102,10 +97,11 @@ export class Transport {
     const environment: Record<string, string | undefined> = (globalThis as any).process?.env ?? {};
     this.#options = options;
     this.clock = options.clock ?? machineClock;
-    this.timeout = options.timeout ?? ANSWER_TIMEOUT;
-    this.silence = options.silence ?? SILENCE;
+    this.timeout = options.timeout ?? 5000;
+    this.silence = options.silence ?? 90_000;
     this.owner = options.owner ?? platformOwner();
-    this.#apiKey = checkedKey(options.apiKey ?? environment['KEYLATCH_API_KEY']);
+    this.#apiKey = options.apiKey ?? environment['KEYLATCH_API_KEY'];
+    if (/[^\x21-\x7e]/.test(this.#apiKey ?? '')) throw new SettingsError('the API key has a character that no header may have, as the end of a line');
     const urls = [options.url ?? environment['KEYLATCH_URL']?.split(',') ?? 'http://127.0.0.1:7070'].flat();
     const { ca, cert, key, socketPath, agent, fetch } = options;
     this.#instances = urls.map((text: string) => {
@@ -157,7 +153,7 @@ export class Transport {
     if (response.ok) return response;
     const seconds = Number.parseInt(response.headers.get('retry-after') ?? '', 10);
     const document = parsed(await response.text());
-    throw new Problem(response.status, document, Number.isNaN(seconds) ? undefined : seconds * 1000);
+    throw new Problem(response.status, document, document.retry_after_ms ?? (seconds >= 0 ? seconds * 1000 : undefined));
   }
 
   /** Asks one instance after the other until one is connected. The next request begins with the one that was. */
@@ -294,13 +290,6 @@ function checkedUrl(url: string): string {
   const { href } = URL.canParse(url, globalThis.location?.href) ? new URL(url, globalThis.location?.href) : { href: '' };
   if (/^https?:[^?#]+$/.test(href)) return url.replace(/\/+$/, '');
   throw new SettingsError(`the URL ${JSON.stringify(url)} is not one of a keylatch, as http://127.0.0.1:7070`);
-}
-
-function checkedKey(key?: string): string | undefined {
-  if (key !== undefined && !/^[\x21-\x7e]*$/.test(key)) {
-    throw new SettingsError('the API key has a character that no header may have, such as the end of a line');
-  }
-  return key;
 }
 
 function parsed(text: string): any {
