@@ -8,6 +8,7 @@ import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once as happens } from 'node:events';
 import { mkdtempSync, writeFileSync } from 'node:fs';
+import { Agent } from 'node:http';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -205,6 +206,7 @@ test('settings that cannot be right are refused when the client is made', () => 
     [{ ca: none }, /none.pem/],
     [{ cert: empty }, /empty.pem/],
     [{ key: folder }, new RegExp(folder)],
+    [{ ca: none, fetch }, /takes no ca/],
   ];
   for (const [options, message] of wrong) {
     assert.throws(() => client(options), (error) => {
@@ -346,4 +348,17 @@ test('members that a program rarely gives are sent', async () => {
   const owned = await client().lock(unused());
   assert.match((await client().show(owned.name)).owner, /\/\d+$/);
   await owned.release();
+});
+
+test('an agent of the program takes its requests', async () => {
+  class Counting extends Agent {
+    made = 0;
+    createConnection(...of) {
+      this.made++;
+      return super.createConnection(...of);
+    }
+  }
+  const agent = new Counting();
+  assert.equal(await client({ agent }).show(unused()), undefined);
+  assert.equal(agent.made, 1);
 });

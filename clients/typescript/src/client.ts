@@ -54,7 +54,7 @@ export class Client {
     while (!signal?.aborted) {
       let told = signal;
       try {
-        await this.using(name, { wait: Infinity, ...options }, (given, lease) => lead((told = given), lease));
+        await this.using(name, { ...options, wait: Infinity }, (given, lease) => lead((told = given), lease));
       } catch (error) {
         const isAbort = error === signal?.reason || (error as Error | null)?.name === 'AbortError';
         if (!(error instanceof LeaseLost) && !(told?.aborted && isAbort)) throw error;

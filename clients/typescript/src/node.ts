@@ -16,8 +16,8 @@ import type { PlatformOptions } from './transport.js';
 /** In step with package.json, which `exports.mjs` checks. */
 const USER_AGENT = 'keylatch-typescript/0.1.0';
 
-/** Who holds a lock, unless the program says it. */
-export const platformOwner = (): string => `${hostname()}/${process.pid}`;
+/** Who holds a lock, unless the program says it. Deno would ask its user whether it may tell the host. */
+export const platformOwner = () => ('Deno' in globalThis ? undefined : `${hostname()}/${process.pid}`);
 
 /** A `fetch` with these settings, and else those of the environment. */
 export function platformFetch(options: PlatformOptions): typeof fetch {

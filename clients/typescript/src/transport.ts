@@ -28,7 +28,7 @@ export interface ClientOptions {
   url?: string | readonly string[];
   /** Sent as a bearer; `KEYLATCH_API_KEY` unless it is given. */
   apiKey?: string;
-  /** Who holds the locks, for people; in Node the host and the process unless it is given. */
+  /** Who holds the locks, for people; in Node and Bun the host and the process unless it is given. */
   owner?: string | undefined;
   /** The `traceparent` of a request (W3C Trace Context), asked for each. */
   traceparent?: () => string | undefined;
