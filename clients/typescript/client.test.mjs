@@ -7,7 +7,7 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once as happens } from 'node:events';
-import { mkdtempSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { Agent } from 'node:http';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -361,4 +361,58 @@ test('an agent of the program takes its requests', async () => {
   const agent = new Counting();
   assert.equal(await client({ agent }).show(unused()), undefined);
   assert.equal(agent.made, 1);
+});
+
+test('each member that the API takes from a client can be sent', async () => {
+  const { components, paths } = JSON.parse(readFileSync(new URL('../../openapi/openapi.json', import.meta.url)));
+  const [members, queries] = [new Map(), new Map()];
+  const collect = (map, of, names) => map.set(of, new Set([...(map.get(of) ?? []), ...names]));
+  const recording = client({
+    fetch: async (input, init) => {
+      const [, act = '', query] = /^[^?]*\/v1\/(?:locks|idempotency)(?:\/[^/?]*)?(?:\/([^?]*))?(?:\?(.*))?$/.exec(input);
+      const isOne = /\/v1\/\w+\/[^?]/.test(input);
+      const does = `${init.method} ${input.includes('/v1/locks') ? 'locks' : 'idempotency'}${isOne ? '/' : ''}${act}`;
+      const body = JSON.parse(init.body ?? '{}');
+      collect(members, does, Object.keys(body));
+      collect(members, 'request', Object.keys(body.request ?? {}));
+      collect(queries, does, [...new URLSearchParams(query).keys()]);
+      collect(queries, does, Object.keys(init.headers));
+      return await fetch(input, init);
+    },
+  });
+  const all = { wait: 10, ttl: 900, owner: 'ann', limit: 3 };
+  const [one, two, three] = [unused(), unused(), unused()];
+  for (const lease of [await recording.lock(one, { ...all, entry: 'outer' }), await recording.lock([two, three], all)]) {
+    await new Promise((resolve) => setTimeout(resolve, 500));
+    await lease.release();
+  }
+  const hold = await recording.hold(one, { ...all, entry: 'outer', maxHold: 60_000 });
+  await recording.break(one, 'why', { by: 'ann', grace: 0 });
+  await hold.release();
+  const scope = { method: 'POST', path: '/x', principal: 'ann', source: 'derived' };
+  const request = { query: '', content_type: 'text/plain', headers: {}, body: 'x' };
+  const options = { scope, request, lease: 900, retention: 5000, onCrash: 'rerun', wait: 1000 };
+  const run = await recording.begin(one, options);
+  await new Promise((resolve) => setTimeout(resolve, 500));
+  await run.complete({ status: 201, headers: {}, json: 1 });
+  await (await recording.begin(two, { fingerprint: 'f', request: undefined })).complete({ body: 'x' });
+  await (await recording.begin(three, { request: { body_base64: '' } })).complete({ bytes: new Uint8Array(1) });
+  await (await recording.begin(unused())).fail('why');
+  await (await recording.begin(unused())).abandon();
+
+  const schemas = {
+    'POST locks/': 'CreateLock', 'PUT locks/': 'RenewLock', 'POST locks': 'CreateLocks', 'PUT locks': 'RenewLocks',
+    'POST locks/hold': 'HoldLock', 'POST locks/break': 'BreakLock', request: 'DescribedRequest',
+    'POST idempotency/': 'BeginRecord', 'PUT idempotency/': 'CompleteRecord', 'POST idempotency/fail': 'FailRecord',
+  };
+  for (const [does, schema] of Object.entries(schemas)) {
+    const missing = Object.keys(components.schemas[schema].properties).filter((name) => !members.get(does)?.has(name));
+    assert.deepEqual(missing, [], schema);
+  }
+  const operations = { 'DELETE locks/': '/v1/locks/{name}', 'DELETE locks': '/v1/locks', 'POST idempotency/': '/v1/idempotency/{key}' };
+  for (const [does, path] of Object.entries(operations)) {
+    const given = paths[path][does.split(' ')[0].toLowerCase()].parameters.map((each) => (each.$ref ? components.parameters[each.$ref.split('/').pop()] : each));
+    const names = given.filter((each) => each.in !== 'path').map((each) => (each.in === 'header' ? each.name.toLowerCase() : each.name));
+    assert.deepEqual(names.filter((name) => !queries.get(does)?.has(name)), [], does);
+  }
 });
