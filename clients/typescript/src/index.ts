@@ -8,7 +8,8 @@ import { Client } from './client.js';
 
 export type { LeasedLock, LockOptions } from './claim.js';
 export { Client, type UnderLock } from './client.js';
-export { type Broken, Held, type HeldLock, type Holder, KeylatchError, LeaseLost, type LossReason, NothingDone, Problem, type ProblemDocument, type Retry, SettingsError, Unreachable } from './errors.js';
+export type { Broken, HeldLock, Holder, LossReason, ProblemDocument, Retry } from './errors.js';
+export { Held, KeylatchError, LeaseLost, NothingDone, Problem, SettingsError, Unreachable } from './errors.js';
 export { Lease } from './lease.js';
 export { type Completion, type KeptAnswer, type OnceOptions, Run } from './once.js';
 export type { ClientOptions, Event, LogEntry } from './transport.js';

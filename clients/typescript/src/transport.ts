@@ -101,7 +101,8 @@ export class Transport {
     this.silence = options.silence ?? 90_000;
     this.owner = options.owner ?? platformOwner();
     this.#apiKey = options.apiKey ?? environment['KEYLATCH_API_KEY'];
-    if (/[^\x21-\x7e]/.test(this.#apiKey ?? '')) throw new SettingsError('the API key has a character that no header may have, as the end of a line');
+    const isKey = !/[^\x21-\x7e]/.test(this.#apiKey ?? '');
+    if (!isKey) throw new SettingsError('the API key has a character that no header may have, such as the end of a line');
     const urls = [options.url ?? environment['KEYLATCH_URL']?.split(',') ?? 'http://127.0.0.1:7070'].flat();
     const { ca, cert, key, socketPath, agent, fetch } = options;
     this.#instances = urls.map((text: string) => {
@@ -180,7 +181,7 @@ export class Transport {
   async #know(instance: Instance): Promise<void> {
     if (this.#instances.length === 1 || instance.isKnown) return;
     const { store } = await this.#document(instance, { method: 'GET', path: '/v1/info' }).catch((error) => {
-      if (error instanceof Problem) return {};
+      if (error instanceof Problem && !error.isPassing) return {};
       throw error;
     });
     if (store?.id !== undefined) this.#store ??= { id: store.id, url: instance.url };
@@ -301,14 +302,16 @@ function parsed(text: string): any {
 }
 
 /** What a platform says when it has sent nothing. A browser does not say whether it has. */
-const UNSENT =
-  /^(ECONNREFUSED|ENOTFOUND|EAI_AGAIN|EHOSTUNREACH|ENETUNREACH|ENOENT|EPROTO|UND_ERR_CONNECT_TIMEOUT|UNSENT|(ERR_(INVALID_(CHAR|URL|PROTOCOL)|HTTP_INVALID|TLS|SSL|UNESCAPED)|UNABLE|UNKNOWN_|CERT|DEPTH|SELF_SIGNED|HOSTNAME|InvalidHeader|ConnectionRefused|FailedToOpenSocket).*)$/;
+const UNSENT = [
+  /^(E(CONNREFUSED|NOTFOUND|AI_AGAIN|HOSTUNREACH|NETUNREACH|NOENT|PROTO)|UND_ERR_CONNECT_TIMEOUT|UNSENT)$/,
+  /^(ERR_(INVALID_(CHAR|URL|PROTOCOL)|HTTP_INVALID|TLS|SSL|UNESCAPED)|(UNABLE|CERT|UNKNOWN_CERT|DEPTH|SELF_SIGNED|HOSTNAME)_|ConnectionRefused)/,
+];
 
 function noAnswer(error: unknown): KeylatchError {
   if (error instanceof KeylatchError) return error;
   const cause: any = (error as any)?.cause ?? error;
   const { code, syscall } = cause?.errors?.[0] ?? cause ?? {};
-  const isUnsent = syscall === 'connect' || UNSENT.test(code);
+  const isUnsent = syscall === 'connect' || UNSENT.some((each) => each.test(code));
   const why = isUnsent ? 'the service cannot be reached' : 'no answer came';
   return new Unreachable(`${why}: ${cause?.message || cause}`, !isUnsent, { cause: error });
 }
