@@ -86,6 +86,12 @@ test('a value that JSON has no text for ends the run of its action', async () =>
   assert.equal((await rejection(client().begin(key))).code, 'outcome-unknown');
 });
 
+test('a value that the service refuses ends the run of its action', async () => {
+  const key = unused();
+  assert.equal((await rejection(client().once(key, async () => 'x'.repeat(1_000_001)))).code, 'payload-too-large');
+  assert.equal((await rejection(client().begin(key))).code, 'outcome-unknown');
+});
+
 test('an action that completes its run itself is not completed again', async () => {
   const key = unused();
   await client().once(key, async (_, run) => run.complete({ status: 201, json: { id: 17 } }));

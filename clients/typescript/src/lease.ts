@@ -73,9 +73,7 @@ export class Lease {
     if (!this.#keeper.ending.signal.aborted) await this.release().catch(() => undefined);
   }
 
-  /**
-   * @internal Does something under the lease, and releases. What it throws stays the error; else a loss is one.
-   */
+  /** @internal Does something under the lease, and releases. What it throws stays the error; else a loss is one. */
   async during<T>(act: (signal: AbortSignal, lease: Lease) => Promise<T>): Promise<T> {
     const { signal } = this.#claim.options;
     try {

@@ -1,6 +1,6 @@
 /** Doing a thing once, under an idempotency key. */
 
-import { NothingDone } from './errors.js';
+import { NothingDone, Problem } from './errors.js';
 import { Keeper } from './keeper.js';
 import { foreign, given, newToken, plain, type Transport } from './transport.js';
 
@@ -123,9 +123,7 @@ export class Run {
 
   /** Keeps this as the answer of every repeat. */
   async complete({ status = 200, headers, body, bytes, json }: Completion = {}): Promise<void> {
-    const text = json === undefined ? { body: body ?? '' } : { json };
-    const content = bytes === undefined ? text : { body_base64: base64Of(bytes) };
-    await this.#end('PUT', '', { status, headers, ...content });
+    await this.#end('PUT', '', { status, headers, body, json, body_base64: bytes && base64Of(bytes) });
   }
 
   /** Says that nothing was done, so that a repeat runs. */
@@ -145,12 +143,16 @@ export class Run {
 
   /** @internal The value of `action`, which is the answer of every repeat. What it throws ends the run. */
   async during<T>(action: (signal: AbortSignal, run: Run) => Promise<T>, signal?: AbortSignal): Promise<T> {
+    const isEnded = (): boolean => this.#keeper.ending.signal.aborted;
+    let isDone = false;
     try {
       const value = await action(signal ? AbortSignal.any([this.signal, signal]) : this.signal, this);
-      if (!this.#keeper.ending.signal.aborted) await this.complete({ json: value ?? null });
+      isDone = !isEnded();
+      if (isDone) await this.complete({ json: value ?? null });
       return value;
     } catch (error) {
-      if (!this.#keeper.ending.signal.aborted) {
+      // What is refused, such as a value that is too large, leaves the run to this program.
+      if (!isEnded() || (isDone && error instanceof Problem)) {
         const isFree = this.#isRerun || error instanceof NothingDone;
         await (isFree ? this.abandon() : this.fail(String(error))).catch(() => undefined);
       }
