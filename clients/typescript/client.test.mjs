@@ -149,7 +149,7 @@ test('using gives the value, the error of its action, or the loss', async () => 
 });
 
 test('a broken lease says whose it was, by whom it was broken and why', async () => {
-  const lease = await client().lock('deploy', { ttl: 1500 });
+  const lease = await client().lock('deploy', { ttl: 6000 });
   await client().break('deploy', 'it hangs', { by: 'ann' });
   await happens(lease.signal, 'abort');
   const { message, by, reason } = lease.signal.reason;
@@ -386,10 +386,10 @@ test('each member that the API takes from a client can be sent', async () => {
       return await fetch(input, init);
     },
   });
-  const all = { wait: 10, ttl: 900, owner: 'ann', limit: 3 };
+  const all = { wait: 10, ttl: 3000, owner: 'ann', limit: 3 };
   const [one, two, three] = [unused(), unused(), unused()];
   for (const lease of [await recording.lock(one, { ...all, entry: 'outer' }), await recording.lock([two, three], all)]) {
-    await new Promise((resolve) => setTimeout(resolve, 500));
+    await eventually(() => members.has(lease.name === one ? 'PUT locks/' : 'PUT locks'));
     await lease.release();
   }
   const hold = await recording.hold(one, { ...all, entry: 'outer', maxHold: 60_000 });
@@ -397,11 +397,9 @@ test('each member that the API takes from a client can be sent', async () => {
   await hold.release();
   const scope = { method: 'POST', path: '/x', principal: 'ann', source: 'derived' };
   const request = { query: '', content_type: 'text/plain', headers: {}, body: 'x' };
-  const options = { scope, request, lease: 900, retention: 5000, onCrash: 'rerun', wait: 1000 };
-  const run = await recording.begin(one, options);
-  await new Promise((resolve) => setTimeout(resolve, 500));
-  await run.complete({ status: 201, headers: {}, json: 1 });
-  await (await recording.begin(two, { fingerprint: 'f', request: undefined })).complete({ body: 'x' });
+  const options = { scope, request, retention: 5000, onCrash: 'rerun', wait: 1000 };
+  await (await recording.begin(one, options)).complete({ status: 201, headers: {}, json: 1 });
+  await (await recording.begin(two, { fingerprint: 'f' })).complete({ body: 'x' });
   await (await recording.begin(three, { request: { body_base64: '' } })).complete({ bytes: new Uint8Array(1) });
   await (await recording.begin(unused())).fail('why');
   await (await recording.begin(unused())).abandon();
