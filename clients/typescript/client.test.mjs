@@ -1,7 +1,7 @@
 /**
  * What only this language has, and what is finer than a scenario of `clients/conformance`, against a real keylatch.
  *
- *     KEYLATCH=target/debug/keylatch node --test clients/typescript/client.test.mjs
+ *     KEYLATCH=$PWD/target/debug/keylatch npm test --prefix clients/typescript
  */
 
 import assert from 'node:assert/strict';

@@ -1,4 +1,4 @@
-/** The fake for the tests of others: `node --test clients/typescript/testing.test.mjs`. */
+/** The fake for the tests of others, which needs no service. */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
