@@ -13,20 +13,34 @@ cd clients/python
 "$tools/bin/python" -m build --no-isolation --outdir "$built/python" . >/dev/null
 "$tools/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall "$built"/python/*.whl
 
-echo "TypeScript: tsc, npm pack"
+echo "TypeScript: tsc, tests, publint, attw, npm pack, Jest"
 cd ../typescript
 npm ci --silent --no-fund --no-audit
 npm pack --silent --pack-destination "$built" >/dev/null
+KEYLATCH=$keylatch node --test --test-timeout=60000 --test-reporter=dot client.test.mjs testing.test.mjs
 javascript=$tools/javascript/node_modules/.bin
-npm install --silent --no-fund --no-audit --prefix "$tools/javascript" deno@2.9.6 bun@1.4.5
+npm install --silent --no-fund --no-audit --prefix "$tools/javascript" deno@2.9.6 bun@1.4.5 \
+	publint@0.3.25 @arethetypeswrong/cli@0.18.5 jest@30.5.2
+"$javascript/publint" run --strict .
+"$javascript/attw" --quiet "$built"/keylatch-client-*.tgz
 mkdir "$built/npm" && npm install --silent --no-fund --no-audit --prefix "$built/npm" "$built"/keylatch-client-*.tgz
+cat >"$built/npm/require.test.js" <<'TEST'
+const { FakeKeylatch } = require('@keylatch/client/testing');
+test('require', async () => expect(await new FakeKeylatch().client.once('k', async () => 3)).toBe(3));
+TEST
+"$javascript/jest" --silent --rootDir "$built/npm"
 
-echo "Go: gofmt, vet, test, build"
+echo "Go: gofmt, vet, staticcheck, test, build"
 cd ../go
 test -z "$(gofmt -l .)"
 go vet ./...
-GOOS=darwin go vet .
-go test ./...
+GOOS=darwin go vet ./...
+# It needs a newer Go than the client does.
+case $(go env GOVERSION) in
+go1.1* | go1.2[0-5]*) ;;
+*) go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 ./... ;;
+esac
+go test -race ./...
 go build -o "$built/go-conformance" ./conformance
 
 cd ../..

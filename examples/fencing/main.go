@@ -39,7 +39,7 @@ func demonstrate(ctx context.Context, client *keylatch.Client, database *sql.DB)
 	if err != nil {
 		return err
 	}
-	defer lease.Release(ctx)
+	defer lease.Close()
 	// Its context ends the statement when the lease is lost.
 	paid, err := pay(lease.Context(), database, 17, lease.FencingToken())
 	if err != nil {
