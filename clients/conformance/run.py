@@ -3,8 +3,8 @@
     run.py KEYLATCH NAME=COMMAND... [--page NAME=COMMAND] [--only SCENARIO,...]
 
 KEYLATCH is the binary of the service; COMMAND starts the program of a client, which `README.md` describes. That of `--page`
-has its client in a web page; where no page can play a scenario, the table has a number in place of a result, and below it
-says why.
+has its client in a web page. Where a client has no such thing as a scenario needs, the table has a number in place of a
+result, and below it says why; `marks.py` knows the clients by their NAME.
 """
 
 import argparse
@@ -15,7 +15,9 @@ import sys
 import traceback
 from pathlib import Path
 
-from scenarios import SCENARIOS
+import language  # noqa: F401
+import scenarios  # noqa: F401
+from marks import SCENARIOS, why_not
 from stage import Stage
 
 # Most of a scenario is waiting, so more of them run at once than there are cores.
@@ -46,26 +48,22 @@ async def main():
     pages = dict(client.split("=", 1) for client in arguments.page)
     clients = dict(client.split("=", 1) for client in arguments.clients) | pages
     only = arguments.only.split(",") if arguments.only else [each.__name__ for each in SCENARIOS]
-    scenarios = [each for each in SCENARIOS if each.__name__ in only]
-    reasons = sorted({each.not_in_a_page for each in scenarios if pages and hasattr(each, "not_in_a_page")})
+    played = [each for each in SCENARIOS if each.__name__ in only]
     turns = asyncio.Semaphore(AT_ONCE)
-    pairs = [
-        (scenario, name)
-        for scenario in scenarios
-        for name in clients
-        if name not in pages or not hasattr(scenario, "not_in_a_page")
-    ]
+    unplayed = {(each, name): why for each in played for name in clients if (why := why_not(each, name, pages))}
+    reasons = sorted(set(unplayed.values()))
+    pairs = [(each, name) for each in played for name in clients if (each, name) not in unplayed]
     plays = (play(scenario, keylatch, shlex.split(clients[name]), turns) for scenario, name in pairs)
     results = dict(zip(pairs, await asyncio.gather(*plays)))
 
     def cell(pair):
-        if pair not in results:
-            return f"[{reasons.index(pair[0].not_in_a_page) + 1}]"
+        if pair in unplayed:
+            return f"[{reasons.index(unplayed[pair]) + 1}]"
         return "red" if results[pair] else "ok"
 
-    width = max(len(scenario.__doc__.splitlines()[0]) for scenario in scenarios)
+    width = max(len(scenario.__doc__.splitlines()[0]) for scenario in played)
     print(" " * width, *clients, sep=" | ")
-    for scenario in scenarios:
+    for scenario in played:
         cells = [cell((scenario, name)).ljust(len(name)) for name in clients]
         print(scenario.__doc__.splitlines()[0].ljust(width), *cells, sep=" | ")
     for number, reason in enumerate(reasons, 1):
@@ -73,7 +71,7 @@ async def main():
     red = {pair: failure for pair, failure in results.items() if failure}
     for (scenario, name), failure in red.items():
         print(f"\n{scenario.__name__} with {name}:\n{failure}", file=sys.stderr)
-    print(f"{len(scenarios)} scenarios, {len(clients)} clients, {len(red)} red")
+    print(f"{len(played)} scenarios, {len(clients)} clients, {len(red)} red")
     sys.exit(bool(red))
 
 

@@ -3,35 +3,13 @@
 import asyncio
 import base64
 import signal
-import socket
 import subprocess
 
-from stage import Stage, eventually
-
-SCENARIOS = []
-
-
-def scenario(function):
-    SCENARIOS.append(function)
-    return function
-
-
-def not_in_a_page(reason):
-    """Marks what no web page can do, whatever its client does, with the reason."""
-
-    def mark(function):
-        function.not_in_a_page = reason
-        return function
-
-    return mark
-
+from marks import PAGE, not_with, scenario
+from stage import dead_port, eventually, has_waiters, holding, sent
 
 REPEATS = "a browser itself repeats a request whose kept connection is cut"
 CERTIFICATES = "a browser takes certificates from its own settings"
-
-
-async def holding(program, name):
-    return "fencing_token" in await program.do("show", name=name)
 
 
 @scenario
@@ -74,10 +52,6 @@ async def waiter_is_served(stage):
     await eventually(lambda: has_waiters(one, 1))
     await one.do("release", lease="l")
     assert (await waiting)["fencing_token"] > first["fencing_token"]
-
-
-async def has_waiters(program, count):
-    return (await program.do("show", name="a")).get("waiting") == count
 
 
 @scenario
@@ -125,24 +99,21 @@ async def service_comes_back(stage):
 
 
 @scenario
-@not_in_a_page("a browser does not say whether it has sent a request")
+@not_with(*PAGE, why="a browser does not say whether it has sent a request")
 async def no_service(stage):
     """A service that is not there is reported as unreachable"""
-    # A port that is taken and does not listen: the system gives a free one to the next scenario.
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        stage.environment["KEYLATCH_URL"] = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    with dead_port() as port:
+        stage.environment["KEYLATCH_URL"] = f"http://127.0.0.1:{port}"
         one = await stage.program()
         error = await one.fails("lock", lease="l", name="a", ttl_ms=5000)
     assert error["kind"] == "unreachable", error
 
 
 @scenario
-@not_in_a_page(REPEATS)
 async def unanswered(stage):
-    """A request whose answer is lost is said to have an unknown effect"""
+    """A request whose answers are all lost is said to have an unknown effect"""
     one = await stage.program()
-    stage.proxy.lost = 1
+    stage.proxy.lost = 1000
     error = await one.fails("lock", lease="l", name="a", ttl_ms=5000)
     assert error["kind"] == "unknown-effect", error
 
@@ -232,7 +203,7 @@ async def cut_waiter_is_served(stage):
 
 
 @scenario
-@not_in_a_page(REPEATS)
+@not_with(*PAGE, why=REPEATS)
 async def lost_release(stage):
     """A release whose answer is lost is repeated, and counts as one"""
     one = await stage.program()
@@ -244,12 +215,12 @@ async def lost_release(stage):
 
 @scenario
 async def broken_lease(stage):
-    """A lease that is broken is lost, and says so"""
+    """A lease that is broken is lost, and says so and by whom"""
     one, two = await stage.program(), await stage.program()
     await one.do("lock", lease="l", name="a", ttl_ms=15_000)
-    await two.do("break", name="a", reason="it hangs")
+    await two.do("break", name="a", reason="it hangs", by="ann")
     lost = await one.event("lost", lease="l")
-    assert lost["reason"] == "broken", lost
+    assert (lost["reason"], lost["by"]) == ("broken", "ann"), lost
 
 
 @scenario
@@ -408,7 +379,7 @@ async def cut_watch_continues(stage):
 @scenario
 async def silent_watch_continues(stage):
     """A watch whose connection is silent begins again"""
-    await restarted(stage, "[stream]\nheartbeat_ms = 200\n")
+    await stage.restart("[stream]\nheartbeat_ms = 200\n")
     stage.environment["CONFORMANCE_SILENCE_MS"] = "3000"
     one = await stage.program()
     await one.do("watch", watch="w", name="a")
@@ -441,7 +412,7 @@ async def binary_answer(stage):
 
 
 @scenario
-@not_in_a_page("a browser has no path to the name `..`")
+@not_with(*PAGE, why="a browser has no path to the name `..`")
 async def dots_are_no_steps(stage):
     """A key or a name of dots is one like any other"""
     one = await stage.program()
@@ -508,7 +479,7 @@ async def api_key(stage):
     made = subprocess.run([stage.keylatch, "key", "create", "ops"], capture_output=True, text=True, check=True)
     key, entry = made.stdout.split("\n", 1)
     (stage.directory / "identities.toml").write_text(entry.replace("ops/", ""))
-    await restarted(stage, 'identities = "identities.toml"\n')
+    await stage.restart('identities = "identities.toml"\n')
     for bad in ({}, {"KEYLATCH_API_KEY": key[:-8] + "stranger"}):
         stage.environment = bad
         stranger = await stage.program()
@@ -536,19 +507,12 @@ async def traceparent(stage):
         assert f"traceparent: {trace}" in head.lower(), head
 
 
-def sent(stage, line):
-    async def is_sent():
-        return any(head.startswith(line) for head in stage.proxy.requests)
-
-    return is_sent
-
-
 @scenario
-@not_in_a_page(CERTIFICATES)
+@not_with(*PAGE, why=CERTIFICATES)
 async def tls(stage):
     """A service with TLS of an authority of one's own is known by its file"""
     authority(stage)
-    await restarted(stage, '[tls]\ncert = "cert.pem"\nkey = "key.pem"\n')
+    await stage.restart('[tls]\ncert = "cert.pem"\nkey = "key.pem"\n')
     stage.scheme = "https"
     stage.environment["KEYLATCH_CA"] = str(stage.directory / "ca.pem")
     one = await stage.program()
@@ -556,15 +520,14 @@ async def tls(stage):
 
 
 @scenario
-@not_in_a_page(CERTIFICATES)
+@not_with(*PAGE, why=CERTIFICATES)
 async def certificate(stage):
     """A service that asks for a certificate is shown the one that the program says"""
     authority(stage)
     (stage.directory / "identities.toml").write_text(
         '[[identity]]\nname = "ops"\ncertificates = ["127.0.0.1"]\nallow = [{ locks = "", may = ["acquire"] }]\n'
     )
-    await restarted(
-        stage,
+    await stage.restart(
         'identities = "identities.toml"\n[tls]\ncert = "cert.pem"\nkey = "key.pem"\nclient_ca = "ca.pem"\n',
     )
     stage.scheme = "https"
@@ -582,15 +545,3 @@ def authority(stage):
     signed = ["-CA", "ca.pem", "-CAkey", "ca.key", "-subj", "/CN=127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"]
     for arguments in (authority, [*names, *signed]):
         subprocess.run([*make, *arguments], cwd=stage.directory, check=True, capture_output=True)
-
-
-async def restarted(stage, configuration):
-    """The service again, with this configuration."""
-    (stage.directory / "keylatch.toml").write_text(configuration)
-    stage.service.kill()
-    await stage.service.wait()
-    stage.options = ["--config", "keylatch.toml"]
-    await stage.serve()
-
-
-__all__ = ["SCENARIOS", "Stage"]

@@ -29,6 +29,8 @@ class Proxy:
         self.delay = 0  # so many seconds pass before each part of an answer
         self.refuses = False
         self.unavailable = 0  # so many requests are answered 503 here
+        self.retry_after = 3  # what these say
+        self.rewrite = lambda data: data  # what becomes of each part of an answer
         self.requests = []  # the head of each
         self.writers = set()
         self.silent = set()  # those of them to which nothing passes
@@ -74,8 +76,8 @@ class Proxy:
                     self.requests.append(data.split(b"\r\n\r\n", 1)[0].decode())
                     if self.unavailable:
                         self.unavailable -= 1
-                        head = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 3\r\nconnection: close\r\n"
-                        writer.write(head + b"content-length: 0\r\n\r\n")
+                        head = f"HTTP/1.1 503 Service Unavailable\r\nretry-after: {self.retry_after}\r\n"
+                        writer.write(f"{head}connection: close\r\ncontent-length: 0\r\n\r\n".encode())
                         await writer.drain()
                         break
                 back.write(data)
@@ -91,7 +93,7 @@ class Proxy:
                 await asyncio.sleep(self.delay)
                 if writer in self.silent:
                     continue
-                writer.write(data)
+                writer.write(self.rewrite(data))
                 await writer.drain()
 
 
@@ -186,6 +188,7 @@ class Stage:
     def __init__(self, keylatch, client, options=()):
         self.keylatch, self.client, self.options = keylatch, client, list(options)
         self.environment, self.programs = {}, []
+        self.store = "memory:"
         self.directory = Path(tempfile.mkdtemp(prefix="keylatch-conformance-"))
         self.scheme = "http"
 
@@ -197,7 +200,7 @@ class Stage:
 
     async def serve(self):
         """Starts the service, on its port; at first on any that is free."""
-        arguments = ["--store", "memory:", "--listen", f"127.0.0.1:{self.port}", *self.options]
+        arguments = ["--store", self.store, "--listen", f"127.0.0.1:{self.port}", *self.options]
         with open(self.directory / "log", "a") as log:
             before = log.tell()
             self.service = await asyncio.create_subprocess_exec(
@@ -215,6 +218,15 @@ class Stage:
 
         await eventually(listens)
 
+    async def restart(self, configuration=None):
+        """The service again after its death, with this configuration where one is given."""
+        if configuration is not None:
+            (self.directory / "keylatch.toml").write_text(configuration)
+            self.options = ["--config", "keylatch.toml"]
+        self.service.kill()
+        await self.service.wait()
+        await self.serve()
+
     async def program(self):
         """A program of the client, which reaches the service by the proxy."""
         url = f"{self.scheme}://127.0.0.1:{self.proxy.port}"
@@ -226,12 +238,17 @@ class Stage:
         self.programs.append(program)
         return program
 
-    async def ask(self, method, path, body, token):
-        """A request past the proxy and the client."""
-        headers = {"content-type": "application/json", "lock-token": token}
-        url, data = f"http://127.0.0.1:{self.port}{path}", json.dumps(body).encode()
-        request = urllib.request.Request(url, data, headers, method=method)
-        await asyncio.to_thread(lambda: urllib.request.urlopen(request, timeout=LIMIT).close())
+    async def ask(self, method, path, body=None, token=None):
+        """A request past the proxy and the client; the document of its answer."""
+        headers = {"content-type": "application/json"} | ({"lock-token": token} if token else {})
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, headers, method=method)
+
+        def read():
+            with urllib.request.urlopen(request, timeout=LIMIT) as answer:
+                return json.loads(answer.read() or b"null")
+
+        return await asyncio.to_thread(read)
 
     def pause_service(self):
         self.service.send_signal(signal.SIGSTOP)
@@ -255,3 +272,28 @@ async def eventually(ask):
     while not await ask():
         assert asyncio.get_running_loop().time() < end, f"{ask.__name__} did not come true"
         await asyncio.sleep(0.02)
+
+
+@contextlib.contextmanager
+def dead_port():
+    """A port that is taken and does not listen: the system gives a free one to the next scenario."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+async def holding(program, name):
+    return "fencing_token" in await program.do("show", name=name)
+
+
+async def has_waiters(program, count):
+    return (await program.do("show", name="a")).get("waiting", 0) == count
+
+
+def sent(stage, line):
+    """Whether a request that begins so has come to the proxy."""
+
+    async def is_sent():
+        return any(head.startswith(line) for head in stage.proxy.requests)
+
+    return is_sent
