@@ -150,8 +150,8 @@ async def asked_after_a_pause(stage):
 async def response_of_another(stage):
     """A response about another lock grants nothing"""
     one = await stage.program()
-    stage.proxy.rewrite = lambda data: data.replace(b'"name":"a1"', b'"name":"a2"')
-    for do, what in (("lock", {"name": "a1"}), ("lock_set", {"names": ["a1", "b"]})):
+    stage.proxy.rewrite = lambda data: data.replace(b'"name":"a1"', b'"name":"a2"').replace(b'"c1"', b'"c2"')
+    for do, what in (("lock", {"name": "a1"}), ("lock_set", {"names": ["b", "c1"]})):
         error = await one.fails(do, lease="l", ttl_ms=LONG, **what)
         assert error["kind"] == "unknown-effect", error
     stage.proxy.rewrite = lambda data: data
@@ -302,7 +302,7 @@ async def first_url_is_dead(stage):
     two = await stage.program()
     second = await two.do("lock", lease="l", name="a", ttl_ms=9000)
     assert second["fencing_token"] > first["fencing_token"]
-    stage.proxy.refuses = True
+    stage.proxy.server.close()
     stage.proxy.cut()
     await asyncio.sleep(10)
     assert await two.do("lease", lease="l") == {"lost": False}
