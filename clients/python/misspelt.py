@@ -3,5 +3,5 @@
 import keylatch
 
 keylatch.lock("a", wiat=3)  # type: ignore[call-arg]
-keylatch.hold("a", entry="b")  # type: ignore[call-arg]
+keylatch.hold("a", enty="b")  # type: ignore[call-arg]
 keylatch.once("a", fingerprint=3)  # type: ignore[arg-type]

@@ -11,87 +11,74 @@ which service, and as whom.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 from .client import AsyncClient, Client, Watch
-from .errors import Held, KeylatchError, LeaseLost, Problem, Unreachable
+from .driver import VERSION, Transport
+from .errors import BadSettings, Held, InUse, KeylatchError, LeaseLost, NothingDone, Problem, Unreachable
 from .events import Event
 from .lease import AsyncLease, Lease, OnLost
-from .lock import Hold, Lock
-from .once import AsyncRun, KeptAnswer, Once, SyncRun
-from .protocol import Limit
+from .lock import AsyncHold, AsyncLock, Hold, Lock
+from .once import AsyncOnce, AsyncRun, KeptAnswer, Once, SyncRun
 
 __all__ = [
     "AsyncClient",
+    "AsyncHold",
     "AsyncLease",
+    "AsyncLock",
+    "AsyncOnce",
     "AsyncRun",
+    "BadSettings",
     "Client",
     "Event",
     "Held",
     "Hold",
+    "InUse",
     "KeptAnswer",
     "KeylatchError",
     "Lease",
     "LeaseLost",
     "Lock",
+    "NothingDone",
+    "OnLost",
     "Once",
     "Problem",
     "SyncRun",
     "Unreachable",
     "Watch",
+    "break_lock",
+    "close",
+    "elect",
     "hold",
     "lock",
+    "locked",
     "once",
+    "show",
     "watch",
 ]
 
-__version__ = "0.1.0"
-
-_client: Client | None = None
+__version__ = VERSION
 
 
-def _default() -> Client:
-    global _client
-    if _client is None:
-        _client = Client()
-    return _client
+class _Default(Client):
+    """The client of the environment, which is read when it is first used."""
+
+    def __init__(self) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "_transport":
+            raise AttributeError(name)
+        self._transport = Transport()
+        return self._transport
 
 
-def lock(
-    names: str | Sequence[str],
-    *,
-    wait: float = 0.0,
-    ttl: float = 30.0,
-    owner: str | None = None,
-    limit: Limit = None,
-    entry: str | None = None,
-    token: str | None = None,
-    on_lost: OnLost | None = None,
-) -> Lock:
-    """:meth:`Client.lock` of the service at `KEYLATCH_URL`."""
-    return _default().lock(
-        names, wait=wait, ttl=ttl, owner=owner, limit=limit, entry=entry, token=token, on_lost=on_lost
-    )
-
-
-def hold(
-    name: str,
-    *,
-    wait: float = 0.0,
-    ttl: float = 30.0,
-    owner: str | None = None,
-    limit: Limit = None,
-    on_lost: OnLost | None = None,
-) -> Hold:
-    """:meth:`Client.hold` of the service at `KEYLATCH_URL`."""
-    return _default().hold(name, wait=wait, ttl=ttl, owner=owner, limit=limit, on_lost=on_lost)
-
-
-def watch(name: str) -> Watch:
-    """:meth:`Client.watch` of the service at `KEYLATCH_URL`."""
-    return _default().watch(name)
-
-
-def once(key: str, *, fingerprint: str | None = None, lease: float = 30.0, wait: float = 0.0) -> Once:
-    """:meth:`Client.once` of the service at `KEYLATCH_URL`."""
-    return _default().once(key, fingerprint=fingerprint, lease=lease, wait=wait)
+_default = _Default()
+lock, hold, once, watch = _default.lock, _default.hold, _default.once, _default.watch
+show, break_lock, locked, elect, close = (
+    _default.show,
+    _default.break_lock,
+    _default.locked,
+    _default.elect,
+    _default.close,
+)

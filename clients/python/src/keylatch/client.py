@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import Any
+import asyncio
+import contextlib
+import functools
+import inspect
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar, cast
 
-from .driver import SILENCE, Transport, run, run_async
-from .errors import KeylatchError, Problem, Unreachable
+from .driver import SILENCE, Transport, call, log, run, run_async, submit
+from .errors import Held, KeylatchError, LeaseLost, Problem, Unreachable
 from .events import Event
-from .lease import OnLost
-from .lock import Hold, Lock, stream, stream_async
-from .once import Intent, Once
+from .lease import AsyncLease, Lease, OnLost
+from .lock import AsyncHold, AsyncLock, Hold, Lock, stream
+from .once import AsyncOnce, Intent, Once, OnCrash
 from .protocol import (
-    PAUSE,
-    Answer,
+    ANSWER_TIMEOUT,
     Claim,
     Conversation,
     Limit,
-    Pause,
     Request,
     ask,
+    millis,
     names_of,
-    new_token,
-    now,
+    pause,
     plain,
+    show,
 )
+
+AnyLock = TypeVar("AnyLock", bound=AsyncLock | Lock)
+AnyHold = TypeVar("AnyHold", bound=AsyncHold | Hold)
+AnyOnce = TypeVar("AnyOnce", bound=AsyncOnce)
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Watch:
@@ -34,144 +43,270 @@ class Watch:
         self._transport = transport
         self._request = Request("GET", f"/v1/locks/{plain(name)}/events", timeout=transport.silence)
 
-    def __iter__(self) -> Iterator[Event]:
+    async def _events(self) -> AsyncGenerator[Event, None]:
         while True:
             try:
-                yield from stream(self._transport, None, self._request)
+                async with contextlib.aclosing(stream(self._transport, self._request)) as events:
+                    async for event in events:
+                        yield event
             except (Unreachable, Problem) as error:
                 check_passing(error)
-            run(self._transport, pause())
+            await asyncio.sleep(pause())
+
+    def __iter__(self) -> Iterator[Event]:
+        events = self._events()
+        try:
+            while True:
+                yield submit(following(events)).result()
+        finally:
+            submit(events.aclose())
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        while True:
-            try:
-                async for event in stream_async(self._transport, None, self._request):
-                    yield event
-            except (Unreachable, Problem) as error:
-                check_passing(error)
-            await run_async(self._transport, pause())
+        events = self._events()
+        try:
+            while True:
+                yield await call(following(events))
+        finally:
+            submit(events.aclose())
+
+
+async def following(events: AsyncGenerator[Event, None]) -> Event:
+    return await events.__anext__()
 
 
 def check_passing(error: KeylatchError) -> None:
-    if isinstance(error, Problem) and not error.is_passing:
+    """Raises what a later try would get too."""
+    if isinstance(error, Held) or (isinstance(error, Problem) and not error.is_passing):
         raise error
 
 
-def pause() -> Conversation[None]:
-    yield Pause(now() + PAUSE)
-
-
-class _Client:
+class _Client(Generic[AnyLock, AnyHold, AnyOnce]):
     """What both clients share."""
+
+    _lock: type[AnyLock]
+    _hold: type[AnyHold]
+    _once: type[AnyOnce]
+    _blocks = False
 
     def __init__(
         self,
-        url: str | None = None,
+        url: str | Sequence[str] | None = None,
         *,
         api_key: str | None = None,
         ca: str | None = None,
         cert: tuple[str, str] | None = None,
         traceparent: Callable[[], str | None] | None = None,
+        owner: str | None = None,
+        timeout: float = ANSWER_TIMEOUT,
         silence: float = SILENCE,
+        transport: Any = None,
+        http: Any = None,
     ) -> None:
         """A client of the service at `url`, or at `KEYLATCH_URL`, or at http://127.0.0.1:7070.
 
-        `unix:PATH` is a Unix socket. `api_key`, `ca` (a file of authorities) and `cert` (the files of a
-        certificate and its key) are `KEYLATCH_API_KEY`, `KEYLATCH_CA`, `KEYLATCH_CLIENT_CERT` and
+        Several URLs, in a list or with commas, are instances that share a store: where one cannot be connected to,
+        the request goes to the next. `unix:PATH` is a Unix socket. `api_key`, `ca` (a file of authorities) and `cert`
+        (the files of a certificate and its key) are `KEYLATCH_API_KEY`, `KEYLATCH_CA`, `KEYLATCH_CLIENT_CERT` and
         `KEYLATCH_CLIENT_KEY` of the environment unless they are given. `traceparent` is asked for each request.
-        The client opens a watch again on which nothing comes for `silence` seconds, not even a comment.
+        `owner` is who holds the locks, for people: host and process unless it is given. `timeout` is how many
+        seconds to wait for a response. The client opens a watch again on which nothing comes for `silence` seconds,
+        not even a comment. `transport` is a transport of httpx to use. `http` is an `httpx.Client` (or
+        `httpx.AsyncClient`) of your own, or a function that makes one: again in each process that is forked.
+
+        Raises :class:`BadSettings`.
         """
-        self._transport = Transport.from_environment(
-            url, api_key, ca=ca, cert=cert, traceparent=traceparent, silence=silence
+        is_of_threads = transport is not None and not hasattr(transport, "handle_async_request")
+        self._transport = Transport(
+            url,
+            api_key,
+            ca=ca,
+            cert=cert,
+            traceparent=traceparent,
+            owner=owner,
+            timeout=timeout,
+            silence=silence,
+            transport=transport,
+            http=http,
+            blocks=self._blocks and (http is not None or is_of_threads),
         )
 
     def lock(
         self,
         names: str | Sequence[str],
         *,
-        wait: float = 0.0,
+        wait: float | None = 0.0,
         ttl: float = 30.0,
         owner: str | None = None,
         limit: Limit = None,
         entry: str | None = None,
         token: str | None = None,
         on_lost: OnLost | None = None,
-    ) -> Lock:
+    ) -> AnyLock:
         """A lock, or several at once, which `with` and `async with` get.
 
-        `wait` is how many seconds to wait in the queue, `ttl` for how long the lease outlives this process,
-        `limit` how many may hold the lock together (`"shared"`: any number of readers), `entry` a name under
-        which `token` enters a lock that it holds already, `on_lost` what is called when the lease is lost.
+        `wait` is how many seconds to wait in the queue (`None`: without end), `ttl` for how long the lease outlives
+        this process, `limit` how many may hold the lock together (`"shared"`: any number of readers), `entry` a name
+        under which `token` enters a lock that it holds already, `on_lost` what is called when the lease is lost.
         """
         names, is_set = names_of(names)
-        token = token or new_token()
-        claim = Claim(names, is_set, ttl, wait, owner, limit, entry, token)
-        return Lock(self._transport, claim, on_lost)
+        return self._lock(self._transport, Claim(names, is_set, ttl, wait, owner, limit, entry), on_lost, token)
 
     def hold(
         self,
         name: str,
         *,
-        wait: float = 0.0,
+        wait: float | None = 0.0,
         ttl: float = 30.0,
         owner: str | None = None,
         limit: Limit = None,
+        entry: str | None = None,
+        token: str | None = None,
+        max_hold: float | None = None,
         on_lost: OnLost | None = None,
-    ) -> Hold:
-        """A lock that a connection holds: the service renews it, and frees it when this process is gone."""
-        return Hold(self._transport, Claim((name,), False, ttl, wait, owner, limit), on_lost)
+    ) -> AnyHold:
+        """A lock that a connection holds: the service renews it, and frees it when this process is gone, or after
+        `max_hold` seconds."""
+        claim = Claim((name,), False, ttl, wait, owner, limit, entry, max_hold)
+        return self._hold(self._transport, claim, on_lost, token)
 
     def watch(self, name: str) -> Watch:
         """What happens to a lock, as it happens."""
         return Watch(self._transport, name)
 
-    def once(self, key: str, *, fingerprint: str | None = None, lease: float = 30.0, wait: float = 0.0) -> Once:
+    def once(
+        self,
+        key: str,
+        *,
+        fingerprint: str | None = None,
+        request: Mapping[str, Any] | None = None,
+        lease: float = 30.0,
+        wait: float | None = 0.0,
+        retention: float | None = None,
+        on_crash: OnCrash | None = None,
+        scope: Mapping[str, str] | None = None,
+        token: str | None = None,
+        on_lost: OnLost | None = None,
+    ) -> AnyOnce:
         """A thing to be done once under `key`, which `with` and `async with` begin.
 
         `fingerprint` tells two things apart that have the same key by mistake (:class:`Problem`
-        `idempotency-key-reused`); `wait` is how long to wait for the same thing under way elsewhere.
+        `idempotency-key-reused`); `request` describes an HTTP request in its place, of the `scope` (`method`,
+        `path`, `principal`, `source`) that has the key. `lease` is for how many seconds this process may be silent,
+        `wait` how long to wait for the same thing under way elsewhere, `retention` how long the answer is kept.
+        `on_crash="rerun"` says that the thing may be done again after a run that did not come to its end.
         """
-        return Once(self._transport, Intent(key, fingerprint, lease, wait, new_token()))
+        body: dict[str, Any] = {"lease_ms": millis(lease), "fingerprint": fingerprint, "request": request}
+        body |= {"retention_ms": None if retention is None else millis(retention), "on_crash": on_crash}
+        body = {member: value for member, value in body.items() if value is not None}
+        return self._once(self._transport, Intent(key, body, scope or {}, lease, wait), on_lost, token)
+
+    def locked(
+        self, names: str | Sequence[str], *, skip: bool = False, **options: Any
+    ) -> Callable[[Function], Function]:
+        """Decorates a function, which then runs under this lock; the arguments are those of :meth:`lock`.
+
+        With `skip` a call does nothing, and returns `None`, while others hold the lock.
+        """
+
+        def decorate(function: Function) -> Function:
+            lock: Any = self.lock(names, **options)
+
+            @functools.wraps(function)
+            def guarded(*arguments: Any, **named: Any) -> Any:
+                with contextlib.ExitStack() as stack:
+                    try:
+                        stack.enter_context(lock)
+                    except Held:
+                        if skip:
+                            return None
+                        raise
+                    return function(*arguments, **named)
+
+            @functools.wraps(function)
+            async def guarded_async(*arguments: Any, **named: Any) -> Any:
+                async with contextlib.AsyncExitStack() as stack:
+                    try:
+                        await stack.enter_async_context(lock)
+                    except Held:
+                        if skip:
+                            return None
+                        raise
+                    return await function(*arguments, **named)
+
+            return cast(Function, guarded_async if inspect.iscoroutinefunction(function) else guarded)
+
+        return decorate
 
 
-def show(name: str) -> Conversation[Mapping[str, Any] | None]:
-    try:
-        answer: Answer = yield from ask(Request("GET", f"/v1/locks/{plain(name)}"))
-    except Problem as problem:
-        if problem.code == "lock-not-held":
-            return None
-        raise
-    return answer.document
-
-
-def break_lock(name: str, reason: str, by: str | None) -> Conversation[bool]:
+def break_lock(name: str, reason: str, by: str | None, grace: float | None) -> Conversation[bool]:
     holding = yield from show(name)
     if holding is None:
         return False
-    holders = holding.get("holders") or [holding]
-    for holder in holders:
-        body = {"reason": reason, "fencing_token": holder["fencing_token"]}
-        if by is not None:
-            body["by"] = by
-        if "slot" in holder:
-            body["slot"] = holder["slot"]
+    for holder in holding.get("holders") or [holding]:
+        body = {"reason": reason, "fencing_token": holder["fencing_token"], "slot": holder.get("slot"), "by": by}
+        body["grace_ms"] = None if grace is None else millis(grace)
+        body = {member: value for member, value in body.items() if value is not None}
         yield from ask(Request("POST", f"/v1/locks/{plain(name)}/break", body))
     return True
 
 
-class Client(_Client):
+def called(method: str, path: str, body: Mapping[str, Any] | None) -> Conversation[Mapping[str, Any]]:
+    return (yield from ask(Request(method, path, body))).document
+
+
+class Client(_Client[Lock, Hold, Once]):
     """A client of a keylatch for programs with threads. It may be shared by all of them."""
+
+    _lock, _hold, _once, _blocks = Lock, Hold, Once, True
 
     def show(self, name: str) -> Mapping[str, Any] | None:
         """Who holds a lock, as the API says it; `None` where it is free."""
         return run(self._transport, show(name))
 
-    def break_lock(self, name: str, reason: str, *, by: str | None = None) -> bool:
-        """Ends the leases of all present holders, who read the reason; whether there was any."""
-        return run(self._transport, break_lock(name, reason, by))
+    def break_lock(self, name: str, reason: str, *, by: str | None = None, grace: float | None = None) -> bool:
+        """Ends the leases of all present holders, who read the reason and by whom; whether there was any.
+
+        With `grace` they end in so many seconds at the latest.
+        """
+        return run(self._transport, break_lock(name, reason, by, grace))
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        """Any other call of the API, such as `("GET", "/v1/locks/deploy/history")`, if it is safe to repeat."""
+        return run(self._transport, called(method, path, body))
+
+    def elect(
+        self,
+        name: str,
+        lead: Callable[[Lease], object],
+        *,
+        ttl: float = 30.0,
+        owner: str | None = None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        """Calls `lead` each time that this program becomes the leader, until `stop` is set or `lead` raises.
+
+        `lead` returns when `lease.lost` is set, which is before another can lead, or when it wants to lead no more.
+        """
+        stop = stop or threading.Event()
+        lock = self.lock(name, ttl=ttl, owner=owner)
+        while not stop.is_set():
+            try:
+                lease = lock.acquire(timeout=ELECTION)
+            except (Unreachable, Problem) as error:
+                check_passing(error)
+                stop.wait(pause())
+                continue
+            if lease is not None:
+                try:
+                    lead(lease)
+                except LeaseLost as lost:
+                    log.info("%s", lost)
+                finally:
+                    with contextlib.suppress(KeylatchError):
+                        lease.release()
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Closes the connections, when what is still to be said has been said."""
         self._transport.close()
 
     def __enter__(self) -> Client:
@@ -181,19 +316,55 @@ class Client(_Client):
         self.close()
 
 
-class AsyncClient(_Client):
-    """A client of a keylatch for asyncio."""
+#: How long a thread that wants to lead waits at a time, before it looks whether it shall stop.
+ELECTION = 5.0
+
+
+class AsyncClient(_Client[AsyncLock, AsyncHold, AsyncOnce]):
+    """A client of a keylatch for asyncio. It may be shared by all tasks, also of several event loops."""
+
+    _lock, _hold, _once = AsyncLock, AsyncHold, AsyncOnce
 
     async def show(self, name: str) -> Mapping[str, Any] | None:
         """Who holds a lock, as the API says it; `None` where it is free."""
-        return await run_async(self._transport, show(name))
+        return await call(run_async(self._transport, show(name)))
 
-    async def break_lock(self, name: str, reason: str, *, by: str | None = None) -> bool:
-        """Ends the leases of all present holders, who read the reason; whether there was any."""
-        return await run_async(self._transport, break_lock(name, reason, by))
+    async def break_lock(self, name: str, reason: str, *, by: str | None = None, grace: float | None = None) -> bool:
+        """Ends the leases of all present holders, who read the reason and by whom; whether there was any.
+
+        With `grace` they end in so many seconds at the latest.
+        """
+        return await call(run_async(self._transport, break_lock(name, reason, by, grace)))
+
+    async def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        """Any other call of the API, such as `("GET", "/v1/locks/deploy/history")`, if it is safe to repeat."""
+        return await call(run_async(self._transport, called(method, path, body)))
+
+    async def elect(
+        self,
+        name: str,
+        lead: Callable[[AsyncLease], Awaitable[object]],
+        *,
+        ttl: float = 30.0,
+        owner: str | None = None,
+    ) -> None:
+        """Awaits `lead` each time that this program becomes the leader, until it is cancelled or `lead` raises.
+
+        When the lease is lost, `lead` is cancelled, before another can lead.
+        """
+        lock = self.lock(name, wait=None, ttl=ttl, owner=owner)
+        while True:
+            try:
+                async with lock as lease:
+                    await led(lead, lease)
+            except LeaseLost as lost:
+                log.info("%s", lost)
+            except (Unreachable, Problem) as error:
+                check_passing(error)
+            await asyncio.sleep(pause())
 
     async def aclose(self) -> None:
-        """Closes the connections."""
+        """Closes the connections, when what is still to be said has been said."""
         await self._transport.aclose()
 
     async def __aenter__(self) -> AsyncClient:
@@ -201,3 +372,16 @@ class AsyncClient(_Client):
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+
+async def led(lead: Callable[[AsyncLease], Awaitable[object]], lease: AsyncLease) -> None:
+    leading = asyncio.ensure_future(lead(lease))
+    losing = asyncio.ensure_future(lease.lost.wait())
+    try:
+        await asyncio.wait({leading, losing}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        losing.cancel()
+        leading.cancel()
+        await asyncio.wait({leading})
+    if not leading.cancelled():
+        leading.result()

@@ -1,144 +1,435 @@
-"""Carries conversations out: by threads, and by asyncio."""
+"""Carries conversations out: in the caller's thread, and on the event loop of a thread that all clients share.
+
+That loop renews every lease, reads every stream and does all I/O of asyncio. So a renewal does not wait for a loop that
+is blocked, a release does not end with the task that began it, and no loop of the caller's owns a connection.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import atexit
+import logging
 import os
+import re
+import socket
 import ssl
 import threading
+import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import httpx
 
-from .errors import Unreachable
+from .errors import BadSettings, Unreachable
 from .protocol import ANSWER_TIMEOUT, Answer, Conversation, Pause, Request, now
 
 T = TypeVar("T")
+VERSION = "0.1.0"
+log = logging.getLogger("keylatch")
 #: What a clock that stands still during a sleep may miss of it at most.
 STEP = 1.0
 #: The service sends a comment more often than that while nothing happens (every 15 s by default).
 SILENCE = 90.0
+#: How many renewals are sent at once.
+RENEWALS = 8
+#: For how long a task that was cancelled waits for what it has to end; the rest goes on without it.
+CANCELLED = 0.5
 #: What httpx raises before it has sent anything.
-UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+UNSENT = (
+    httpx.ConnectError,
+    httpx.ConnectTimeout,
+    httpx.PoolTimeout,
+    httpx.ProxyError,
+    httpx.UnsupportedProtocol,
+    httpx.LocalProtocolError,
+    httpx.InvalidURL,
+)
+#: Waiters have a connection each.
+LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=30)
 
 
-class Stopped(Exception):
-    """The program has released the lease, so that it is not renewed any more."""
+class Background:
+    """The thread with the event loop."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.gate = asyncio.Semaphore(RENEWALS)
+        threading.Thread(target=self.loop.run_forever, name="keylatch", daemon=True).start()
 
 
-@dataclass
+_guard = threading.Lock()
+_background: Background | None = None
+_transports: weakref.WeakSet[Transport] = weakref.WeakSet()
+#: What belongs to the parent of this process: it is neither used nor closed here, which the parent would notice.
+_parents: list[object] = []
+
+
+def background() -> Background:
+    global _background
+    with _guard:
+        if _background is None:
+            _background = Background()
+        return _background
+
+
+def forget() -> None:
+    """In a child that is forked: drops what the parent goes on to use."""
+    global _guard, _background
+    _parents.append(_background)
+    _guard, _background = threading.Lock(), None
+    for transport in list(_transports):
+        transport.forget()
+
+
+def close_all() -> None:
+    """At the end of the program: says what is still to be said."""
+    for transport in list(_transports):
+        transport.close()
+    if _background is not None:
+        submit(cancel_all()).result(ANSWER_TIMEOUT)
+        _background.loop.call_soon_threadsafe(_background.loop.stop)
+
+
+async def cancel_all() -> None:
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=forget)
+atexit.register(close_all)
+
+
+def submit(work: Coroutine[Any, Any, T], undo: Callable[[T], object] | None = None) -> Future[T]:
+    """Has the background carry the work out. Where nobody takes what it comes to, that is undone."""
+    future: Future[T] = Future()
+    loop = background().loop
+
+    async def carry() -> None:
+        try:
+            result = await work
+        except asyncio.CancelledError:
+            future.cancel()
+        except BaseException as error:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(error)
+        else:
+            if future.set_running_or_notify_cancel():
+                future.set_result(result)
+            elif undo is not None:
+                undo(result)
+
+    def start() -> None:
+        task = loop.create_task(carry())
+
+        def cancel(done: Future[T]) -> None:
+            if done.cancelled() and not loop.is_closed():
+                loop.call_soon_threadsafe(task.cancel)
+
+        future.add_done_callback(cancel)
+
+    loop.call_soon_threadsafe(start)
+    return future
+
+
+async def call(work: Coroutine[Any, Any, T], undo: Callable[[T], object] | None = None) -> T:
+    """What the background comes to, for a task that may be cancelled before."""
+    future = submit(work, undo)
+    try:
+        return await asyncio.wrap_future(future)
+    except asyncio.CancelledError:
+        # It may have come after the cancellation.
+        if undo is not None:
+            future.add_done_callback(lambda done: done.cancelled() or done.exception() or undo(done.result()))
+        raise
+
+
+async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """Calls what blocks, in a thread that does not hold up the end of the program."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()
+
+    def work() -> None:
+        try:
+            result = function(*arguments)
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    threading.Thread(target=work, name="keylatch request", daemon=True).start()
+    waiting = asyncio.wrap_future(future)
+    waiting.add_done_callback(ignore)
+    return await asyncio.shield(waiting)
+
+
+def ignore(done: Any) -> None:
+    """Takes note of an error that nobody waits for any more."""
+    if not done.cancelled():
+        done.exception()
+
+
 class Transport:
-    """How the service is reached, and as whom. The connections of threads and of event loops are apart."""
+    """How the service is reached, and as whom."""
 
-    url: str
-    api_key: str | None = None
-    ca: str | None = None
-    cert: tuple[str, str] | None = None
-    traceparent: Callable[[], str | None] | None = None
-    #: For how long a stream may be silent before it counts as lost.
-    silence: float = SILENCE
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _client: httpx.Client | None = None
-    _clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = field(
-        default_factory=weakref.WeakKeyDictionary
-    )
-
-    @classmethod
-    def from_environment(cls, url: str | None, api_key: str | None, **others: Any) -> Transport:
-        """The transport that these arguments say, and else the variables of the environment."""
+    def __init__(
+        self,
+        url: str | Sequence[str] | None = None,
+        api_key: str | None = None,
+        *,
+        ca: str | None = None,
+        cert: tuple[str, str] | None = None,
+        traceparent: Callable[[], str | None] | None = None,
+        silence: float = SILENCE,
+        timeout: float = ANSWER_TIMEOUT,
+        transport: httpx.BaseTransport | httpx.AsyncBaseTransport | None = None,
+        owner: str | None = None,
+        http: Any = None,
+        blocks: bool = False,
+    ) -> None:
         get = os.environ.get
-        cert, key = get("KEYLATCH_CLIENT_CERT"), get("KEYLATCH_CLIENT_KEY")
-        others["ca"] = others.get("ca") or get("KEYLATCH_CA")
-        others["cert"] = others.get("cert") or ((cert, key) if cert and key else None)
         url = url or get("KEYLATCH_URL") or "http://127.0.0.1:7070"
-        return cls(url.rstrip("/"), api_key or get("KEYLATCH_API_KEY"), **others)
+        self.urls = [checked(each.strip().rstrip("/")) for each in (url.split(",") if isinstance(url, str) else url)]
+        self.api_key = api_key or get("KEYLATCH_API_KEY")
+        if self.api_key and not re.fullmatch(r"[\x21-\x7e]+", self.api_key):
+            raise BadSettings("the API key has a character that no header may have, such as a new line at its end")
+        pair = get("KEYLATCH_CLIENT_CERT"), get("KEYLATCH_CLIENT_KEY")
+        self._tls = authorities(ca or get("KEYLATCH_CA"), cert or (pair if all(pair) else None))
+        self.traceparent, self.silence, self.timeout, self._owner = traceparent, silence, timeout, owner
+        #: Whether requests of the background need a thread, because the caller's own client is one for threads.
+        self.blocks = blocks
+        self._transport, self._http = transport, http
+        self._current = self.urls[0]
+        self._stores: dict[str, str | None] = {}
+        self._client: httpx.Client | None = None
+        self._async: httpx.AsyncClient | None = None
+        self.forget()
+        _transports.add(self)
+
+    def forget(self) -> None:
+        """Begins without any connection, and leaves those that there were as they are."""
+        _parents.extend((self._client, self._async))
+        self._guard = threading.Lock()
+        self._client = self._async = None
+        #: What has to be said to the service, also where nobody waits for it any more.
+        self._endings: set[Future[Any]] = set()
 
     @property
-    def socket(self) -> str | None:
-        """The path of a Unix socket, for `unix:PATH`."""
-        return self.url.removeprefix("unix:") if self.url.startswith("unix:") else None
-
-    def settings(self) -> dict[str, Any]:
-        context: ssl.SSLContext | bool = True
-        if self.ca or self.cert:
-            context = ssl.create_default_context(cafile=self.ca)
-            if self.cert:
-                context.load_cert_chain(*self.cert)
-        base = "http://localhost" if self.socket else self.url
-        return {"base_url": base, "verify": context, "headers": {"user-agent": "keylatch-python"}}
+    def owner(self) -> str:
+        """Who holds the locks, for people."""
+        return f"{socket.gethostname()}/{os.getpid()}" if self._owner is None else self._owner
 
     def client(self) -> httpx.Client:
-        with self._lock:
+        with self._guard:
             if self._client is None:
-                transport = httpx.HTTPTransport(uds=self.socket) if self.socket else None
-                self._client = httpx.Client(transport=transport, limits=LIMITS, **self.settings())
+                self._client = self._made(httpx.Client, httpx.HTTPTransport)
             return self._client
 
     def async_client(self) -> httpx.AsyncClient:
-        loop = asyncio.get_running_loop()
-        client = self._clients.get(loop)
-        if client is None:
-            transport = httpx.AsyncHTTPTransport(uds=self.socket) if self.socket else None
-            client = httpx.AsyncClient(transport=transport, limits=LIMITS, **self.settings())
-            self._clients[loop] = client
-        return client
+        if self._async is None:
+            self._async = self._made(httpx.AsyncClient, httpx.AsyncHTTPTransport)
+        return self._async
 
-    def arguments(self, request: Request) -> dict[str, Any]:
-        headers = {}
+    def _made(self, kind: Any, transport: Any) -> Any:
+        if self._http is not None:
+            return self._http() if callable(self._http) else self._http
+        sockets = {f"all://{host_of(url)}": transport(uds=url[5:]) for url in self.urls if url.startswith("unix:")}
+        verify = self._tls or True
+        return kind(transport=self._transport, mounts=sockets, limits=LIMITS, verify=verify)
+
+    def arguments(self, url: str, request: Request) -> dict[str, Any]:
+        headers = {"user-agent": f"keylatch-python/{VERSION}"}
+        if url.startswith("unix:"):
+            headers["host"], url = "localhost", f"http://{host_of(url)}"
         if self.api_key:
             headers["authorization"] = f"Bearer {self.api_key}"
         if request.token:
             headers["lock-token"] = request.token
+        if request.prefer:
+            headers["prefer"] = f"wait={request.prefer}"
         trace = self.traceparent and self.traceparent()
         if trace:
             headers["traceparent"] = trace
+        limit = self.limit(request)
         return {
             "method": request.method,
-            "url": request.path,
+            "url": url + request.path,
             "json": request.body,
             "headers": headers,
-            "timeout": httpx.Timeout(request.timeout, connect=min(request.timeout, ANSWER_TIMEOUT)),
+            "timeout": httpx.Timeout(limit, connect=min(limit, self.timeout) * 0.9),
         }
 
+    def limit(self, request: Request) -> float:
+        """For how long to wait for the response, where the answer time was set to another."""
+        return request.timeout if request.timeout < ANSWER_TIMEOUT else request.timeout - ANSWER_TIMEOUT + self.timeout
+
+    def _deliver(self, request: Request) -> Generator[tuple[str, Request], Answer, Answer]:
+        """Sends a request to the URL that answered last, and where it gets no connection to the next."""
+        for others in reversed(range(len(self.urls))):
+            url = self._current
+            try:
+                yield from self._identify(url)
+                return (yield url, request)
+            except Unreachable as error:
+                # Where it may have been carried out, the caller says whether it is sent again.
+                self._leave(url, error)
+                if error.sent or not others:
+                    raise
+        raise AssertionError
+
+    def _leave(self, url: str, error: Unreachable) -> None:
+        with self._guard:
+            if self._current == url and len(self.urls) > 1:
+                self._current = self.urls[(self.urls.index(url) + 1) % len(self.urls)]
+                log.warning("%s; the next URL is %s", error, self._current)
+
+    def _identify(self, url: str) -> Generator[tuple[str, Request], Answer, None]:
+        """Refuses a URL of another store than that of the others: both would grant the same lock."""
+        if len(self.urls) == 1 or url in self._stores:
+            return
+        try:
+            answer = yield url, Request("GET", "/v1/info")
+        except Unreachable as error:
+            raise Unreachable(str(error), sent=False) from error
+        store = answer.document.get("store")
+        identity = store.get("id") if isinstance(store, dict) else None
+        others = {other: known for other, known in self._stores.items() if known is not None and known != identity}
+        if identity is not None and others:
+            raise Unreachable(f"{url} has another store than {next(iter(others))}", sent=False)
+        self._stores[url] = identity
+
     def send(self, request: Request) -> Answer:
-        with no_answer():
-            return answer_of(self.client().request(**self.arguments(request)))
+        return drive(self._deliver(request), self._send_to)
 
-    async def send_async(self, request: Request) -> Answer:
+    def _send_to(self, step: tuple[str, Request]) -> Answer:
         with no_answer():
-            sending = self.async_client().request(**self.arguments(request))
+            return answer_of(self.client().request(**self.arguments(*step)))
+
+    async def send_async(self, request: Request, gate: asyncio.Semaphore | None = None) -> Answer:
+        if gate is None:
+            return await drive_async(self._deliver(request), self._send_to_async)
+        with no_answer():
+            return await asyncio.wait_for(self._send_by_turns(request, gate), request.timeout)
+
+    async def _send_by_turns(self, request: Request, gate: asyncio.Semaphore) -> Answer:
+        async with gate:
+            return await self.send_async(request)
+
+    async def _send_to_async(self, step: tuple[str, Request]) -> Answer:
+        if self.blocks:
+            return await in_thread(self._send_to, step)
+        with no_answer():
+            sending = self.async_client().request(**self.arguments(*step))
             # A trickle of bytes is no answer, so the time is that of the whole.
-            return answer_of(await asyncio.wait_for(sending, request.timeout))
+            return answer_of(await asyncio.wait_for(sending, self.limit(step[1])))
 
-    @contextmanager
-    def stream(self, request: Request) -> Iterator[httpx.Response]:
-        with no_answer(), self.client().stream(**self.arguments(request)) as response:
-            yield response
+    async def stream(self, request: Request) -> AsyncGenerator[str, None]:
+        """The lines of a stream; raises :class:`Problem` where there is none."""
+        for others in reversed(range(len(self.urls))):
+            url = self._current
+            try:
+                await drive_async(self._identify(url), self._send_to_async)
+                async with self._opened(url, request) as lines:
+                    async for line in lines:
+                        yield line
+                return
+            except Unreachable as error:
+                self._leave(url, error)
+                if error.sent or not others:
+                    raise
 
     @asynccontextmanager
-    async def stream_async(self, request: Request) -> AsyncIterator[httpx.Response]:
-        with no_answer():
-            async with self.async_client().stream(**self.arguments(request)) as response:
-                yield response
+    async def _opened(self, url: str, request: Request) -> AsyncIterator[AsyncIterator[str]]:
+        arguments = self.arguments(url, request)
+        if self.blocks:
+            with no_answer():
+                opening = self.client().stream(**arguments)
+                response = await in_thread(opening.__enter__)
+                try:
+                    if response.status_code != 200:
+                        await in_thread(response.read)
+                        raise answer_of(response).problem()
+                    yield iterated(response.iter_lines())
+                finally:
+                    await in_thread(opening.__exit__, None, None, None)
+        else:
+            with no_answer():
+                async with self.async_client().stream(**arguments) as response:
+                    if response.status_code != 200:
+                        await response.aread()
+                        raise answer_of(response).problem()
+                    yield response.aiter_lines()
+
+    def end(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Has the background say something to the service, whatever becomes of the caller."""
+        future = submit(work)
+        self._endings.add(future)
+        future.add_done_callback(self._endings.discard)
+        return future
+
+    async def ended(self, work: Coroutine[Any, Any, T], error: BaseException | None = None) -> T | None:
+        """The same, and waits for it; not for long where the block ends because its task was cancelled."""
+        future = asyncio.wrap_future(self.end(work))
+        future.add_done_callback(ignore)
+        if isinstance(error, asyncio.CancelledError):
+            await asyncio.wait([future], timeout=CANCELLED)
+            return None
+        return await asyncio.shield(future)
 
     def close(self) -> None:
-        with self._lock:
-            if self._client is not None:
-                self._client.close()
-                self._client = None
+        wait(list(self._endings), ANSWER_TIMEOUT)
+        with self._guard:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+        if self._async is not None:
+            submit(self._close_async()).result(ANSWER_TIMEOUT)
 
     async def aclose(self) -> None:
-        client = self._clients.pop(asyncio.get_running_loop(), None)
+        await asyncio.to_thread(self.close)
+
+    async def _close_async(self) -> None:
+        client, self._async = self._async, None
         if client is not None:
             await client.aclose()
 
 
-#: Waiters have a connection each.
-LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=30)
+def checked(url: str) -> str:
+    """The URL, if a client can do anything with it."""
+    try:
+        parsed = httpx.URL(url)
+    except (httpx.InvalidURL, ValueError) as error:
+        raise BadSettings(f"{url!r} is no URL: {error}") from error
+    if not url.startswith("unix:") and (parsed.scheme not in ("http", "https") or not parsed.host):
+        raise BadSettings(f"{url!r} is no URL of a service: it begins with http://, https:// or unix:")
+    return url
+
+
+def host_of(url: str) -> str:
+    """A name for a Unix socket, by which its connections are told from others."""
+    return f"socket-{url.encode().hex()[-50:]}"
+
+
+def authorities(ca: str | None, cert: Any) -> ssl.SSLContext | None:
+    if not ca and not cert:
+        return None
+    file = ca
+    try:
+        context = ssl.create_default_context(cafile=ca)
+        if cert:
+            file = " or ".join(cert)
+            context.load_cert_chain(*cert)
+    except (OSError, ssl.SSLError) as error:
+        raise BadSettings(f"{file} cannot be read: {error}") from error
+    return context
+
+
+async def iterated(lines: Iterator[str]) -> AsyncIterator[str]:
+    while (line := await in_thread(next, lines, None)) is not None:
+        yield line
 
 
 @contextmanager
@@ -150,7 +441,7 @@ def no_answer() -> Iterator[None]:
         raise Unreachable(f"the service cannot be reached: {error}", sent=False) from error
     except (httpx.HTTPError, TimeoutError, asyncio.TimeoutError) as error:
         why = str(error) or type(error).__name__
-        raise Unreachable(f"no answer came: {why}", sent=True) from error
+        raise Unreachable(f"no response came: {why}", sent=True) from error
 
 
 def answer_of(response: httpx.Response) -> Answer:
@@ -163,47 +454,58 @@ def answer_of(response: httpx.Response) -> Answer:
     return Answer(response.status_code, document if isinstance(document, dict) else {}, retry_after)
 
 
-def run(transport: Transport, talk: Conversation[T], stop: threading.Event | None = None) -> T:
-    """Carries a conversation out in this thread; :class:`Stopped` once `stop` is set."""
-    stop = stop or threading.Event()
+def drive(talk: Generator[Any, Any, T], carry_out: Callable[[Any], Any]) -> T:
+    """Carries each step of a conversation out; what a step raises is raised there."""
     try:
         step = next(talk)
         while True:
             try:
-                step = talk.send(carry_out(transport, step, stop))
+                step = talk.send(carry_out(step))
             except Unreachable as error:
                 step = talk.throw(error)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
+    finally:
+        talk.close()
 
 
-def carry_out(transport: Transport, step: Request | Pause, stop: threading.Event) -> Any:
-    if isinstance(step, Request):
-        if stop.is_set():
-            raise Stopped
-        return transport.send(step)
-    while (left := step.until - now()) > 0:
-        if stop.wait(min(left, STEP)):
-            raise Stopped
-    return None
-
-
-async def run_async(transport: Transport, talk: Conversation[T]) -> T:
-    """Carries a conversation out in this task."""
+async def drive_async(talk: Generator[Any, Any, T], carry_out: Callable[[Any], Awaitable[Any]]) -> T:
     try:
         step = next(talk)
         while True:
             try:
-                step = talk.send(await carry_out_async(transport, step))
+                step = talk.send(await carry_out(step))
             except Unreachable as error:
                 step = talk.throw(error)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
+    finally:
+        talk.close()
 
 
-async def carry_out_async(transport: Transport, step: Request | Pause) -> Any:
+def run(transport: Transport, talk: Conversation[T]) -> T:
+    """Carries a conversation out in this thread."""
+
+    def carry_out(step: Request | Pause) -> Answer | None:
+        if isinstance(step, Request):
+            return transport.send(step)
+        while (left := step.until - now()) > 0:
+            time.sleep(min(left, STEP))
+        return None
+
+    return drive(talk, carry_out)
+
+
+async def run_async(transport: Transport, talk: Conversation[T], gate: asyncio.Semaphore | None = None) -> T:
+    """Carries a conversation out on the background."""
+    return await drive_async(talk, lambda step: carry_out_async(transport, step, gate))
+
+
+async def carry_out_async(
+    transport: Transport, step: Request | Pause, gate: asyncio.Semaphore | None = None
+) -> Answer | None:
     if isinstance(step, Request):
-        return await transport.send_async(step)
+        return await transport.send_async(step, gate)
     while (left := step.until - now()) > 0:  # noqa: ASYNC110
         await asyncio.sleep(min(left, STEP))
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 Retry = Literal["same-key", "new-key", "never"]
@@ -76,12 +76,28 @@ class Unreachable(KeylatchError):
 
 
 class LeaseLost(KeylatchError):
-    """The lease is over, or will be before it can be renewed: stop.
+    """The lease or the run is over, or will be before it can be renewed: stop.
 
-    `reason` is `expired`, `taken`, `broken`, `unrenewed`, `paused`, or a reason of the service for a hold.
+    `reason` is `expired`, `taken`, `broken`, `unrenewed`, `paused`, `forked`, or a reason of the service for a hold.
+    `names` are its locks, or the key of a run; `by` says who broke it.
     """
 
-    def __init__(self, reason: str, detail: str) -> None:
+    def __init__(self, reason: str, detail: str, names: Sequence[str] = (), by: str | None = None) -> None:
         self.reason = reason
         self.detail = detail
-        super().__init__(detail)
+        self.names = tuple(names)
+        self.by = by
+        how = f"broken by {by}" if by else reason
+        super().__init__(f"the lease of {', '.join(self.names)} is lost ({how}): {detail}")
+
+
+class InUse(KeylatchError):
+    """An object with a token of your own was entered while it is in use."""
+
+
+class BadSettings(KeylatchError, ValueError):
+    """A client cannot be made with these arguments."""
+
+
+class NothingDone(Exception):
+    """Raise this in the block of :func:`keylatch.once` where nothing was done: the key is free again."""

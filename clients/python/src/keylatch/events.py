@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,14 +34,7 @@ class EventParser:
         return None
 
 
-def events_of(lines: Iterator[str]) -> Iterator[Event]:
-    parser = EventParser()
-    for line in lines:
-        if (event := parser.take(line)) is not None:
-            yield event
-
-
-async def async_events_of(lines: AsyncIterator[str]) -> AsyncIterator[Event]:
+async def events_of(lines: AsyncIterator[str]) -> AsyncIterator[Event]:
     parser = EventParser()
     async for line in lines:
         if (event := parser.take(line)) is not None:

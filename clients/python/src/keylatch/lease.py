@@ -1,33 +1,224 @@
-"""What the program holds, and what watches over it: a thread, or a task of asyncio.
+"""What the program holds, and what watches over it.
 
 A lease counts its validity from the sending of each request, and counts as lost a quarter of its TTL (at most
-10 s) before its end, so that the program stops before another client can have the lock.
+10 s) before its end, so that the program stops before another client can have the lock. Whoever asks hears that from
+the clock; a timer only tells it sooner to who does not ask.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
+import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
-from .driver import Stopped, Transport, run, run_async
-from .errors import KeylatchError, LeaseLost, Unreachable
+from .driver import Transport, background, call, log, run, run_async, submit
+from .errors import LeaseLost, Problem, Unreachable
 from .events import Event
-from .protocol import Claim, Conversation, Grant, Pause, lead, now, release, renew
+from .protocol import (
+    ANSWER_TIMEOUT,
+    Answer,
+    Claim,
+    Conversation,
+    Grant,
+    Pause,
+    Request,
+    ask,
+    lead,
+    loss,
+    lost,
+    now,
+    pause,
+    release,
+)
 
-OnLost = Callable[["LeaseLost"], None]
+OnLost = Callable[["LeaseLost"], Any]
 
 
-class LeaseState:
-    """What is known of a lease, in a thread or in a task."""
+class Watched:
+    """What ends unless it is renewed, and is known to be lost from the clock."""
 
-    def __init__(self, claim: Claim, grant: Grant, on_lost: OnLost | None) -> None:
-        self._claim = claim
-        self._grant = grant
-        self._until = grant.until
+    _ttl: float
+    _names: tuple[str, ...]
+
+    def __init__(self, transport: Transport, until: float, on_lost: OnLost | None) -> None:
+        self._transport = transport
+        self._until = until
         self._on_lost = on_lost
         self._loss: LeaseLost | None = None
+        self._ended = False
+        self._process = os.getpid()
+        self._telling = threading.Lock()
+        self._watches: list[Future[None]] = []
+        self._why = ""
+
+    @property
+    def valid_for(self) -> float:
+        """For how many seconds it is exclusive from now on unless it is renewed."""
+        return max(0.0, self._until - now())
+
+    @property
+    def loss(self) -> LeaseLost | None:
+        """Why it is lost; `None` while it is held."""
+        if not self._is_mine():
+            return LeaseLost("forked", "it belongs to the process that forked this one", self._names)
+        self._is_over()
+        return self._loss
+
+    def check(self) -> None:
+        """Raises :class:`LeaseLost` once it is lost. Call it before each step of the work."""
+        if (why := self.loss) is not None:
+            raise why
+
+    def _is_mine(self) -> bool:
+        return self._process == os.getpid()
+
+    def _is_over(self) -> bool:
+        """Whether it has ended or is lost; makes known a loss that the clock alone shows."""
+        moment = now()
+        if not self._ended and self._loss is None and moment >= self._until - lead(self._ttl):
+            reason = "paused" if moment >= self._until else "unrenewed"
+            self._tell(LeaseLost(reason, f"it was not renewed in time{self._why}", self._names))
+        return self._ended or self._loss is not None
+
+    def _tell(self, why: LeaseLost) -> None:
+        """Notes that it is lost, unless that is known or the program has ended it."""
+        with self._telling:
+            if self._ended or self._loss is not None:
+                return
+            self._loss = why
+        log.warning("%s", why)
+        self._announce(why)
+
+    def _announce(self, why: LeaseLost) -> None:
+        raise NotImplementedError
+
+    def _end(self) -> bool:
+        """Ends it in this process; whether there is anything to say to the service."""
+        if not self._is_mine():
+            return False
+        with self._telling:
+            self._ended = True
+        return True
+
+    def _watch(self, talk: Conversation[None]) -> None:
+        """Has the background carry this out until it is over."""
+        gate = background().gate
+        self._watches.append(submit(run_async(self._transport, talk, gate)))
+
+    def _unwatch(self) -> None:
+        for watch in self._watches:
+            watch.cancel()
+
+    def _renewal(self, timeout: float) -> Request:
+        raise NotImplementedError
+
+    def _renewed(self, answer: Answer, sent: float) -> float:
+        """Until when it is valid by this answer."""
+        raise NotImplementedError
+
+    def _renew(self) -> Conversation[None]:
+        """Renews at each third of the TTL until it is over."""
+        due = now() + self._ttl / 3
+        while True:
+            give_up = self._until - lead(self._ttl)
+            yield Pause(min(due, give_up))
+            if self._is_over():
+                return
+            sent = now()
+            try:
+                answer = yield self._renewal(min(ANSWER_TIMEOUT, max((give_up - sent) / 2, 0.05)))
+                if answer.is_success:
+                    until = self._renewed(answer, sent)
+                    # What came after the end makes nothing valid again.
+                    if not self._is_over():
+                        self._until, self._why, due = until, "", sent + self._ttl / 3
+                    continue
+                problem = answer.problem()
+                if (why := loss(problem, self._names)) is not None:
+                    return self._tell(why)
+                self._why, due = f": {problem}", now() + pause(problem)
+            except Unreachable as error:
+                self._why, due = f": {error}", now() + pause()
+
+
+class SyncWatched(Watched):
+    """What a thread holds: `lost` is an event of threads."""
+
+    def __init__(self, transport: Transport, until: float, on_lost: OnLost | None) -> None:
+        super().__init__(transport, until, on_lost)
+        self._lost = threading.Event()
+
+    @property
+    def lost(self) -> threading.Event:
+        """Is set when it is lost."""
+        if self.loss is not None:
+            self._lost.set()
+        return self._lost
+
+    def _announce(self, why: LeaseLost) -> None:
+        self._lost.set()
+        if self._on_lost is not None:
+            # It may take its time, and nothing waits for it.
+            threading.Thread(target=self._call, args=[self._on_lost, why], name="keylatch lost", daemon=True).start()
+
+    def _call(self, on_lost: OnLost, why: LeaseLost) -> None:
+        try:
+            on_lost(why)
+        except Exception:
+            log.exception("on_lost of %s raised", self._names)
+
+
+class AsyncWatched(Watched):
+    """What a task holds: `lost` is an event of asyncio."""
+
+    def __init__(self, transport: Transport, until: float, on_lost: OnLost | None) -> None:
+        super().__init__(transport, until, on_lost)
+        self._loop = asyncio.get_running_loop()
+        self._lost = asyncio.Event()
+
+    @property
+    def lost(self) -> asyncio.Event:
+        """Is set when it is lost."""
+        if self.loss is not None:
+            self._lost.set()
+        return self._lost
+
+    def _announce(self, why: LeaseLost) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._lost.set)
+            if self._on_lost is not None:
+                self._loop.call_soon_threadsafe(self._start, self._on_lost, why)
+        except RuntimeError:
+            log.debug("the event loop of %s is closed", self._names)
+
+    def _start(self, on_lost: OnLost, why: LeaseLost) -> None:
+        self._calling = self._loop.create_task(self._call(on_lost, why))
+
+    async def _call(self, on_lost: OnLost, why: LeaseLost) -> None:
+        try:
+            called = on_lost(why)
+            if inspect.isawaitable(called):
+                await called
+        except Exception:
+            log.exception("on_lost of %s raised", self._names)
+
+
+class LeaseState(Watched):
+    """What is known of a lease, in a thread or in a task."""
+
+    def __init__(
+        self, transport: Transport, claim: Claim, grant: Grant, on_lost: OnLost | None, on_end: Callable[[Any], None]
+    ) -> None:
+        super().__init__(transport, grant.until, on_lost)
+        self._claim = claim
+        self._grant = grant
+        self._ttl, self._names = claim.ttl, claim.names
+        self._on_end = on_end
 
     @property
     def name(self) -> str:
@@ -62,150 +253,90 @@ class LeaseState:
         """The secret that proves the lease, for a program that enters the lock again."""
         return self._claim.token
 
-    @property
-    def valid_for(self) -> float:
-        """For how many seconds the lease is exclusive from now on unless it is renewed."""
-        return max(0.0, self._until - now())
+    def _renewal(self, timeout: float) -> Request:
+        return self._claim.renewal(timeout)
 
-    @property
-    def loss(self) -> LeaseLost | None:
-        """Why the lease is lost; `None` while it is held."""
-        return self._loss
+    def _renewed(self, answer: Answer, sent: float) -> float:
+        return self._claim.until(answer, sent)
 
-    def check(self) -> None:
-        """Raises :class:`LeaseLost` once the lease is lost. Call it before each step of the work."""
-        if self._loss is not None:
-            raise self._loss
-
-    def _renewed(self, until: float) -> None:
-        self._until = until
-
-    def _lose(self, loss: LeaseLost) -> None:
-        self._loss = loss
-        if self._on_lost is not None:
-            self._on_lost(loss)
-
-    def _tell(self, loss: LeaseLost) -> None:
-        """Notes that the lease is lost, unless that is known or the program has released it."""
-        raise NotImplementedError
-
-    def _outlast(self) -> Conversation[None]:
-        """Sees that events renew a hold in time. Where none does, it is lost, but exclusive until its validity ends:
-        its stream stays open until then, because the service frees the lock with the stream."""
-        while (give_up := self._until - lead(self._claim.ttl)) > now() and self._loss is None:
-            yield Pause(give_up)
-        self._tell(LeaseLost("unrenewed", "no renewal came in time"))
-        yield Pause(self._until)
-        yield from release(self._claim)
-
-    def _follow(self, event: Event, sent: float) -> None:
-        """Takes over what the stream of a hold says."""
-        if event.type == "renewed" and self._loss is None:
-            self._renewed(sent + (event.data["waited_ms"] + event.data["valid_for_ms"]) / 1000)
-        elif event.type == "lost":
-            self._tell(LeaseLost(str(event.data.get("reason")), str(event.data.get("detail"))))
-
-
-class Lease(LeaseState):
-    """A lease that a thread watches over. `lost` is set when it is lost."""
-
-    def __init__(self, transport: Transport, claim: Claim, grant: Grant, on_lost: OnLost | None) -> None:
-        super().__init__(claim, grant, on_lost)
-        self._transport = transport
-        self._stop = threading.Event()
-        self._telling = threading.Lock()
-        self.lost = threading.Event()
-
-    def release(self) -> bool:
-        """Releases; whether the lease was still held."""
-        self._stop.set()
-        return run(self._transport, release(self._claim))
-
-    def _renew(self) -> None:
-        """Has a thread renew the lease until it is released or lost."""
-        self._start(self._renewals())
-
-    def _renewals(self) -> Conversation[None]:
-        self._tell((yield from renew(self._claim, self._until, self._renewed)))
-
-    def _hold(self, events: Iterator[Event], sent: float) -> None:
-        """Reads the stream that holds the lock to its end, and has a thread see that events come in time."""
-        self._start(self._outlast())
-        why = "the stream has ended"
+    def _extend(self, ttl: float | None) -> Conversation[None]:
+        """Renews at once."""
+        self.check()
+        sent, claim = now(), self._claim if ttl is None else replace(self._claim, ttl=ttl)
         try:
-            for event in events:
-                self._follow(event, sent)
-        except Unreachable as error:
-            why = str(error)
-        self._tell(LeaseLost("unreachable", why))
+            answer = yield from ask(claim.renewal())
+        except Problem as error:
+            if (why := loss(error, self._names)) is not None:
+                self._tell(why)
+                raise why from error
+            raise
+        if not self._is_over():
+            self._claim, self._ttl, self._until = claim, claim.ttl, claim.until(answer, sent)
 
-    def _tell(self, loss: LeaseLost) -> None:
-        with self._telling:
-            if self._stop.is_set() or self.lost.is_set():
-                return
-            self._lose(loss)
-            self.lost.set()
-
-    def _start(self, talk: Conversation[None]) -> None:
-        def watch() -> None:
-            try:
-                run(self._transport, talk, self._stop)
-            except (Stopped, KeylatchError):
-                pass
-
-        threading.Thread(target=watch, name=f"keylatch {self.name}", daemon=True).start()
-
-
-class AsyncLease(LeaseState):
-    """A lease that a task watches over. `lost` is set when it is lost."""
-
-    def __init__(self, transport: Transport, claim: Claim, grant: Grant, on_lost: OnLost | None) -> None:
-        super().__init__(claim, grant, on_lost)
-        self._transport = transport
-        self._tasks: list[asyncio.Task[None]] = []
-        self._is_released = False
-        self.lost = asyncio.Event()
-
-    async def release(self) -> bool:
-        """Releases; whether the lease was still held."""
-        self._is_released = True
+    def _released(self) -> Conversation[bool]:
         try:
-            return await run_async(self._transport, release(self._claim))
+            return (yield from release(self._claim))
         finally:
             # Not before: without its stream the service would release a hold by itself.
-            for task in self._tasks:
-                task.cancel()
-
-    def _renew(self) -> None:
-        self._start(self._renewals())
-
-    async def _renewals(self) -> None:
-        self._tell(await run_async(self._transport, renew(self._claim, self._until, self._renewed)))
+            self._unwatch()
 
     def _hold(self, events: AsyncIterator[Event], sent: float) -> None:
-        self._start(self._read(events, sent))
-        self._start(self._see_to_its_end())
+        """Reads the stream that holds the lock to its end, and sees that events come in time."""
+        self._watches.append(submit(self._read(events, sent)))
+        self._watch(self._outlast())
 
     async def _read(self, events: AsyncIterator[Event], sent: float) -> None:
-        """Reads the stream that holds the lock to its end."""
         why = "the stream has ended"
         try:
             async for event in events:
                 self._follow(event, sent)
         except Unreachable as error:
             why = str(error)
-        self._tell(LeaseLost("unreachable", why))
+        self._tell(LeaseLost("unreachable", why, self._names))
 
-    async def _see_to_its_end(self) -> None:
-        try:
-            await run_async(self._transport, self._outlast())
-        except KeylatchError:
-            pass
+    def _follow(self, event: Event, sent: float) -> None:
+        """Takes over what the stream of a hold says."""
+        if event.type == "renewed" and not self._is_over():
+            self._until = sent + (event.data["waited_ms"] + event.data["valid_for_ms"]) / 1000
+        elif event.type == "lost":
+            reason, detail = str(event.data.get("reason")), str(event.data.get("detail"))
+            self._tell(lost(reason, detail, self._names, event.data))
 
-    def _tell(self, loss: LeaseLost) -> None:
-        if not self._is_released and not self.lost.is_set():
-            self._lose(loss)
-            self.lost.set()
+    def _outlast(self) -> Conversation[None]:
+        """Sees that events renew a hold in time. Where none does, it is lost, but exclusive until its validity ends:
+        its stream stays open until then, because the service frees the lock with the stream."""
+        while not self._is_over():
+            yield Pause(self._until - lead(self._ttl))
+        yield Pause(self._until)
+        yield from release(self._claim)
 
-    def _start(self, watch: Coroutine[Any, Any, None]) -> None:
-        self._tasks.append(asyncio.create_task(watch, name=f"keylatch {self.name}"))
+
+class Lease(LeaseState, SyncWatched):
+    """A lease of threads. `lost` is set when it is lost."""
+
+    def release(self) -> bool:
+        """Releases; whether the lease was still held."""
+        self._on_end(self)
+        return self._end() and run(self._transport, self._released())
+
+    def extend(self, ttl: float | None = None) -> None:
+        """Renews at once; with a `ttl` (in seconds), that is the TTL from now on."""
+        run(self._transport, self._extend(ttl))
+
+
+class AsyncLease(LeaseState, AsyncWatched):
+    """A lease of asyncio. `lost` is set when it is lost."""
+
+    async def release(self) -> bool:
+        """Releases, also where the task that waits for it is cancelled; whether the lease was still held."""
+        return bool(await self._leave())
+
+    async def _leave(self, error: BaseException | None = None) -> bool | None:
+        self._on_end(self)
+        if not self._end():
+            return False
+        return await self._transport.ended(run_async(self._transport, self._released()), error)
+
+    async def extend(self, ttl: float | None = None) -> None:
+        """Renews at once; with a `ttl` (in seconds), that is the TTL from now on."""
+        await call(run_async(self._transport, self._extend(ttl)))

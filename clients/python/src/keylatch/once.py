@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import base64
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
+from urllib.parse import urlencode
 
-from .driver import Stopped, Transport, run, run_async
-from .errors import KeylatchError, Unreachable
-from .protocol import PAUSE, Answer, Conversation, Pause, Request, ask, now, plain
+from .driver import Transport, call, run, run_async
+from .errors import NothingDone
+from .lease import AsyncWatched, OnLost, SyncWatched, Watched
+from .lock import Users, only, undone
+from .protocol import ANSWER_TIMEOUT, Answer, Conversation, Request, ask, now, plain
+
+OnCrash = Literal["unknown", "rerun"]
 
 
 @dataclass(frozen=True)
@@ -47,66 +52,82 @@ class Intent:
     """A key, what it stands for, and the token that completes it."""
 
     key: str
-    fingerprint: str | None
+    body: Mapping[str, Any]
+    scope: Mapping[str, str]
     lease: float
-    wait: float
-    token: str
+    wait: float | None
+    token: str = ""
+
+    def request(self, method: str, body: Any = None, step: str = "", timeout: float = ANSWER_TIMEOUT) -> Request:
+        query = f"?{urlencode(self.scope)}" if self.scope else ""
+        return Request(method, f"/v1/idempotency/{plain(self.key)}{step}{query}", body, self.token, timeout)
 
     @property
-    def path(self) -> str:
-        return f"/v1/idempotency/{plain(self.key)}"
-
-    def begin(self) -> Conversation[Answer]:
-        body: dict[str, Any] = {"lease_ms": round(self.lease * 1000)}
-        if self.fingerprint is not None:
-            body["fingerprint"] = self.fingerprint
-        return ask(Request("POST", self.path, body, self.token), self.wait)
-
-    def complete(self, answer: dict[str, Any]) -> Conversation[Answer]:
-        return ask(Request("PUT", self.path, answer, self.token))
-
-    def abandon(self) -> Conversation[Answer]:
-        return ask(Request("DELETE", self.path, None, self.token))
-
-    def renew(self) -> Conversation[None]:
-        """Keeps the run from being over while the program carries it out."""
-        due = now() + self.lease / 3
-        while True:
-            yield Pause(due)
-            due = now() + self.lease / 3
-            try:
-                answer = yield Request("POST", f"{self.path}/renew", None, self.token)
-                if not answer.is_success and not answer.problem().is_passing:
-                    return
-            except Unreachable:
-                due = now() + PAUSE
+    def may_rerun(self) -> bool:
+        return self.body.get("on_crash") == "rerun"
 
 
-class Run:
+def reason_of(error: BaseException) -> str:
+    """An exception in a line, as the service takes it."""
+    line = "".join(char if char.isprintable() else " " for char in f"{type(error).__name__}: {error}")
+    return line.encode()[:256].decode(errors="ignore")
+
+
+class RunState(Watched):
     """What came of beginning: `answer` is what it came to earlier, and `None` where it is to be done now."""
 
-    def __init__(self, intent: Intent, document: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        intent: Intent,
+        answer: Answer,
+        on_lost: OnLost | None,
+        on_end: Callable[[Any], None],
+    ) -> None:
+        super().__init__(transport, answer.sent + intent.lease, on_lost)
+        document = answer.document
         self._intent = intent
-        self._ended = False
+        self._ttl, self._names = intent.lease, (intent.key,)
+        self._on_end = on_end
         self.fencing_token = int(document["fencing_token"])
-        done = document.get("answer") if document.get("state") == "done" else None
-        self.answer = KeptAnswer.of(done) if done else None
         #: Whether it is to be done now.
         self.begun = document.get("state") != "done"
+        done = None if self.begun else document.get("answer")
+        self.answer = KeptAnswer.of(done) if done else None
+        if self.begun:
+            self._watch(self._renew())
+        else:
+            self._ended = True
 
-    def _completion(self, answer: dict[str, Any]) -> Conversation[Answer]:
-        self._ended = True
-        return self._intent.complete(answer)
+    def _renewal(self, timeout: float) -> Request:
+        return self._intent.request("POST", None, "/renew", timeout)
 
-    def _abandonment(self) -> Conversation[Answer]:
-        self._ended = True
-        return self._intent.abandon()
+    def _renewed(self, answer: Answer, sent: float) -> float:
+        return sent + self._ttl
+
+    def _say(self, method: str, body: Any = None, step: str = "") -> Conversation[None]:
+        """Ends the run with what the service is told."""
+        if not self._is_mine():
+            self.check()
+        self._end()
+        self._unwatch()
+        yield from ask(self._intent.request(method, body, step))
+
+    def _ending(self, error: BaseException | None) -> Conversation[None]:
+        """What the end of a block says of its run."""
+        self._on_end(self)
+        if self._ended or not self._is_mine():
+            return
+        if error is None:
+            yield from self._say("PUT", {"status": 204})
+        elif isinstance(error, NothingDone) or self._intent.may_rerun:
+            yield from self._say("DELETE")
+        else:
+            yield from self._say("POST", {"reason": reason_of(error)}, "/fail")
 
 
-class SyncRun(Run):
-    """A :class:`Run` in a thread."""
-
-    _transport: Transport
+class SyncRun(RunState, SyncWatched):
+    """A run of a thread: `answer` is what it came to earlier, and `None` where it is to be done now."""
 
     def complete(
         self,
@@ -117,17 +138,24 @@ class SyncRun(Run):
         headers: Mapping[str, str | list[str]] | None = None,
     ) -> None:
         """Keeps this as the answer of every repeat."""
-        run(self._transport, self._completion(completion(status, json, body, headers)))
+        run(self._transport, self._say("PUT", completion(status, json, body, headers)))
 
     def abandon(self) -> None:
         """Says that nothing was done, so that a repeat runs."""
-        run(self._transport, self._abandonment())
+        run(self._transport, self._say("DELETE"))
+
+    def fail(self, reason: str) -> None:
+        """Says that it failed half way: its outcome is unknown now, and a person settles it."""
+        run(self._transport, self._say("POST", {"reason": reason}, "/fail"))
+
+    def leave(self) -> None:
+        """Says nothing, and renews no more: the outcome is unknown once the lease is over."""
+        self._end()
+        self._unwatch()
 
 
-class AsyncRun(Run):
-    """A :class:`Run` of asyncio."""
-
-    _transport: Transport
+class AsyncRun(RunState, AsyncWatched):
+    """A run of asyncio: `answer` is what it came to earlier, and `None` where it is to be done now."""
 
     async def complete(
         self,
@@ -138,69 +166,91 @@ class AsyncRun(Run):
         headers: Mapping[str, str | list[str]] | None = None,
     ) -> None:
         """Keeps this as the answer of every repeat."""
-        await run_async(self._transport, self._completion(completion(status, json, body, headers)))
+        await self._tell_service(self._say("PUT", completion(status, json, body, headers)))
 
     async def abandon(self) -> None:
         """Says that nothing was done, so that a repeat runs."""
-        await run_async(self._transport, self._abandonment())
+        await self._tell_service(self._say("DELETE"))
+
+    async def fail(self, reason: str) -> None:
+        """Says that it failed half way: its outcome is unknown now, and a person settles it."""
+        await self._tell_service(self._say("POST", {"reason": reason}, "/fail"))
+
+    async def leave(self) -> None:
+        """Says nothing, and renews no more: the outcome is unknown once the lease is over."""
+        self._end()
+        self._unwatch()
+
+    async def _tell_service(self, talk: Conversation[None], error: BaseException | None = None) -> None:
+        await self._transport.ended(run_async(self._transport, talk), error)
 
 
-class Once:
-    """A thing to be done once, by `with` or `async with`, which give a run.
+class AsyncOnce:
+    """A thing to be done once, by `async with`, which gives a run.
 
-    A block that ends without an exception and has not completed the run completes it with 204. After an
-    exception the outcome is unknown unless the block has abandoned the run: a person settles it.
+    A block that ends without an exception and has not ended the run completes it with 204. After an exception the
+    outcome is unknown, and a person settles it; after :class:`NothingDone`, or where a rerun was said to be safe, the
+    key is free.
     """
 
-    def __init__(self, transport: Transport, intent: Intent) -> None:
+    def __init__(self, transport: Transport, intent: Intent, on_lost: OnLost | None, token: str | None) -> None:
         self._transport = transport
         self._intent = intent
-        self._stop = threading.Event()
-        self._run: SyncRun | None = None
-        self._async_run: AsyncRun | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._on_lost = on_lost
+        self._users: Users[Any] = Users(token)
 
-    def __enter__(self) -> SyncRun:
-        answer = run(self._transport, self._intent.begin())
-        self._run = SyncRun(self._intent, dict(answer.document))
-        self._run._transport = self._transport
-        if self._run.begun:
-            threading.Thread(target=self._renew, name="keylatch once", daemon=True).start()
-        return self._run
+    def _begin(self, intent: Intent) -> Conversation[Answer]:
+        return undone(begin(intent), lambda: self._undo(intent))
 
-    def _renew(self) -> None:
-        try:
-            run(self._transport, self._intent.renew(), self._stop)
-        except (Stopped, KeylatchError):
-            pass
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stop.set()
-        assert self._run is not None
-        if error is None and self._run.begun and not self._run._ended:
-            self._run.complete(status=204)
+    def _undo(self, intent: Intent) -> None:
+        """Frees the key of a run that the caller does not get: nothing was done."""
+        self._transport.end(run_async(self._transport, ask(intent.request("DELETE"))))
 
     async def __aenter__(self) -> AsyncRun:
-        answer = await run_async(self._transport, self._intent.begin())
-        self._async_run = AsyncRun(self._intent, dict(answer.document))
-        self._async_run._transport = self._transport
-        if self._async_run.begun:
-            self._task = asyncio.create_task(run_async(self._transport, self._intent.renew()))
-        return self._async_run
+        intent = replace(self._intent, token=self._users.token())
+        try:
+            answer = await call(run_async(self._transport, self._begin(intent)), lambda _: self._undo(intent))
+        except BaseException:
+            self._users.free()
+            raise
+        got = AsyncRun(self._transport, intent, answer, self._on_lost, self._users.ended)
+        self._users.enter(asyncio.current_task(), got)
+        return got
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._task is not None:
-            self._task.cancel()
-        assert self._async_run is not None
-        if error is None and self._async_run.begun and not self._async_run._ended:
-            await self._async_run.complete(status=204)
+        got: AsyncRun = self._users.leave(asyncio.current_task())
+        with only(error, self._intent.key):
+            await got._tell_service(got._ending(error), error)
+
+
+class Once(AsyncOnce):
+    """The same also for threads, by `with`. Threads and tasks may share it; each has a run of its own."""
+
+    def __enter__(self) -> SyncRun:
+        intent = replace(self._intent, token=self._users.token())
+        try:
+            answer = run(self._transport, self._begin(intent))
+        except BaseException:
+            self._users.free()
+            raise
+        got = SyncRun(self._transport, intent, answer, self._on_lost, self._users.ended)
+        self._users.enter(threading.get_ident(), got)
+        return got
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        got: SyncRun = self._users.leave(threading.get_ident())
+        with only(error, self._intent.key):
+            run(self._transport, got._ending(error))
+
+
+def begin(intent: Intent) -> Conversation[Answer]:
+    """Begins, and renews before a run is used that was waited for so long that little of its lease is left."""
+    answer = yield from ask(intent.request("POST", intent.body), intent.wait)
+    if answer.document.get("state") == "in-flight" and now() - answer.sent > intent.lease / 2:
+        renewed = yield from ask(intent.request("POST", None, "/renew"))
+        return replace(answer, sent=renewed.sent)
+    return answer

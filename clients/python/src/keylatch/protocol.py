@@ -7,10 +7,12 @@ carries a conversation out.
 
 from __future__ import annotations
 
+import math
+import random
 import secrets
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
@@ -19,7 +21,7 @@ from .errors import Held, LeaseLost, Problem, Unreachable
 
 # All spans are seconds.
 ANSWER_TIMEOUT = 5.0
-PAUSE = 0.25
+PAUSE_MIN, PAUSE_MAX = 0.1, 0.4
 REQUEST_WAIT = 50.0
 MIN_REQUEST_WAIT = 1.0
 LEAD_MAX = 10.0
@@ -37,11 +39,13 @@ def awake_clock() -> int | None:
 
 
 CLOCK = awake_clock()
+#: What :mod:`keylatch.testing` has moved the clock on by.
+ahead = [0.0]
 
 
 def now() -> float:
     """Seconds on a clock that also runs while the machine sleeps, where there is one."""
-    return time.monotonic() if CLOCK is None else time.clock_gettime(CLOCK)
+    return ahead[0] + (time.monotonic() if CLOCK is None else time.clock_gettime(CLOCK))
 
 
 def new_token() -> str:
@@ -56,6 +60,8 @@ class Request:
     body: Mapping[str, Any] | None = None
     token: str | None = None
     timeout: float = ANSWER_TIMEOUT
+    #: For how many seconds the service may wait for the end of the same request elsewhere.
+    prefer: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,8 @@ class Answer:
     status: int
     document: Mapping[str, Any]
     retry_after: float | None = None
+    #: When the request was sent whose answer it is, on the clock of :func:`now`.
+    sent: float = 0.0
 
     @property
     def is_success(self) -> bool:
@@ -89,10 +97,11 @@ class Claim:
     names: tuple[str, ...]
     is_set: bool
     ttl: float
-    wait: float = 0.0
+    wait: float | None = 0.0
     owner: str | None = None
     limit: Limit = None
     entry: str | None = None
+    max_hold: float | None = None
     token: str = field(default_factory=new_token)
 
     @property
@@ -113,15 +122,20 @@ class Claim:
             body["owner"] = self.owner
         if self.limit is not None:
             body["mode"] = "shared"
-        if isinstance(self.limit, int):
+        if self.limit not in (None, "shared"):
             body["limit"] = self.limit
         if self.entry is not None:
             body["entry"] = self.entry
+        if self.max_hold is not None:
+            body["max_hold_ms"] = millis(self.max_hold)
         return body
 
-    def renewal(self) -> dict[str, Any]:
+    def renewal(self, timeout: float = ANSWER_TIMEOUT) -> Request:
         names = {"names": list(self.names)} if self.is_set else {}
-        return {"ttl_ms": millis(self.ttl), **names}
+        return Request("PUT", self.path, {"ttl_ms": millis(self.ttl), **names}, self.token, timeout)
+
+    def until(self, answer: Answer, sent: float) -> float:
+        return Grant.of(self, answer.document, sent).until
 
 
 @dataclass(frozen=True)
@@ -145,8 +159,10 @@ class Grant:
                 LeasedLock(str(lease["name"]), int(lease["fencing_token"]), lease.get("slot")) for lease in leases
             )
             valid = (document["waited_ms"] + document["valid_for_ms"]) / 1000
-        except (KeyError, TypeError, ValueError) as error:
-            raise Unreachable("the answer is not one of keylatch", sent=True) from error
+        except (KeyError, TypeError, ValueError):
+            locks, valid = (), 0.0
+        if sorted(lock.name for lock in locks) != sorted(claim.names):
+            raise Unreachable("the response is not one of keylatch for this request", sent=True)
         return cls(locks, sent + valid)
 
 
@@ -159,20 +175,32 @@ def millis(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def acquire(claim: Claim) -> Conversation[Grant]:
-    """Asks for the locks until the wait is over, with the same token over lost answers and 503.
+def pause(problem: Problem | None = None, least: float = 0.0) -> float:
+    """How long to wait before the next try, so that many that fail together do not come back together."""
+    asked = problem and problem.retry_after
+    return max(asked or 0.0, least) + random.uniform(PAUSE_MIN, PAUSE_MAX)
+
+
+def acquire(claim: Claim, stream: str = "") -> Conversation[Grant]:
+    """Asks for the locks, or for the `stream` of one, until the wait is over; over lost answers and 503 with the same
+    token, and for `ANSWER_TIMEOUT` also where there is no wait.
 
     A conversation that ends otherwise than by a grant leaves nothing behind: the caller runs
     :func:`release` where `may_hold` says so.
     """
-    end, longest = now() + claim.wait, REQUEST_WAIT
+    end, longest = ends(claim.wait), REQUEST_WAIT
+    patience = max(end, now() + ANSWER_TIMEOUT)
     while True:
         wait = max(0.0, min(end - now(), longest))
         sent = now()
         failure: Exception
-        pause = PAUSE
+        last, rest = patience, pause()
         try:
-            answer = yield Request("POST", claim.path, claim.creation(wait), claim.token, wait + ANSWER_TIMEOUT)
+            answer = yield Request(
+                "POST", claim.path + stream, claim.creation(wait), claim.token, wait + ANSWER_TIMEOUT
+            )
+            if answer.is_success and stream:
+                return Grant.of(claim, answer.document, sent)
             if answer.is_success:
                 return (yield from fresh(claim, Grant.of(claim, answer.document, sent)))
             failure = problem = answer.problem()
@@ -180,20 +208,25 @@ def acquire(claim: Claim) -> Conversation[Grant]:
                 longest = longest / 4 if longest / 4 >= MIN_REQUEST_WAIT else 0.0
                 continue
             if problem.code == "lock-held":
-                failure = held(claim, problem)
-                is_over = sent + wait <= now() and wait > 0
-                pause = 0.0 if is_over else PAUSE
+                failure, last = held(claim, problem), end
                 if is_final(problem, wait):
                     raise failure
+                if wait > 0 and sent + wait <= now():
+                    rest = 0.0
             elif not problem.is_passing:
                 raise failure
             else:
-                pause = max(problem.retry_after or 0.0, PAUSE)
+                rest = pause(problem)
         except Unreachable as error:
             failure = error
-        if now() >= end:
+        if now() >= last:
             raise failure
-        yield Pause(min(end, now() + pause))
+        yield Pause(min(last, now() + rest))
+
+
+def ends(wait: float | None) -> float:
+    """When a wait that begins now is over; `None` is without end."""
+    return math.inf if wait is None else now() + wait
 
 
 def fresh(claim: Claim, grant: Grant) -> Conversation[Grant]:
@@ -201,11 +234,10 @@ def fresh(claim: Claim, grant: Grant) -> Conversation[Grant]:
     if grant.until - now() >= claim.ttl / 2:
         return grant
     sent = now()
-    answer = yield Request("PUT", claim.path, claim.renewal(), claim.token)
+    answer = yield claim.renewal()
     if not answer.is_success:
         raise answer.problem()
-    renewed = Grant.of(claim, answer.document, sent)
-    return replace(grant, until=renewed.until)
+    return replace(grant, until=claim.until(answer, sent))
 
 
 def is_final(problem: Problem, wait: float) -> bool:
@@ -225,43 +257,16 @@ def lead(ttl: float) -> float:
     return min(ttl / 4, LEAD_MAX)
 
 
-def renew(claim: Claim, until: float, on_renewed: Callable[[float], None]) -> Conversation[LeaseLost]:
-    """Renews at each third of the TTL until the lease is lost, and says why."""
-    due, why = now() + claim.ttl / 3, ""
-    while True:
-        give_up = until - lead(claim.ttl)
-        yield Pause(min(due, give_up))
-        sent = now()
-        if sent >= until:
-            return LeaseLost("paused", why or "the lease ended while this process was paused")
-        if sent >= give_up:
-            return LeaseLost("unrenewed", f"the lease could not be renewed in time: {why}")
-        limit = min(ANSWER_TIMEOUT, max((give_up - sent) / 2, 0.05))
-        due = now() + PAUSE
-        try:
-            answer = yield Request("PUT", claim.path, claim.renewal(), claim.token, limit)
-            if answer.is_success:
-                until = Grant.of(claim, answer.document, sent).until
-                due, why = sent + claim.ttl / 3, ""
-                on_renewed(until)
-                continue
-            problem = answer.problem()
-            lost = loss(problem)
-            if lost is not None:
-                return lost
-            why, due = str(problem), now() + max(problem.retry_after or 0.0, PAUSE)
-        except Unreachable as error:
-            why, due = str(error), now() + PAUSE
-
-
-def loss(problem: Problem) -> LeaseLost | None:
+def loss(problem: Problem, names: Sequence[str]) -> LeaseLost | None:
     """Why the lease is over, if the problem says that it is."""
     reasons = {"lock-not-held": "expired", "token-mismatch": "taken", "lock-broken": "broken"}
     reason = reasons.get(problem.code)
-    if reason is None:
-        return None
-    broken = problem.document.get("broken") or {}
-    return LeaseLost(reason, broken.get("reason") or problem.detail)
+    return lost(reason, problem.detail, names, problem.document) if reason else None
+
+
+def lost(reason: str, detail: str, names: Sequence[str], document: Mapping[str, Any]) -> LeaseLost:
+    broken = document.get("broken") or {}
+    return LeaseLost(reason, broken.get("reason") or detail, names, broken.get("by"))
 
 
 def release(claim: Claim) -> Conversation[bool]:
@@ -270,11 +275,11 @@ def release(claim: Claim) -> Conversation[bool]:
     while True:
         failure: Exception
         try:
-            answer = yield Request("DELETE", claim.release_path, None, claim.token)
+            answer = yield Request("DELETE", claim.release_path, None, claim.token, max(end - now(), 0.5))
             if answer.is_success:
                 return True
             failure = problem = answer.problem()
-            if loss(problem) is not None:
+            if loss(problem, claim.names) is not None:
                 # The try whose answer was lost has released what is gone now.
                 return may_be_done
             if not problem.is_passing:
@@ -282,34 +287,51 @@ def release(claim: Claim) -> Conversation[bool]:
             may_be_done = may_be_done or problem.outcome == "unknown"
         except Unreachable as error:
             failure, may_be_done = error, may_be_done or error.sent
-        if now() + PAUSE >= end:
+        rest = pause()
+        if now() + rest >= end:
             raise failure
-        yield Pause(now() + PAUSE)
+        yield Pause(now() + rest)
 
 
-def ask(request: Request, wait: float = 0.0) -> Conversation[Answer]:
+def ask(request: Request, wait: float | None = 0.0) -> Conversation[Answer]:
     """The answer to a request that is safe to repeat, also where earlier ones were lost.
 
-    With a `wait` it is also repeated while the same request is being carried out elsewhere.
+    With a `wait` the service waits while the same request is being carried out elsewhere.
     """
-    end = now() + max(wait, ANSWER_TIMEOUT)
+    end = ends(wait)
+    patience = max(end, now() + ANSWER_TIMEOUT)
     while True:
         failure: Exception
-        pause = PAUSE
+        sent, last, rest = now(), patience, pause()
+        prefer = math.ceil(max(0.0, min(end - sent, REQUEST_WAIT)))
+        # What has to be over in time does not begin a long request at its end.
+        limit = min(request.timeout, max(patience - sent, 0.5)) + prefer
         try:
-            answer = yield request
+            answer = yield replace(request, prefer=prefer, timeout=limit)
             if answer.is_success:
-                return answer
+                return replace(answer, sent=sent)
             failure = problem = answer.problem()
-            is_under_way = problem.code == "request-in-progress"
-            if not problem.is_passing or (is_under_way and wait <= 0):
+            if not problem.is_passing:
                 raise failure
-            pause = max(problem.retry_after or 0.0, PAUSE)
+            has_waited = prefer > 0 and now() - sent >= prefer - 1
+            rest = pause(None if has_waited else problem)
+            if problem.code == "request-in-progress":
+                last = end
         except Unreachable as error:
             failure = error
-        if now() + pause >= end:
+        if now() + rest >= last:
             raise failure
-        yield Pause(now() + pause)
+        yield Pause(now() + rest)
+
+
+def show(name: str) -> Conversation[Mapping[str, Any] | None]:
+    try:
+        answer: Answer = yield from ask(Request("GET", f"/v1/locks/{plain(name)}"))
+    except Problem as problem:
+        if problem.code == "lock-not-held":
+            return None
+        raise
+    return answer.document
 
 
 def names_of(names: str | Sequence[str]) -> tuple[tuple[str, ...], bool]:
