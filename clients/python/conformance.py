@@ -21,8 +21,12 @@ ASYNCIO = "--asyncio" in sys.argv
 Command = dict[str, Any]
 
 
+SAYING = threading.Lock()
+
+
 def say(line: Command) -> None:
-    print(json.dumps(line), flush=True)
+    with SAYING:
+        print(json.dumps(line), flush=True)
 
 
 def traceparent() -> str | None:

@@ -18,12 +18,11 @@ from .driver import VERSION, Transport
 from .errors import BadSettings, Held, InUse, KeylatchError, LeaseLost, NothingDone, Problem, Unreachable
 from .events import Event
 from .lease import AsyncLease, Lease, OnLost
-from .lock import AsyncHold, AsyncLock, Hold, Lock
+from .lock import AsyncLock, Lock
 from .once import AsyncOnce, AsyncRun, KeptAnswer, Once, SyncRun
 
 __all__ = [
     "AsyncClient",
-    "AsyncHold",
     "AsyncLease",
     "AsyncLock",
     "AsyncOnce",
@@ -32,7 +31,6 @@ __all__ = [
     "Client",
     "Event",
     "Held",
-    "Hold",
     "InUse",
     "KeptAnswer",
     "KeylatchError",

@@ -14,7 +14,7 @@ from .driver import SILENCE, Transport, call, log, run, run_async, submit
 from .errors import Held, KeylatchError, LeaseLost, Problem, Unreachable
 from .events import Event
 from .lease import AsyncLease, Lease, OnLost
-from .lock import AsyncHold, AsyncLock, Hold, Lock, stream
+from .lock import AsyncLock, Lock, stream
 from .once import AsyncOnce, Intent, Once, OnCrash
 from .protocol import (
     ANSWER_TIMEOUT,
@@ -31,7 +31,6 @@ from .protocol import (
 )
 
 AnyLock = TypeVar("AnyLock", bound=AsyncLock | Lock)
-AnyHold = TypeVar("AnyHold", bound=AsyncHold | Hold)
 AnyOnce = TypeVar("AnyOnce", bound=AsyncOnce)
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -80,13 +79,11 @@ def check_passing(error: KeylatchError) -> None:
         raise error
 
 
-class _Client(Generic[AnyLock, AnyHold, AnyOnce]):
+class _Client(Generic[AnyLock, AnyOnce]):
     """What both clients share."""
 
     _lock: type[AnyLock]
-    _hold: type[AnyHold]
     _once: type[AnyOnce]
-    _blocks = False
 
     def __init__(
         self,
@@ -99,8 +96,7 @@ class _Client(Generic[AnyLock, AnyHold, AnyOnce]):
         owner: str | None = None,
         timeout: float = ANSWER_TIMEOUT,
         silence: float = SILENCE,
-        transport: Any = None,
-        http: Any = None,
+        http: Callable[[Any], Any] | None = None,
     ) -> None:
         """A client of the service at `url`, or at `KEYLATCH_URL`, or at http://127.0.0.1:7070.
 
@@ -110,25 +106,19 @@ class _Client(Generic[AnyLock, AnyHold, AnyOnce]):
         `KEYLATCH_CLIENT_KEY` of the environment unless they are given. `traceparent` is asked for each request.
         `owner` is who holds the locks, for people: host and process unless it is given. `timeout` is how many
         seconds to wait for a response. The client opens a watch again on which nothing comes for `silence` seconds,
-        not even a comment. `transport` is a transport of httpx to use. `http` is an `httpx.Client` (or
-        `httpx.AsyncClient`) of your own, or a function that makes one: again in each process that is forked.
+        not even a comment. `http` makes the HTTP clients, of the class that it is called with: `httpx.Client` for
+        the requests of threads, `httpx.AsyncClient` for all others, and both again in a process that is forked.
 
         Raises :class:`BadSettings`.
         """
-        is_of_threads = transport is not None and not hasattr(transport, "handle_async_request")
-        self._transport = Transport(
-            url,
-            api_key,
-            ca=ca,
-            cert=cert,
-            traceparent=traceparent,
-            owner=owner,
-            timeout=timeout,
-            silence=silence,
-            transport=transport,
-            http=http,
-            blocks=self._blocks and (http is not None or is_of_threads),
-        )
+        settings: dict[str, Any] = {
+            "traceparent": traceparent,
+            "owner": owner,
+            "timeout": timeout,
+            "silence": silence,
+            "http": http,
+        }
+        self._transport = Transport(url, api_key, ca=ca, cert=cert, **settings)
 
     def lock(
         self,
@@ -163,11 +153,11 @@ class _Client(Generic[AnyLock, AnyHold, AnyOnce]):
         token: str | None = None,
         max_hold: float | None = None,
         on_lost: OnLost | None = None,
-    ) -> AnyHold:
+    ) -> AnyLock:
         """A lock that a connection holds: the service renews it, and frees it when this process is gone, or after
         `max_hold` seconds."""
-        claim = Claim((name,), False, ttl, wait, owner, limit, entry, max_hold)
-        return self._hold(self._transport, claim, on_lost, token)
+        claim = Claim((name,), False, ttl, wait, owner, limit, entry, max_hold, is_stream=True)
+        return self._lock(self._transport, claim, on_lost, token)
 
     def watch(self, name: str) -> Watch:
         """What happens to a lock, as it happens."""
@@ -254,10 +244,10 @@ def called(method: str, path: str, body: Mapping[str, Any] | None) -> Conversati
     return (yield from ask(Request(method, path, body))).document
 
 
-class Client(_Client[Lock, Hold, Once]):
+class Client(_Client[Lock, Once]):
     """A client of a keylatch for programs with threads. It may be shared by all of them."""
 
-    _lock, _hold, _once, _blocks = Lock, Hold, Once, True
+    _lock, _once = Lock, Once
 
     def show(self, name: str) -> Mapping[str, Any] | None:
         """Who holds a lock, as the API says it; `None` where it is free."""
@@ -320,10 +310,10 @@ class Client(_Client[Lock, Hold, Once]):
 ELECTION = 5.0
 
 
-class AsyncClient(_Client[AsyncLock, AsyncHold, AsyncOnce]):
+class AsyncClient(_Client[AsyncLock, AsyncOnce]):
     """A client of a keylatch for asyncio. It may be shared by all tasks, also of several event loops."""
 
-    _lock, _hold, _once = AsyncLock, AsyncHold, AsyncOnce
+    _lock, _once = AsyncLock, AsyncOnce
 
     async def show(self, name: str) -> Mapping[str, Any] | None:
         """Who holds a lock, as the API says it; `None` where it is free."""

@@ -16,9 +16,9 @@ import ssl
 import threading
 import time
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent.futures import Future, wait
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import httpx
@@ -147,25 +147,6 @@ async def call(work: Coroutine[Any, Any, T], undo: Callable[[T], object] | None 
         raise
 
 
-async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """Calls what blocks, in a thread that does not hold up the end of the program."""
-    future: Future[T] = Future()
-    future.set_running_or_notify_cancel()
-
-    def work() -> None:
-        try:
-            result = function(*arguments)
-        except BaseException as error:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
-    threading.Thread(target=work, name="keylatch request", daemon=True).start()
-    waiting = asyncio.wrap_future(future)
-    waiting.add_done_callback(ignore)
-    return await asyncio.shield(waiting)
-
-
 def ignore(done: Any) -> None:
     """Takes note of an error that nobody waits for any more."""
     if not done.cancelled():
@@ -185,10 +166,8 @@ class Transport:
         traceparent: Callable[[], str | None] | None = None,
         silence: float = SILENCE,
         timeout: float = ANSWER_TIMEOUT,
-        transport: httpx.BaseTransport | httpx.AsyncBaseTransport | None = None,
         owner: str | None = None,
-        http: Any = None,
-        blocks: bool = False,
+        http: Callable[[Any], Any] | None = None,
     ) -> None:
         get = os.environ.get
         url = url or get("KEYLATCH_URL") or "http://127.0.0.1:7070"
@@ -199,9 +178,7 @@ class Transport:
         pair = get("KEYLATCH_CLIENT_CERT"), get("KEYLATCH_CLIENT_KEY")
         self._tls = authorities(ca or get("KEYLATCH_CA"), cert or (pair if all(pair) else None))
         self.traceparent, self.silence, self.timeout, self._owner = traceparent, silence, timeout, owner
-        #: Whether requests of the background need a thread, because the caller's own client is one for threads.
-        self.blocks = blocks
-        self._transport, self._http = transport, http
+        self._http = http
         self._current = self.urls[0]
         self._stores: dict[str, str | None] = {}
         self._client: httpx.Client | None = None
@@ -235,10 +212,10 @@ class Transport:
 
     def _made(self, kind: Any, transport: Any) -> Any:
         if self._http is not None:
-            return self._http() if callable(self._http) else self._http
+            return self._http(kind)
         sockets = {f"all://{host_of(url)}": transport(uds=url[5:]) for url in self.urls if url.startswith("unix:")}
         verify = self._tls or True
-        return kind(transport=self._transport, mounts=sockets, limits=LIMITS, verify=verify)
+        return kind(mounts=sockets, limits=LIMITS, verify=verify)
 
     def arguments(self, url: str, request: Request) -> dict[str, Any]:
         headers = {"user-agent": f"keylatch-python/{VERSION}"}
@@ -319,8 +296,6 @@ class Transport:
             return await self.send_async(request)
 
     async def _send_to_async(self, step: tuple[str, Request]) -> Answer:
-        if self.blocks:
-            return await in_thread(self._send_to, step)
         with no_answer():
             sending = self.async_client().request(**self.arguments(*step))
             # A trickle of bytes is no answer, so the time is that of the whole.
@@ -328,40 +303,19 @@ class Transport:
 
     async def stream(self, request: Request) -> AsyncGenerator[str, None]:
         """The lines of a stream; raises :class:`Problem` where there is none."""
-        for others in reversed(range(len(self.urls))):
-            url = self._current
-            try:
-                await drive_async(self._identify(url), self._send_to_async)
-                async with self._opened(url, request) as lines:
-                    async for line in lines:
-                        yield line
-                return
-            except Unreachable as error:
-                self._leave(url, error)
-                if error.sent or not others:
-                    raise
-
-    @asynccontextmanager
-    async def _opened(self, url: str, request: Request) -> AsyncIterator[AsyncIterator[str]]:
-        arguments = self.arguments(url, request)
-        if self.blocks:
+        url = self._current
+        try:
+            await drive_async(self._identify(url), self._send_to_async)
             with no_answer():
-                opening = self.client().stream(**arguments)
-                response = await in_thread(opening.__enter__)
-                try:
-                    if response.status_code != 200:
-                        await in_thread(response.read)
-                        raise answer_of(response).problem()
-                    yield iterated(response.iter_lines())
-                finally:
-                    await in_thread(opening.__exit__, None, None, None)
-        else:
-            with no_answer():
-                async with self.async_client().stream(**arguments) as response:
+                async with self.async_client().stream(**self.arguments(url, request)) as response:
                     if response.status_code != 200:
                         await response.aread()
                         raise answer_of(response).problem()
-                    yield response.aiter_lines()
+                    async for line in response.aiter_lines():
+                        yield line
+        except Unreachable as error:
+            self._leave(url, error)
+            raise
 
     def end(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Has the background say something to the service, whatever becomes of the caller."""
@@ -425,11 +379,6 @@ def authorities(ca: str | None, cert: Any) -> ssl.SSLContext | None:
     except (OSError, ssl.SSLError) as error:
         raise BadSettings(f"{file} cannot be read: {error}") from error
     return context
-
-
-async def iterated(lines: Iterator[str]) -> AsyncIterator[str]:
-    while (line := await in_thread(next, lines, None)) is not None:
-        yield line
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from .driver import Transport, background, call, log, run, run_async, submit
 from .errors import LeaseLost, Problem, Unreachable
@@ -36,6 +36,7 @@ from .protocol import (
     release,
 )
 
+State = TypeVar("State", bound="LeaseState")
 OnLost = Callable[["LeaseLost"], Any]
 
 
@@ -280,10 +281,16 @@ class LeaseState(Watched):
             # Not before: without its stream the service would release a hold by itself.
             self._unwatch()
 
-    def _hold(self, events: AsyncIterator[Event], sent: float) -> None:
-        """Reads the stream that holds the lock to its end, and sees that events come in time."""
+    def _renewing(self: State) -> State:
+        """The lease, which is renewed from now on."""
+        self._watch(self._renew())
+        return self
+
+    def _held_by(self: State, events: AsyncIterator[Event], sent: float) -> State:
+        """The lease, whose stream is read to its end from now on, and has to bring events in time."""
         self._watches.append(submit(self._read(events, sent)))
         self._watch(self._outlast())
+        return self
 
     async def _read(self, events: AsyncIterator[Event], sent: float) -> None:
         why = "the stream has ended"

@@ -16,8 +16,9 @@ from .events import Event, events_of
 from .lease import AsyncLease, Lease, OnLost
 from .protocol import Answer, Claim, Conversation, Grant, Pause, Request, acquire, new_token, now, release, show
 
-L = TypeVar("L")
 T = TypeVar("T")
+Sync = TypeVar("Sync")
+Async = TypeVar("Async")
 
 
 class Unset:
@@ -27,94 +28,133 @@ class Unset:
 UNSET = Unset()
 
 
-class Users(Generic[L]):
-    """Who uses an object that many threads and tasks may share: what each has entered, the latest last.
+class AsyncBlock(Generic[Async]):
+    """What `async with` enters. Tasks may share it: each entry is one of its own, with a token of its own.
 
-    It has no lock, which a fork could leave locked for ever: a thread or a task changes its own list alone.
+    It has no lock, which a fork could leave locked for ever: each thread and task changes its own list alone.
     """
 
     def __init__(self, token: str | None, is_reentrant: bool = False) -> None:
         self._token = token
         self._is_reentrant = is_reentrant
-        self._entered: dict[object, list[L]] = {}
-        self._taken: dict[str, object] = {}
+        self._in_use: dict[str, object] = {}
+        self._entered: dict[object, list[Any]] = {}
 
-    def token(self) -> str:
-        """The token of an acquisition: one of its own, unless the caller gave one to the object."""
-        if self._token is None:
-            return new_token()
+    async def _get_async(self, token: str) -> Async:
+        raise NotImplementedError
+
+    async def _leave_async(self, got: Any, error: BaseException | None) -> None:
+        raise NotImplementedError
+
+    def _new_token(self) -> str:
+        """The token of an entry: one of its own, unless the caller gave one to the object."""
         mine = object()
-        if not self._is_reentrant and self._taken.setdefault(self._token, mine) is not mine:
-            raise InUse("an object with a token of your own is in use")
+        if self._token is None or self._is_reentrant:
+            return self._token or new_token()
+        if self._in_use.setdefault(self._token, mine) is not mine:
+            raise InUse("an object with a token of your own is entered while it is in use")
         return self._token
 
-    def enter(self, user: object, what: L) -> None:
-        self._entered.setdefault(user, []).append(what)
+    def _put(self, got: Any) -> None:
+        self._entered.setdefault(me(), []).append(got)
 
-    def leave(self, user: object) -> L:
-        """Takes back what this user has entered, or the only one that there is: another may leave for it."""
-        everyone = list(self._entered)
-        users = [user] if user in everyone else everyone
-        if len(users) != 1:
+    def _last(self) -> Any:
+        """What this user has entered last; or the only entry that there is, which another may leave."""
+        everything = [got for entered in list(self._entered.values()) for got in entered]
+        entered = self._entered.get(me()) or everything
+        if entered is everything and len(everything) != 1:
             raise RuntimeError("this thread or task has not entered what it leaves")
-        return self._entered[users[0]][-1]
+        return entered[-1]
 
-    def ended(self, what: L) -> None:
+    def _free(self, got: Any = None) -> None:
+        """Forgets what has ended."""
         for user, entered in list(self._entered.items()):
-            if what in entered:
-                entered.remove(what)
-                if not entered:
+            if got in entered:
+                entered.remove(got)
+                if not entered and user == me():
                     del self._entered[user]
-        self.free()
+        self._in_use.clear()
 
-    def free(self) -> None:
-        self._taken.clear()
-
-
-class Claimed:
-    """What all locks share, and what those of threads have of asyncio too."""
-
-    def __init__(self, transport: Transport, claim: Claim, on_lost: OnLost | None, token: str | None) -> None:
-        self._transport = transport
-        self._claim = claim
-        self._on_lost = on_lost
-        self._users: Users[Any] = Users(token, claim.entry is not None)
-
-    def _claimed(self, blocking: bool, timeout: float | Unset | None) -> Claim:
-        """The claim of one acquisition."""
-        wait = self._claim.wait if isinstance(timeout, Unset) else timeout
-        wait = None if wait is not None and wait < 0 else wait
-        owner = self._transport.owner if self._claim.owner is None else self._claim.owner
-        return replace(self._claim, wait=wait if blocking else 0.0, owner=owner, token=self._users.token())
-
-    async def acquire_async(self) -> AsyncLease:
-        """Gets the lock, which the caller releases. Raises :class:`Held`, :class:`Problem` or
-        :class:`Unreachable`."""
-        claim = self._claimed(True, UNSET)
+    async def __aenter__(self) -> Async:
+        token = self._new_token()
         try:
-            lease = await self._get_async(claim)
+            got = await self._get_async(token)
         except BaseException:
-            self._users.free()
+            self._free()
             raise
-        self._users.enter(asyncio.current_task(), lease)
-        return lease
-
-    async def _get_async(self, claim: Claim) -> AsyncLease:
-        talk = undone(acquire(claim), lambda: give_back(self._transport, claim))
-        grant = await call(run_async(self._transport, talk), lambda _: give_back(self._transport, claim))
-        lease = AsyncLease(self._transport, claim, grant, self._on_lost, self._users.ended)
-        lease._watch(lease._renew())
-        return lease
-
-    async def __aenter__(self) -> AsyncLease:
-        return await self.acquire_async()
+        self._put(got)
+        return got
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        lease: AsyncLease = self._users.leave(asyncio.current_task())
-        with only(error, lease.name):
-            leave(error, await lease._leave(error), lease)
+        with only(error):
+            await self._leave_async(self._last(), error)
+
+
+class Block(AsyncBlock[Async], Generic[Sync, Async]):
+    """The same also for threads, by `with`."""
+
+    def _get(self, token: str, **changes: Any) -> Sync:
+        raise NotImplementedError
+
+    def _leave(self, got: Any, error: BaseException | None) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Sync:
+        return self._enter()
+
+    def _enter(self, **changes: Any) -> Sync:
+        token = self._new_token()
+        try:
+            got = self._get(token, **changes)
+        except BaseException:
+            self._free()
+            raise
+        self._put(got)
+        return got
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with only(error):
+            self._leave(self._last(), error)
+
+
+def me() -> object:
+    """The task that runs, or else the thread."""
+    try:
+        return asyncio.current_task() or threading.get_ident()
+    except RuntimeError:
+        return threading.get_ident()
+
+
+class Claimed(AsyncBlock[AsyncLease]):
+    """What locks of threads and of asyncio share."""
+
+    def __init__(self, transport: Transport, claim: Claim, on_lost: OnLost | None, token: str | None) -> None:
+        super().__init__(token, claim.entry is not None)
+        self._transport = transport
+        self._claim = claim
+        self._on_lost = on_lost
+
+    def _claimed(self, token: str, **changes: Any) -> Claim:
+        owner = self._transport.owner if self._claim.owner is None else self._claim.owner
+        return replace(self._claim, owner=owner, token=token, **changes)
+
+    async def _get_async(self, token: str) -> AsyncLease:
+        claim, transport = self._claimed(token), self._transport
+        if claim.is_stream:
+            opened = await call(opening(transport, claim), closed)
+            return AsyncLease(transport, claim, opened[0], self._on_lost, self._free)._held_by(*opened[1:])
+        grant = await call(run_async(transport, granted(transport, claim)), lambda _: give_back(transport, claim))
+        return AsyncLease(transport, claim, grant, self._on_lost, self._free)._renewing()
+
+    async def _leave_async(self, got: AsyncLease, error: BaseException | None) -> None:
+        leave(got, await got._leave(error), error)
+
+    async def _locked(self) -> bool:
+        return any([await call(run_async(self._transport, show(name))) for name in self._claim.names])
 
 
 class AsyncLock(Claimed):
@@ -127,19 +167,19 @@ class AsyncLock(Claimed):
     async def acquire(self) -> AsyncLease:
         """Gets the lock, which the caller releases. Raises :class:`Held`, :class:`Problem` or
         :class:`Unreachable`."""
-        return await self.acquire_async()
+        return await self.__aenter__()
 
     async def release(self) -> bool:
         """Releases what this task has acquired last; whether it was still held."""
-        lease: AsyncLease = self._users.leave(asyncio.current_task())
+        lease: AsyncLease = self._last()
         return await lease.release()
 
     async def locked(self) -> bool:
         """Whether anybody holds the lock now, or any of the locks."""
-        return any([await call(run_async(self._transport, show(name))) for name in self._claim.names])
+        return await self._locked()
 
 
-class Lock(Claimed):
+class Lock(Claimed, Block[Lease, AsyncLease]):
     """A lock, or several at once, to be got by `with` or `async with`. Threads and tasks may share it; each has a
     lease of its own.
 
@@ -159,70 +199,41 @@ class Lock(Claimed):
         With `blocking=False`, or with a `timeout` in place of `wait` (`None` or -1: without end), `None` says that
         others hold it.
         """
-        claim = self._claimed(blocking, timeout)
+        if blocking and isinstance(timeout, Unset):
+            return self._enter()
+        wait = 0.0 if not blocking or isinstance(timeout, Unset) else timeout
         try:
-            lease = self._get(claim)
-        except BaseException as error:
-            self._users.free()
-            if isinstance(error, Held) and not (blocking and isinstance(timeout, Unset)):
-                return None
-            raise
-        self._users.enter(threading.get_ident(), lease)
-        return lease
+            return self._enter(wait=None if wait == -1 else wait)
+        except Held:
+            return None
 
-    def _get(self, claim: Claim) -> Lease:
-        grant = run(self._transport, undone(acquire(claim), lambda: give_back(self._transport, claim)))
-        lease = Lease(self._transport, claim, grant, self._on_lost, self._users.ended)
-        lease._watch(lease._renew())
-        return lease
+    def _get(self, token: str, **changes: Any) -> Lease:
+        claim, transport = self._claimed(token, **changes), self._transport
+        if not claim.is_stream:
+            grant = run(transport, granted(transport, claim))
+            return Lease(transport, claim, grant, self._on_lost, self._free)._renewing()
+        opened = submit(opening(transport, claim), closed)
+        try:
+            return Lease(transport, claim, opened.result()[0], self._on_lost, self._free)._held_by(*opened.result()[1:])
+        except BaseException:
+            opened.cancel()
+            raise
 
     def release(self) -> bool:
         """Releases what this thread has acquired last; whether it was still held."""
-        lease: Lease = self._users.leave(threading.get_ident())
+        lease: Lease = self._last()
         return lease.release()
 
     def locked(self) -> bool:
         """Whether anybody holds the lock now, or any of the locks."""
-        return any(run(self._transport, show(name)) for name in self._claim.names)
+        return submit(self._locked()).result()
 
-    def __enter__(self) -> Lease:
-        return self.acquire()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        lease: Lease = self._users.leave(threading.get_ident())
-        with only(error, lease.name):
-            leave(error, lease.release(), lease)
+    def _leave(self, got: Lease, error: BaseException | None) -> None:
+        leave(got, got.release(), error)
 
 
-class Streamed(Claimed):
-    """What holds share."""
-
-    async def _get_async(self, claim: Claim) -> AsyncLease:
-        grant, events, sent = await call(opened(self._transport, claim), closed)
-        lease = AsyncLease(self._transport, claim, grant, self._on_lost, self._users.ended)
-        lease._hold(events, sent)
-        return lease
-
-
-class AsyncHold(Streamed, AsyncLock):
-    """A lock that a connection holds: it is free as soon as this process is gone."""
-
-
-class Hold(Streamed, Lock):
-    """A lock that a connection holds: it is free as soon as this process is gone."""
-
-    def _get(self, claim: Claim) -> Lease:
-        opening = submit(opened(self._transport, claim), closed)
-        try:
-            grant, events, sent = opening.result()
-        except BaseException:
-            opening.cancel()
-            raise
-        lease = Lease(self._transport, claim, grant, self._on_lost, self._users.ended)
-        lease._hold(events, sent)
-        return lease
+def granted(transport: Transport, claim: Claim) -> Conversation[Grant]:
+    return undone(acquire(claim), lambda: give_back(transport, claim))
 
 
 def undone(talk: Conversation[T], undo: Callable[[], None]) -> Conversation[T]:
@@ -230,9 +241,13 @@ def undone(talk: Conversation[T], undo: Callable[[], None]) -> Conversation[T]:
     try:
         return (yield from talk)
     except BaseException as error:
-        if may_hold(error):
+        if not isinstance(error, (Held, Problem, Unreachable)) or may_hold(error):
             undo()
         raise
+
+
+def may_hold(error: Exception) -> bool:
+    return error.sent if isinstance(error, Unreachable) else isinstance(error, Problem) and error.status >= 500
 
 
 def give_back(transport: Transport, claim: Claim) -> None:
@@ -240,53 +255,46 @@ def give_back(transport: Transport, claim: Claim) -> None:
     transport.end(run_async(transport, release(claim)))
 
 
-def may_hold(error: BaseException) -> bool:
-    """Whether the service may have granted what the caller does not get."""
-    if isinstance(error, Problem):
-        return error.status >= 500
-    return not isinstance(error, Held) and not (isinstance(error, Unreachable) and not error.sent)
-
-
 @contextmanager
-def only(error: BaseException | None, name: str) -> Iterator[None]:
+def only(error: BaseException | None) -> Iterator[None]:
     """Keeps the error of a block the one that comes out of it."""
     try:
         yield
     except KeylatchError as failure:
         if error is None:
             raise
-        log.warning("the end of %s was not told to the service: %s", name, failure)
+        log.warning("the service was not told of the end of a block: %s", failure)
 
 
-def leave(error: BaseException | None, was_held: bool | None, lease: Lease | AsyncLease) -> None:
-    if error is None and lease.loss is not None and lease._is_mine():
-        raise lease.loss
-    if error is None and not was_held and lease._is_mine():
-        raise LeaseLost("expired", "it was over before it was released", lease._names)
+def leave(lease: Lease | AsyncLease, was_held: bool | None, error: BaseException | None) -> None:
+    if error is None and lease._is_mine():
+        lease.check()
+        if not was_held:
+            raise LeaseLost("expired", "it was over before it was released", lease._names)
 
 
 Opened = tuple[Grant, AsyncGenerator[Event, None], float]
 
 
-async def opened(transport: Transport, claim: Claim) -> Opened:
+async def opening(transport: Transport, claim: Claim) -> Opened:
     """Opens the stream of a hold, as a lock is acquired: its first event is the response."""
-    opened: list[tuple[AsyncGenerator[Event, None], float]] = []
+    opened: list[Any] = []
 
     async def open_stream(step: Request | Pause) -> Answer | None:
         if isinstance(step, Pause):
             return await carry_out_async(transport, step)
         # What comes late is judged by the validity, so silence is an error only when that is over.
         request, limit = replace(step, timeout=max(transport.silence, claim.ttl)), step.timeout
-        opened[:] = [(stream(transport, request), now())]
+        opened[:] = [stream(transport, request), now()]
         try:
-            return await asyncio.wait_for(first(opened[0][0]), limit)
+            return await asyncio.wait_for(first(opened[0]), limit)
         except (TimeoutError, asyncio.TimeoutError):
             raise Unreachable("no response came in time", sent=True) from None
         except Problem as problem:
             return Answer(problem.status, problem.document, problem.retry_after)
 
-    grant = await drive_async(acquire(claim, "/hold"), open_stream)
-    return grant, *opened[0]
+    grant = await drive_async(acquire(claim), open_stream)
+    return grant, opened[0], opened[1]
 
 
 async def first(events: AsyncGenerator[Event, None]) -> Answer:

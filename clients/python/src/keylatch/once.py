@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any, Literal
 from urllib.parse import urlencode
 
 from .driver import Transport, call, run, run_async
 from .errors import NothingDone
 from .lease import AsyncWatched, OnLost, SyncWatched, Watched
-from .lock import Users, only, undone
+from .lock import AsyncBlock, Block, undone
 from .protocol import ANSWER_TIMEOUT, Answer, Conversation, Request, ask, now, plain
 
+Body = str | bytes | None
+Headers = Mapping[str, str | list[str]] | None
 OnCrash = Literal["unknown", "rerun"]
 
 
@@ -35,9 +34,7 @@ class KeptAnswer:
         return cls(int(document["status"]), dict(document.get("headers", {})), body)
 
 
-def completion(
-    status: int, json: Any, body: str | bytes | None, headers: Mapping[str, str | list[str]] | None
-) -> dict[str, Any]:
+def completion(status: int, json: Any, body: Body, headers: Headers) -> dict[str, Any]:
     """What a run is completed with, as the API takes it."""
     answer: dict[str, Any] = {"status": status}
     if headers:
@@ -129,14 +126,7 @@ class RunState(Watched):
 class SyncRun(RunState, SyncWatched):
     """A run of a thread: `answer` is what it came to earlier, and `None` where it is to be done now."""
 
-    def complete(
-        self,
-        json: Any = None,
-        *,
-        status: int = 200,
-        body: str | bytes | None = None,
-        headers: Mapping[str, str | list[str]] | None = None,
-    ) -> None:
+    def complete(self, json: Any = None, *, status: int = 200, body: Body = None, headers: Headers = None) -> None:
         """Keeps this as the answer of every repeat."""
         run(self._transport, self._say("PUT", completion(status, json, body, headers)))
 
@@ -158,12 +148,7 @@ class AsyncRun(RunState, AsyncWatched):
     """A run of asyncio: `answer` is what it came to earlier, and `None` where it is to be done now."""
 
     async def complete(
-        self,
-        json: Any = None,
-        *,
-        status: int = 200,
-        body: str | bytes | None = None,
-        headers: Mapping[str, str | list[str]] | None = None,
+        self, json: Any = None, *, status: int = 200, body: Body = None, headers: Headers = None
     ) -> None:
         """Keeps this as the answer of every repeat."""
         await self._tell_service(self._say("PUT", completion(status, json, body, headers)))
@@ -185,8 +170,8 @@ class AsyncRun(RunState, AsyncWatched):
         await self._transport.ended(run_async(self._transport, talk), error)
 
 
-class AsyncOnce:
-    """A thing to be done once, by `async with`, which gives a run.
+class AsyncOnce(AsyncBlock[AsyncRun]):
+    """A thing to be done once, by `async with`, which gives a run. Tasks may share it; each has a run of its own.
 
     A block that ends without an exception and has not ended the run completes it with 204. After an exception the
     outcome is unknown, and a person settles it; after :class:`NothingDone`, or where a rerun was said to be safe, the
@@ -194,57 +179,35 @@ class AsyncOnce:
     """
 
     def __init__(self, transport: Transport, intent: Intent, on_lost: OnLost | None, token: str | None) -> None:
+        super().__init__(token)
         self._transport = transport
         self._intent = intent
         self._on_lost = on_lost
-        self._users: Users[Any] = Users(token)
-
-    def _begin(self, intent: Intent) -> Conversation[Answer]:
-        return undone(begin(intent), lambda: self._undo(intent))
 
     def _undo(self, intent: Intent) -> None:
         """Frees the key of a run that the caller does not get: nothing was done."""
         self._transport.end(run_async(self._transport, ask(intent.request("DELETE"))))
 
-    async def __aenter__(self) -> AsyncRun:
-        intent = replace(self._intent, token=self._users.token())
-        try:
-            answer = await call(run_async(self._transport, self._begin(intent)), lambda _: self._undo(intent))
-        except BaseException:
-            self._users.free()
-            raise
-        got = AsyncRun(self._transport, intent, answer, self._on_lost, self._users.ended)
-        self._users.enter(asyncio.current_task(), got)
-        return got
+    async def _get_async(self, token: str) -> AsyncRun:
+        intent = replace(self._intent, token=token)
+        talk = undone(begin(intent), lambda: self._undo(intent))
+        answer = await call(run_async(self._transport, talk), lambda _: self._undo(intent))
+        return AsyncRun(self._transport, intent, answer, self._on_lost, self._free)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        got: AsyncRun = self._users.leave(asyncio.current_task())
-        with only(error, self._intent.key):
-            await got._tell_service(got._ending(error), error)
+    async def _leave_async(self, got: AsyncRun, error: BaseException | None) -> None:
+        await got._tell_service(got._ending(error), error)
 
 
-class Once(AsyncOnce):
-    """The same also for threads, by `with`. Threads and tasks may share it; each has a run of its own."""
+class Once(AsyncOnce, Block[SyncRun, AsyncRun]):
+    """The same also for threads, by `with`."""
 
-    def __enter__(self) -> SyncRun:
-        intent = replace(self._intent, token=self._users.token())
-        try:
-            answer = run(self._transport, self._begin(intent))
-        except BaseException:
-            self._users.free()
-            raise
-        got = SyncRun(self._transport, intent, answer, self._on_lost, self._users.ended)
-        self._users.enter(threading.get_ident(), got)
-        return got
+    def _get(self, token: str, **changes: Any) -> SyncRun:
+        intent = replace(self._intent, token=token)
+        answer = run(self._transport, undone(begin(intent), lambda: self._undo(intent)))
+        return SyncRun(self._transport, intent, answer, self._on_lost, self._free)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        got: SyncRun = self._users.leave(threading.get_ident())
-        with only(error, self._intent.key):
-            run(self._transport, got._ending(error))
+    def _leave(self, got: SyncRun, error: BaseException | None) -> None:
+        run(self._transport, got._ending(error))
 
 
 def begin(intent: Intent) -> Conversation[Answer]:

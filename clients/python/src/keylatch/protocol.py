@@ -102,6 +102,8 @@ class Claim:
     limit: Limit = None
     entry: str | None = None
     max_hold: float | None = None
+    #: Whether a connection is to hold the lock.
+    is_stream: bool = False
     token: str = field(default_factory=new_token)
 
     @property
@@ -181,9 +183,9 @@ def pause(problem: Problem | None = None, least: float = 0.0) -> float:
     return max(asked or 0.0, least) + random.uniform(PAUSE_MIN, PAUSE_MAX)
 
 
-def acquire(claim: Claim, stream: str = "") -> Conversation[Grant]:
-    """Asks for the locks, or for the `stream` of one, until the wait is over; over lost answers and 503 with the same
-    token, and for `ANSWER_TIMEOUT` also where there is no wait.
+def acquire(claim: Claim) -> Conversation[Grant]:
+    """Asks for the locks until the wait is over; over lost answers and 503 with the same token, and for
+    `ANSWER_TIMEOUT` also where there is no wait.
 
     A conversation that ends otherwise than by a grant leaves nothing behind: the caller runs
     :func:`release` where `may_hold` says so.
@@ -196,11 +198,8 @@ def acquire(claim: Claim, stream: str = "") -> Conversation[Grant]:
         failure: Exception
         last, rest = patience, pause()
         try:
-            answer = yield Request(
-                "POST", claim.path + stream, claim.creation(wait), claim.token, wait + ANSWER_TIMEOUT
-            )
-            if answer.is_success and stream:
-                return Grant.of(claim, answer.document, sent)
+            path = f"{claim.path}/hold" if claim.is_stream else claim.path
+            answer = yield Request("POST", path, claim.creation(wait), claim.token, wait + ANSWER_TIMEOUT)
             if answer.is_success:
                 return (yield from fresh(claim, Grant.of(claim, answer.document, sent)))
             failure = problem = answer.problem()
@@ -231,7 +230,7 @@ def ends(wait: float | None) -> float:
 
 def fresh(claim: Claim, grant: Grant) -> Conversation[Grant]:
     """The grant, renewed before it is used where an answer was so late that little of it is left."""
-    if grant.until - now() >= claim.ttl / 2:
+    if grant.until - now() >= claim.ttl / 2 or claim.is_stream:
         return grant
     sent = now()
     answer = yield claim.renewal()
