@@ -48,7 +48,7 @@ class Watched:
 
     def __init__(self, transport: Transport, until: float, on_lost: OnLost | None) -> None:
         self._transport = transport
-        self._until = until
+        self._since, self._until = now(), until
         self._on_lost = on_lost
         self._loss: LeaseLost | None = None
         self._ended = False
@@ -124,7 +124,7 @@ class Watched:
 
     def _renew(self) -> Conversation[None]:
         """Renews at each third of the TTL until it is over."""
-        due = now() + self._ttl / 3
+        due = self._since + self._ttl / 3
         while True:
             give_up = self._until - lead(self._ttl)
             yield Pause(min(due, give_up))

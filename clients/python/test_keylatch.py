@@ -1,0 +1,292 @@
+"""What no scenario of `clients/conformance` can show, mostly with the fake of this package."""
+
+import asyncio
+import logging
+import threading
+import time
+import unittest
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+
+import keylatch
+from keylatch import Client, Held, LeaseLost
+from keylatch.testing import Fake
+
+
+def documents(documents: dict[str, Any], requests: list[httpx.Request] | None = None) -> Callable[[Any], Any]:
+    """HTTP clients that read these documents, by host and path."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if requests is not None:
+            requests.append(request)
+        document = documents.get(request.url.host + request.url.path, documents.get(request.url.host))
+        if document is None:
+            raise httpx.ConnectError("nobody listens")
+        return httpx.Response(document.get("status", 200), json=document)
+
+    return lambda kind: kind(transport=httpx.MockTransport(answer))
+
+
+class Locks(unittest.TestCase):
+    def setUp(self) -> None:
+        self.fake = Fake()
+        self.client = self.fake.client()
+
+    def test_renewed_while_time_passes(self) -> None:
+        with self.client.lock("a", ttl=30) as lease:
+            self.fake.advance(300)
+            lease.check()
+            self.assertTrue(self.client.lock("a").locked())
+        self.assertFalse(self.client.lock("a").locked())
+
+    def test_lost_lease_names_its_lock_and_who_broke_it(self) -> None:
+        lease = self.client.lock("a").acquire()
+        self.fake.lose("a", "it hangs", by="ann")
+        self.assertTrue(lease.lost.is_set())
+        with self.assertRaises(LeaseLost) as raised:
+            lease.check()
+        self.assertEqual(str(raised.exception), "the lease of a is lost (broken by ann): it hangs")
+        self.assertFalse(lease.release())
+
+    def test_lost_while_the_service_is_down(self) -> None:
+        lease = self.client.lock("a", ttl=30).acquire()
+        self.fake.is_down = True
+        self.fake.advance(15)
+        lease.check()
+        self.fake.advance(8)
+        self.assertEqual(lease.loss and lease.loss.reason, "unrenewed")
+
+    def test_callback_that_raises_keeps_nobody_from_knowing(self) -> None:
+        def on_lost(loss: LeaseLost) -> None:
+            raise RuntimeError("a bug")
+
+        lease = self.client.lock("a", on_lost=on_lost).acquire()
+        with self.assertLogs("keylatch", logging.ERROR):
+            self.fake.lose("a")
+            self.assertTrue(lease.lost.wait(5))
+            until(lambda: not [thread for thread in threading.enumerate() if thread.name == "keylatch lost"])
+
+    def test_names_of_threading(self) -> None:
+        lock = self.client.lock("a", wait=None)
+        self.assertIsNotNone(lock.acquire(blocking=False))
+        self.assertIsNone(lock.acquire(blocking=False))
+        self.assertIsNone(lock.acquire(timeout=0.01))
+        self.assertTrue(lock.release())
+        lease = lock.acquire(timeout=-1)
+        assert lease is not None
+        lease.extend(600)
+        self.assertGreater(lease.valid_for, 500)
+        lease.release()
+
+    def test_left_by_another_thread(self) -> None:
+        lock = self.client.lock("a")
+        entering = threading.Thread(target=lock.__enter__)
+        entering.start()
+        entering.join()
+        lock.__exit__(None, None, None)
+        self.assertFalse(lock.locked())
+
+    def test_waits_without_end(self) -> None:
+        first = self.client.lock("a").acquire()
+        got = threading.Event()
+
+        def wait() -> None:
+            with self.client.lock("a", wait=None):
+                got.set()
+
+        threading.Thread(target=wait, daemon=True).start()
+        self.assertFalse(got.wait(0.2))
+        self.fake.advance(1000)
+        self.assertFalse(got.wait(0.2))
+        first.release()
+        self.assertTrue(got.wait(5))
+
+    def test_decorated_function_is_skipped_while_others_hold(self) -> None:
+        @self.client.locked("job", skip=True)
+        def job(number: int) -> int:
+            return number
+
+        @self.client.locked("job")
+        def other() -> None:
+            pass
+
+        self.assertEqual(job(3), 3)
+        with self.client.lock("job"):
+            self.assertIsNone(job(3))
+            self.assertRaises(Held, other)
+
+    def test_owner_is_host_and_process(self) -> None:
+        with self.client.lock("a"), self.assertRaises(Held) as raised:
+            self.client.lock("a").acquire()
+        self.assertRegex(str(raised.exception), r"^a is held by .+/\d+$")
+
+    def test_leads_again_after_a_loss(self) -> None:
+        terms: list[int] = []
+        stop = threading.Event()
+
+        def lead(lease: keylatch.Lease) -> None:
+            terms.append(lease.fencing_token)
+            if len(terms) == 1:
+                self.fake.lose("scheduler")
+            else:
+                stop.set()
+            lease.check()
+
+        self.client.elect("scheduler", lead, stop=stop)
+        self.assertEqual(len(terms), 2)
+        self.assertLess(*terms)
+
+    def test_thousand_leases_have_four_threads(self) -> None:
+        before = threading.active_count()
+        leases = [self.client.lock(f"n{number}").acquire() for number in range(1000)]
+        self.assertLessEqual(threading.active_count() - before, 4)
+        for lease in leases:
+            lease.release()
+
+
+class OneRun(unittest.TestCase):
+    def setUp(self) -> None:
+        self.fake = Fake()
+        self.client = self.fake.client()
+
+    def test_begun_once(self) -> None:
+        for begun in (True, False):
+            with self.client.once("k") as run:
+                self.assertEqual(run.begun, begun)
+                if run.begun:
+                    self.fake.advance(300)
+                    run.check()
+                    run.complete({"sent": True})
+        assert run.answer is not None
+        self.assertEqual(run.answer.body, '{"sent": true}')
+
+    def test_exception_leaves_an_unknown_outcome(self) -> None:
+        with self.assertRaises(ZeroDivisionError), self.client.once("k"):
+            raise ZeroDivisionError
+        with self.assertRaises(keylatch.Problem) as raised:
+            self.client.once("k").__enter__()
+        self.assertEqual(raised.exception.code, "outcome-unknown")
+
+    def test_key_is_free_where_nothing_was_done(self) -> None:
+        with self.assertRaises(keylatch.NothingDone), self.client.once("k"):
+            raise keylatch.NothingDone
+        with self.assertRaises(ZeroDivisionError), self.client.once("k", on_crash="rerun"):
+            raise ZeroDivisionError
+        with self.client.once("k") as run:
+            self.assertTrue(run.begun)
+
+
+class Settings(unittest.TestCase):
+    def test_limit_is_sent_as_it_is(self) -> None:
+        for limit in ("3", "shard", 0, -1):
+            requests: list[httpx.Request] = []
+            http = documents({"k": {"status": 400, "code": "invalid-body"}}, requests)
+            self.assertRaises(keylatch.Problem, Client("http://k", http=http).lock("a", limit=limit).acquire)  # type: ignore[arg-type]
+            self.assertIn(f'"limit":{limit!r}'.replace("'", '"').encode(), requests[0].content)
+
+    def test_headers_that_cannot_be_sent_were_not(self) -> None:
+        client = Client("http://127.0.0.1:9", traceparent=lambda: "a\nb")
+        with self.assertRaises(keylatch.Unreachable) as raised:
+            client.lock("a").acquire()
+        self.assertFalse(raised.exception.sent)
+
+    def test_url_of_another_store_is_refused_by_name(self) -> None:
+        def info(identity: str) -> dict[str, Any]:
+            return {"status": 404, "code": "lock-not-held", "store": {"id": identity}}
+
+        requests: list[httpx.Request] = []
+        hosts = {"one": info("1"), "two": info("2")}
+        client = Client(["http://one", "http://two"], http=documents(hosts, requests))
+        self.assertIsNone(client.show("a"))
+        del hosts["one"]
+        with self.assertRaisesRegex(keylatch.Unreachable, "http://two has another store than http://one"):
+            client.show("a")
+        hosts["two"] = info("1")
+        self.assertIsNone(client.show("a"))
+
+
+class Tasks(unittest.IsolatedAsyncioTestCase):
+    def setUp(self) -> None:
+        self.fake = Fake()
+
+    async def test_coroutine_is_awaited_when_a_lease_is_lost(self) -> None:
+        told = asyncio.Event()
+
+        async def on_lost(loss: LeaseLost) -> None:
+            await asyncio.sleep(0)
+            told.set()
+
+        async with self.fake.async_client() as client:
+            lease = await client.lock("a", on_lost=on_lost).acquire()
+            await asyncio.to_thread(self.fake.lose, "a")
+            await asyncio.wait_for(told.wait(), 5)
+            self.assertTrue(lease.lost.is_set())
+
+    async def test_cancellation_comes_while_the_service_is_down(self) -> None:
+        client = self.fake.async_client()
+        holding = asyncio.Event()
+
+        async def work() -> None:
+            async with client.lock("a", ttl=600):
+                holding.set()
+                await asyncio.sleep(600)
+
+        task = asyncio.create_task(work())
+        await holding.wait()
+        self.fake.is_down = True
+        task.cancel()
+        # A release that is waited for takes 5 s; this is not the half second that it takes, on any machine.
+        with self.assertRaises(asyncio.CancelledError):
+            await asyncio.wait_for(task, 4)
+        self.fake.is_down = False
+        await client.aclose()
+        self.assertFalse(await client.lock("a").locked())
+
+    async def test_leader_is_cancelled_when_it_has_lost(self) -> None:
+        terms: list[int] = []
+        ends: list[str] = []
+        began = [asyncio.Event(), asyncio.Event()]
+
+        async def lead(lease: keylatch.AsyncLease) -> None:
+            terms.append(lease.fencing_token)
+            began[len(terms) - 1].set()
+            try:
+                await asyncio.sleep(600)
+            except asyncio.CancelledError:
+                ends.append("cancelled")
+                raise
+
+        client = self.fake.async_client()
+        electing = asyncio.create_task(client.elect("scheduler", lead))
+        await began[0].wait()
+        await asyncio.to_thread(self.fake.lose, "scheduler")
+        await began[1].wait()
+        electing.cancel()
+        with self.assertRaises(asyncio.CancelledError):
+            await electing
+        self.assertEqual(ends, ["cancelled"] * 2)
+        self.assertFalse(await client.lock("scheduler").locked())
+
+    async def test_decorated_coroutine(self) -> None:
+        client = self.fake.async_client()
+
+        @client.locked("job", skip=True)
+        async def job() -> int:
+            return 3
+
+        self.assertEqual(await job(), 3)
+        async with client.lock("job"):
+            self.assertIsNone(await job())
+
+
+def until(ask: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not ask():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    unittest.main()
