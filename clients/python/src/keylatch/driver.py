@@ -19,6 +19,7 @@ import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import httpx
@@ -283,23 +284,29 @@ class Transport:
 
     def _send_to(self, step: tuple[str, Request]) -> Answer:
         with no_answer():
-            return answer_of(self.client().request(**self.arguments(*step)))
+            sent = now()
+            return answer_of(self.client().request(**self.arguments(*step)), sent)
 
-    async def send_async(self, request: Request, gate: asyncio.Semaphore | None = None) -> Answer:
-        if gate is None:
+    async def send_async(self, request: Request) -> Answer:
+        if request.until is None:
             return await drive_async(self._deliver(request), self._send_to_async)
-        with no_answer():
-            return await asyncio.wait_for(self._send_by_turns(request, gate), request.timeout)
-
-    async def _send_by_turns(self, request: Request, gate: asyncio.Semaphore) -> Answer:
-        async with gate:
-            return await self.send_async(request)
+        gate = background().gate
+        try:
+            await asyncio.wait_for(gate.acquire(), max(request.until - now(), 0.05))
+        except (TimeoutError, asyncio.TimeoutError):
+            raise Unreachable("too many renewals are due at once", sent=False) from None
+        try:
+            limit = min(ANSWER_TIMEOUT, max((request.until - now()) / 2, 0.05))
+            return await drive_async(self._deliver(replace(request, timeout=limit)), self._send_to_async)
+        finally:
+            gate.release()
 
     async def _send_to_async(self, step: tuple[str, Request]) -> Answer:
         with no_answer():
+            sent = now()
             sending = self.async_client().request(**self.arguments(*step))
             # A trickle of bytes is no answer, so the time is that of the whole.
-            return answer_of(await asyncio.wait_for(sending, self.limit(step[1])))
+            return answer_of(await asyncio.wait_for(sending, self.limit(step[1])), sent)
 
     async def stream(self, request: Request) -> AsyncGenerator[str, None]:
         """The lines of a stream; raises :class:`Problem` where there is none."""
@@ -393,14 +400,14 @@ def no_answer() -> Iterator[None]:
         raise Unreachable(f"no response came: {why}", sent=True) from error
 
 
-def answer_of(response: httpx.Response) -> Answer:
+def answer_of(response: httpx.Response, sent: float = 0.0) -> Answer:
     try:
         document = response.json() if response.content else {}
     except ValueError:
         document = {}
     seconds = response.headers.get("retry-after", "")
     retry_after = float(seconds) if seconds.isdecimal() else None
-    return Answer(response.status_code, document if isinstance(document, dict) else {}, retry_after)
+    return Answer(response.status_code, document if isinstance(document, dict) else {}, retry_after, sent)
 
 
 def drive(talk: Generator[Any, Any, T], carry_out: Callable[[Any], Any]) -> T:
@@ -445,16 +452,14 @@ def run(transport: Transport, talk: Conversation[T]) -> T:
     return drive(talk, carry_out)
 
 
-async def run_async(transport: Transport, talk: Conversation[T], gate: asyncio.Semaphore | None = None) -> T:
+async def run_async(transport: Transport, talk: Conversation[T]) -> T:
     """Carries a conversation out on the background."""
-    return await drive_async(talk, lambda step: carry_out_async(transport, step, gate))
+    return await drive_async(talk, lambda step: carry_out_async(transport, step))
 
 
-async def carry_out_async(
-    transport: Transport, step: Request | Pause, gate: asyncio.Semaphore | None = None
-) -> Answer | None:
+async def carry_out_async(transport: Transport, step: Request | Pause) -> Answer | None:
     if isinstance(step, Request):
-        return await transport.send_async(step, gate)
+        return await transport.send_async(step)
     while (left := step.until - now()) > 0:  # noqa: ASYNC110
         await asyncio.sleep(min(left, STEP))
     return None

@@ -16,11 +16,10 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from .driver import Transport, background, call, log, run, run_async, submit
+from .driver import Transport, call, log, run, run_async, submit
 from .errors import LeaseLost, Problem, Unreachable
 from .events import Event
 from .protocol import (
-    ANSWER_TIMEOUT,
     Answer,
     Claim,
     Conversation,
@@ -108,17 +107,16 @@ class Watched:
 
     def _watch(self, talk: Conversation[None]) -> None:
         """Has the background carry this out until it is over."""
-        gate = background().gate
-        self._watches.append(submit(run_async(self._transport, talk, gate)))
+        self._watches.append(submit(run_async(self._transport, talk)))
 
     def _unwatch(self) -> None:
         for watch in self._watches:
             watch.cancel()
 
-    def _renewal(self, timeout: float) -> Request:
+    def _renewal(self, until: float) -> Request:
         raise NotImplementedError
 
-    def _renewed(self, answer: Answer, sent: float) -> float:
+    def _renewed(self, answer: Answer) -> float:
         """Until when it is valid by this answer."""
         raise NotImplementedError
 
@@ -130,14 +128,13 @@ class Watched:
             yield Pause(min(due, give_up))
             if self._is_over():
                 return
-            sent = now()
             try:
-                answer = yield self._renewal(min(ANSWER_TIMEOUT, max((give_up - sent) / 2, 0.05)))
+                answer = yield self._renewal(give_up)
                 if answer.is_success:
-                    until = self._renewed(answer, sent)
+                    until = self._renewed(answer)
                     # What came after the end makes nothing valid again.
                     if not self._is_over():
-                        self._until, self._why, due = until, "", sent + self._ttl / 3
+                        self._until, self._why, due = until, "", answer.sent + self._ttl / 3
                     continue
                 problem = answer.problem()
                 if (why := loss(problem, self._names)) is not None:
@@ -254,11 +251,11 @@ class LeaseState(Watched):
         """The secret that proves the lease, for a program that enters the lock again."""
         return self._claim.token
 
-    def _renewal(self, timeout: float) -> Request:
-        return self._claim.renewal(timeout)
+    def _renewal(self, until: float) -> Request:
+        return self._claim.renewal(until)
 
-    def _renewed(self, answer: Answer, sent: float) -> float:
-        return self._claim.until(answer, sent)
+    def _renewed(self, answer: Answer) -> float:
+        return self._claim.until(answer, answer.sent)
 
     def _extend(self, ttl: float | None) -> Conversation[None]:
         """Renews at once."""

@@ -12,7 +12,7 @@ from .driver import Transport, call, run, run_async
 from .errors import NothingDone
 from .lease import AsyncWatched, OnLost, SyncWatched, Watched
 from .lock import AsyncBlock, Block, undone
-from .protocol import ANSWER_TIMEOUT, Answer, Conversation, Request, ask, now, plain
+from .protocol import Answer, Conversation, Request, ask, now, plain
 
 Body = str | bytes | None
 Headers = Mapping[str, str | list[str]] | None
@@ -55,9 +55,9 @@ class Intent:
     wait: float | None
     token: str = ""
 
-    def request(self, method: str, body: Any = None, step: str = "", timeout: float = ANSWER_TIMEOUT) -> Request:
+    def request(self, method: str, body: Any = None, step: str = "") -> Request:
         query = f"?{urlencode(self.scope)}" if self.scope else ""
-        return Request(method, f"/v1/idempotency/{plain(self.key)}{step}{query}", body, self.token, timeout)
+        return Request(method, f"/v1/idempotency/{plain(self.key)}{step}{query}", body, self.token)
 
     @property
     def may_rerun(self) -> bool:
@@ -96,11 +96,11 @@ class RunState(Watched):
         else:
             self._ended = True
 
-    def _renewal(self, timeout: float) -> Request:
-        return self._intent.request("POST", None, "/renew", timeout)
+    def _renewal(self, until: float) -> Request:
+        return replace(self._intent.request("POST", step="/renew"), until=until)
 
-    def _renewed(self, answer: Answer, sent: float) -> float:
-        return sent + self._ttl
+    def _renewed(self, answer: Answer) -> float:
+        return answer.sent + self._ttl
 
     def _say(self, method: str, body: Any = None, step: str = "") -> Conversation[None]:
         """Ends the run with what the service is told."""

@@ -62,6 +62,8 @@ class Request:
     timeout: float = ANSWER_TIMEOUT
     #: For how many seconds the service may wait for the end of the same request elsewhere.
     prefer: int = 0
+    #: Of a renewal: when it is of no use any more. Renewals take turns.
+    until: float | None = None
 
 
 @dataclass(frozen=True)
@@ -132,9 +134,9 @@ class Claim:
             body["max_hold_ms"] = millis(self.max_hold)
         return body
 
-    def renewal(self, timeout: float = ANSWER_TIMEOUT) -> Request:
+    def renewal(self, until: float | None = None) -> Request:
         names = {"names": list(self.names)} if self.is_set else {}
-        return Request("PUT", self.path, {"ttl_ms": millis(self.ttl), **names}, self.token, timeout)
+        return Request("PUT", self.path, {"ttl_ms": millis(self.ttl), **names}, self.token, until=until)
 
     def until(self, answer: Answer, sent: float) -> float:
         return Grant.of(self, answer.document, sent).until
