@@ -11,10 +11,12 @@ which service, and as whom.
 
 from __future__ import annotations
 
+__version__ = "0.1.0"
+
 from typing import Any
 
 from .client import AsyncClient, Client, Watch
-from .driver import VERSION, Transport
+from .driver import Transport
 from .errors import BadSettings, Held, InUse, KeylatchError, LeaseLost, NothingDone, Problem, Unreachable
 from .events import Event
 from .lease import AsyncLease, Lease, OnLost
@@ -54,8 +56,6 @@ __all__ = [
     "show",
     "watch",
 ]
-
-__version__ = VERSION
 
 
 class _Default(Client):

@@ -111,14 +111,7 @@ class _Client(Generic[AnyLock, AnyOnce]):
 
         Raises :class:`BadSettings`.
         """
-        settings: dict[str, Any] = {
-            "traceparent": traceparent,
-            "owner": owner,
-            "timeout": timeout,
-            "silence": silence,
-            "http": http,
-        }
-        self._transport = Transport(url, api_key, ca=ca, cert=cert, **settings)
+        self._transport = Transport(url, api_key, ca, cert, traceparent, owner, timeout, silence, http)
 
     def lock(
         self,

@@ -18,17 +18,17 @@ import time
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import httpx
 
+from . import __version__
 from .errors import BadSettings, Unreachable
 from .protocol import ANSWER_TIMEOUT, Answer, Conversation, Pause, Request, now
 
 T = TypeVar("T")
-VERSION = "0.1.0"
 log = logging.getLogger("keylatch")
 #: What a clock that stands still during a sleep may miss of it at most.
 STEP = 1.0
@@ -88,7 +88,8 @@ def forget() -> None:
 def close_all() -> None:
     """At the end of the program: says what is still to be said."""
     for transport in list(_transports):
-        transport.close()
+        with suppress(Exception):
+            transport.close()
     if _background is not None:
         submit(cancel_all()).result(ANSWER_TIMEOUT)
         _background.loop.call_soon_threadsafe(_background.loop.stop)
@@ -161,13 +162,12 @@ class Transport:
         self,
         url: str | Sequence[str] | None = None,
         api_key: str | None = None,
-        *,
         ca: str | None = None,
         cert: tuple[str, str] | None = None,
         traceparent: Callable[[], str | None] | None = None,
-        silence: float = SILENCE,
-        timeout: float = ANSWER_TIMEOUT,
         owner: str | None = None,
+        timeout: float = ANSWER_TIMEOUT,
+        silence: float = SILENCE,
         http: Callable[[Any], Any] | None = None,
     ) -> None:
         get = os.environ.get
@@ -189,7 +189,7 @@ class Transport:
 
     def forget(self) -> None:
         """Begins without any connection, and leaves those that there were as they are."""
-        _parents.extend((self._client, self._async))
+        _parents.extend(each for each in (self._client, self._async) if each is not None)
         self._guard = threading.Lock()
         self._client = self._async = None
         #: What has to be said to the service, also where nobody waits for it any more.
@@ -219,7 +219,7 @@ class Transport:
         return kind(mounts=sockets, limits=LIMITS, verify=verify)
 
     def arguments(self, url: str, request: Request) -> dict[str, Any]:
-        headers = {"user-agent": f"keylatch-python/{VERSION}"}
+        headers = {"user-agent": f"keylatch-python/{__version__}"}
         if url.startswith("unix:"):
             headers["host"], url = "localhost", f"http://{host_of(url)}"
         if self.api_key:

@@ -97,6 +97,14 @@ class Watched:
     def _announce(self, why: LeaseLost) -> None:
         raise NotImplementedError
 
+    async def _call(self, on_lost: OnLost, why: LeaseLost) -> None:
+        try:
+            called = on_lost(why)
+            if inspect.isawaitable(called):
+                await called
+        except Exception:
+            log.exception("on_lost of %s raised", self._names)
+
     def _end(self) -> bool:
         """Ends it in this process; whether there is anything to say to the service."""
         if not self._is_mine():
@@ -162,13 +170,8 @@ class SyncWatched(Watched):
         self._lost.set()
         if self._on_lost is not None:
             # It may take its time, and nothing waits for it.
-            threading.Thread(target=self._call, args=[self._on_lost, why], name="keylatch lost", daemon=True).start()
-
-    def _call(self, on_lost: OnLost, why: LeaseLost) -> None:
-        try:
-            on_lost(why)
-        except Exception:
-            log.exception("on_lost of %s raised", self._names)
+            calling = self._call(self._on_lost, why)
+            threading.Thread(target=asyncio.run, args=[calling], name="keylatch lost", daemon=True).start()
 
 
 class AsyncWatched(Watched):
@@ -196,14 +199,6 @@ class AsyncWatched(Watched):
 
     def _start(self, on_lost: OnLost, why: LeaseLost) -> None:
         self._calling = self._loop.create_task(self._call(on_lost, why))
-
-    async def _call(self, on_lost: OnLost, why: LeaseLost) -> None:
-        try:
-            called = on_lost(why)
-            if inspect.isawaitable(called):
-                await called
-        except Exception:
-            log.exception("on_lost of %s raised", self._names)
 
 
 class LeaseState(Watched):
@@ -260,7 +255,7 @@ class LeaseState(Watched):
     def _extend(self, ttl: float | None) -> Conversation[None]:
         """Renews at once."""
         self.check()
-        sent, claim = now(), self._claim if ttl is None else replace(self._claim, ttl=ttl)
+        claim = self._claim if ttl is None else replace(self._claim, ttl=ttl)
         try:
             answer = yield from ask(claim.renewal())
         except Problem as error:
@@ -269,7 +264,7 @@ class LeaseState(Watched):
                 raise why from error
             raise
         if not self._is_over():
-            self._claim, self._ttl, self._until = claim, claim.ttl, claim.until(answer, sent)
+            self._claim, self._ttl, self._until = claim, claim.ttl, claim.until(answer, answer.sent)
 
     def _released(self) -> Conversation[bool]:
         try:
@@ -320,8 +315,10 @@ class Lease(LeaseState, SyncWatched):
 
     def release(self) -> bool:
         """Releases; whether the lease was still held."""
-        self._on_end(self)
-        return self._end() and run(self._transport, self._released())
+        try:
+            return self._end() and run(self._transport, self._released())
+        finally:
+            self._on_end(self)
 
     def extend(self, ttl: float | None = None) -> None:
         """Renews at once; with a `ttl` (in seconds), that is the TTL from now on."""
@@ -336,10 +333,10 @@ class AsyncLease(LeaseState, AsyncWatched):
         return bool(await self._leave())
 
     async def _leave(self, error: BaseException | None = None) -> bool | None:
-        self._on_end(self)
-        if not self._end():
-            return False
-        return await self._transport.ended(run_async(self._transport, self._released()), error)
+        try:
+            return self._end() and await self._transport.ended(run_async(self._transport, self._released()), error)
+        finally:
+            self._on_end(self)
 
     async def extend(self, ttl: float | None = None) -> None:
         """Renews at once; with a `ttl` (in seconds), that is the TTL from now on."""

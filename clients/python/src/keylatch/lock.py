@@ -88,8 +88,12 @@ class AsyncBlock(Generic[Async]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with only(error):
-            await self._leave_async(self._last(), error)
+        got = self._last()
+        try:
+            with only(error):
+                await self._leave_async(got, error)
+        finally:
+            self._free(got)
 
 
 class Block(AsyncBlock[Async], Generic[Sync, Async]):
@@ -117,8 +121,12 @@ class Block(AsyncBlock[Async], Generic[Sync, Async]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with only(error):
-            self._leave(self._last(), error)
+        got = self._last()
+        try:
+            with only(error):
+                self._leave(got, error)
+        finally:
+            self._free(got)
 
 
 def me() -> object:
@@ -145,8 +153,8 @@ class Claimed(AsyncBlock[AsyncLease]):
     async def _get_async(self, token: str) -> AsyncLease:
         claim, transport = self._claimed(token), self._transport
         if claim.is_stream:
-            opened = await call(opening(transport, claim), closed)
-            return AsyncLease(transport, claim, opened[0], self._on_lost, self._free)._held_by(*opened[1:])
+            grant, events, sent = await call(opening(transport, claim), closed)
+            return AsyncLease(transport, claim, grant, self._on_lost, self._free)._held_by(events, sent)
         grant = await call(run_async(transport, granted(transport, claim)), lambda _: give_back(transport, claim))
         return AsyncLease(transport, claim, grant, self._on_lost, self._free)._renewing()
 
@@ -214,10 +222,12 @@ class Lock(Claimed, Block[Lease, AsyncLease]):
             return Lease(transport, claim, grant, self._on_lost, self._free)._renewing()
         opened = submit(opening(transport, claim), closed)
         try:
-            return Lease(transport, claim, opened.result()[0], self._on_lost, self._free)._held_by(*opened.result()[1:])
+            grant, events, sent = opened.result()
         except BaseException:
-            opened.cancel()
+            if not opened.cancel() and opened.exception() is None:
+                closed(opened.result())
             raise
+        return Lease(transport, claim, grant, self._on_lost, self._free)._held_by(events, sent)
 
     def release(self) -> bool:
         """Releases what this thread has acquired last; whether it was still held."""

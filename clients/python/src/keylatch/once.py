@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 from urllib.parse import urlencode
@@ -73,19 +73,11 @@ def reason_of(error: BaseException) -> str:
 class RunState(Watched):
     """What came of beginning: `answer` is what it came to earlier, and `None` where it is to be done now."""
 
-    def __init__(
-        self,
-        transport: Transport,
-        intent: Intent,
-        answer: Answer,
-        on_lost: OnLost | None,
-        on_end: Callable[[Any], None],
-    ) -> None:
+    def __init__(self, transport: Transport, intent: Intent, answer: Answer, on_lost: OnLost | None) -> None:
         super().__init__(transport, answer.sent + intent.lease, on_lost)
         document = answer.document
         self._intent = intent
         self._ttl, self._names = intent.lease, (intent.key,)
-        self._on_end = on_end
         self.fencing_token = int(document["fencing_token"])
         #: Whether it is to be done now.
         self.begun = document.get("state") != "done"
@@ -112,7 +104,6 @@ class RunState(Watched):
 
     def _ending(self, error: BaseException | None) -> Conversation[None]:
         """What the end of a block says of its run."""
-        self._on_end(self)
         if self._ended or not self._is_mine():
             return
         if error is None:
@@ -192,7 +183,7 @@ class AsyncOnce(AsyncBlock[AsyncRun]):
         intent = replace(self._intent, token=token)
         talk = undone(begin(intent), lambda: self._undo(intent))
         answer = await call(run_async(self._transport, talk), lambda _: self._undo(intent))
-        return AsyncRun(self._transport, intent, answer, self._on_lost, self._free)
+        return AsyncRun(self._transport, intent, answer, self._on_lost)
 
     async def _leave_async(self, got: AsyncRun, error: BaseException | None) -> None:
         await got._tell_service(got._ending(error), error)
@@ -204,7 +195,7 @@ class Once(AsyncOnce, Block[SyncRun, AsyncRun]):
     def _get(self, token: str, **changes: Any) -> SyncRun:
         intent = replace(self._intent, token=token)
         answer = run(self._transport, undone(begin(intent), lambda: self._undo(intent)))
-        return SyncRun(self._transport, intent, answer, self._on_lost, self._free)
+        return SyncRun(self._transport, intent, answer, self._on_lost)
 
     def _leave(self, got: SyncRun, error: BaseException | None) -> None:
         run(self._transport, got._ending(error))
