@@ -23,7 +23,8 @@ from .protocol import (
     Limit,
     Request,
     ask,
-    millis,
+    limited,
+    members,
     names_of,
     pause,
     plain,
@@ -56,7 +57,7 @@ class Watch:
         events = self._events()
         try:
             while True:
-                yield submit(following(events)).result()
+                yield submit(events.__anext__()).result()
         finally:
             submit(events.aclose())
 
@@ -64,13 +65,9 @@ class Watch:
         events = self._events()
         try:
             while True:
-                yield await call(following(events))
+                yield await call(events.__anext__())
         finally:
             submit(events.aclose())
-
-
-async def following(events: AsyncGenerator[Event, None]) -> Event:
-    return await events.__anext__()
 
 
 def check_passing(error: KeylatchError) -> None:
@@ -131,8 +128,8 @@ class _Client(Generic[AnyLock, AnyOnce]):
         this process, `limit` how many may hold the lock together (`"shared"`: any number of readers), `entry` a name
         under which `token` enters a lock that it holds already, `on_lost` what is called when the lease is lost.
         """
-        names, is_set = names_of(names)
-        return self._lock(self._transport, Claim(names, is_set, ttl, wait, owner, limit, entry), on_lost, token)
+        body = members(owner=owner, entry=entry) | limited(limit)
+        return self._lock(self._transport, Claim(*names_of(names), ttl, wait, body), on_lost, token)
 
     def hold(
         self,
@@ -149,8 +146,8 @@ class _Client(Generic[AnyLock, AnyOnce]):
     ) -> AnyLock:
         """A lock that a connection holds: the service renews it, and frees it when this process is gone, or after
         `max_hold` seconds."""
-        claim = Claim((name,), False, ttl, wait, owner, limit, entry, max_hold, is_stream=True)
-        return self._lock(self._transport, claim, on_lost, token)
+        body = members(owner=owner, entry=entry, max_hold_ms=max_hold) | limited(limit)
+        return self._lock(self._transport, Claim((name,), False, ttl, wait, body, is_stream=True), on_lost, token)
 
     def watch(self, name: str) -> Watch:
         """What happens to a lock, as it happens."""
@@ -178,9 +175,8 @@ class _Client(Generic[AnyLock, AnyOnce]):
         `wait` how long to wait for the same thing under way elsewhere, `retention` how long the answer is kept.
         `on_crash="rerun"` says that the thing may be done again after a run that did not come to its end.
         """
-        body: dict[str, Any] = {"lease_ms": millis(lease), "fingerprint": fingerprint, "request": request}
-        body |= {"retention_ms": None if retention is None else millis(retention), "on_crash": on_crash}
-        body = {member: value for member, value in body.items() if value is not None}
+        body = members(lease_ms=lease, retention_ms=retention, on_crash=on_crash)
+        body |= members(fingerprint=fingerprint, request=request)
         return self._once(self._transport, Intent(key, body, scope or {}, lease, wait), on_lost, token)
 
     def locked(
@@ -226,9 +222,8 @@ def break_lock(name: str, reason: str, by: str | None, grace: float | None) -> C
     if holding is None:
         return False
     for holder in holding.get("holders") or [holding]:
-        body = {"reason": reason, "fencing_token": holder["fencing_token"], "slot": holder.get("slot"), "by": by}
-        body["grace_ms"] = None if grace is None else millis(grace)
-        body = {member: value for member, value in body.items() if value is not None}
+        body = members(reason=reason, by=by, grace_ms=grace, slot=holder.get("slot"))
+        body["fencing_token"] = holder["fencing_token"]
         yield from ask(Request("POST", f"/v1/locks/{plain(name)}/break", body))
     return True
 
@@ -274,19 +269,16 @@ class Client(_Client[Lock, Once]):
         lock = self.lock(name, ttl=ttl, owner=owner)
         while not stop.is_set():
             try:
-                lease = lock.acquire(timeout=ELECTION)
+                if (lease := lock.acquire(timeout=ELECTION)) is not None:
+                    try:
+                        lead(lease)
+                    finally:
+                        lease.release()
+            except LeaseLost as lost:
+                log.info("%s", lost)
             except (Unreachable, Problem) as error:
                 check_passing(error)
                 stop.wait(pause())
-                continue
-            if lease is not None:
-                try:
-                    lead(lease)
-                except LeaseLost as lost:
-                    log.info("%s", lost)
-                finally:
-                    with contextlib.suppress(KeylatchError):
-                        lease.release()
 
     def close(self) -> None:
         """Closes the connections, when what is still to be said has been said."""
@@ -348,7 +340,7 @@ class AsyncClient(_Client[AsyncLock, AsyncOnce]):
 
     async def aclose(self) -> None:
         """Closes the connections, when what is still to be said has been said."""
-        await self._transport.aclose()
+        await asyncio.to_thread(self._transport.close)
 
     async def __aenter__(self) -> AsyncClient:
         return self

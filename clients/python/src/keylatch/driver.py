@@ -16,7 +16,7 @@ import ssl
 import threading
 import time
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -105,7 +105,7 @@ if hasattr(os, "register_at_fork"):
 atexit.register(close_all)
 
 
-def submit(work: Coroutine[Any, Any, T], undo: Callable[[T], object] | None = None) -> Future[T]:
+def submit(work: Awaitable[T], undo: Callable[[T], object] | None = None) -> Future[T]:
     """Has the background carry the work out. Where nobody takes what it comes to, that is undone."""
     future: Future[T] = Future()
     loop = background().loop
@@ -137,7 +137,7 @@ def submit(work: Coroutine[Any, Any, T], undo: Callable[[T], object] | None = No
     return future
 
 
-async def call(work: Coroutine[Any, Any, T], undo: Callable[[T], object] | None = None) -> T:
+async def call(work: Awaitable[T], undo: Callable[[T], object] | None = None) -> T:
     """What the background comes to, for a task that may be cancelled before."""
     future = submit(work, undo)
     try:
@@ -324,14 +324,14 @@ class Transport:
             self._leave(url, error)
             raise
 
-    def end(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+    def end(self, work: Awaitable[T]) -> Future[T]:
         """Has the background say something to the service, whatever becomes of the caller."""
         future = submit(work)
         self._endings.add(future)
         future.add_done_callback(self._endings.discard)
         return future
 
-    async def ended(self, work: Coroutine[Any, Any, T], error: BaseException | None = None) -> T | None:
+    async def ended(self, work: Awaitable[T], error: BaseException | None = None) -> T | None:
         """The same, and waits for it; not for long where the block ends because its task was cancelled."""
         future = asyncio.wrap_future(self.end(work))
         future.add_done_callback(ignore)
@@ -346,16 +346,9 @@ class Transport:
             client, self._client = self._client, None
         if client is not None:
             client.close()
-        if self._async is not None:
-            submit(self._close_async()).result(ANSWER_TIMEOUT)
-
-    async def aclose(self) -> None:
-        await asyncio.to_thread(self.close)
-
-    async def _close_async(self) -> None:
-        client, self._async = self._async, None
-        if client is not None:
-            await client.aclose()
+        of_background, self._async = self._async, None
+        if of_background is not None:
+            submit(of_background.aclose()).result(ANSWER_TIMEOUT)
 
 
 def checked(url: str) -> str:

@@ -16,26 +16,14 @@ class Event:
     data: dict[str, Any]
 
 
-class EventParser:
-    """Makes events of the lines of a stream (WHATWG HTML, section 9.2)."""
-
-    def __init__(self) -> None:
-        self._type, self._data = "", ""
-
-    def take(self, line: str) -> Event | None:
-        if line.startswith("event:"):
-            self._type = line[6:].strip()
-        elif line.startswith("data:"):
-            self._data += line[5:].strip()
-        elif not line and self._type:
-            event = Event(self._type, json.loads(self._data or "{}"))
-            self._type, self._data = "", ""
-            return event
-        return None
-
-
 async def events_of(lines: AsyncIterator[str]) -> AsyncIterator[Event]:
-    parser = EventParser()
+    """Makes events of the lines of a stream (WHATWG HTML, section 9.2)."""
+    kind, data = "", ""
     async for line in lines:
-        if (event := parser.take(line)) is not None:
-            yield event
+        if line.startswith("event:"):
+            kind = line[6:].strip()
+        elif line.startswith("data:"):
+            data += line[5:].strip()
+        elif not line and kind:
+            yield Event(kind, json.loads(data or "{}"))
+            kind, data = "", ""

@@ -21,13 +21,6 @@ Sync = TypeVar("Sync")
 Async = TypeVar("Async")
 
 
-class Unset:
-    """Stands for an argument that is not given."""
-
-
-UNSET = Unset()
-
-
 class AsyncBlock(Generic[Async]):
     """What `async with` enters. Tasks may share it: each entry is one of its own, with a token of its own.
 
@@ -141,14 +134,14 @@ class Claimed(AsyncBlock[AsyncLease]):
     """What locks of threads and of asyncio share."""
 
     def __init__(self, transport: Transport, claim: Claim, on_lost: OnLost | None, token: str | None) -> None:
-        super().__init__(token, claim.entry is not None)
+        super().__init__(token, "entry" in claim.body)
         self._transport = transport
         self._claim = claim
         self._on_lost = on_lost
 
     def _claimed(self, token: str, **changes: Any) -> Claim:
-        owner = self._transport.owner if self._claim.owner is None else self._claim.owner
-        return replace(self._claim, owner=owner, token=token, **changes)
+        body = {"owner": self._transport.owner, **self._claim.body}
+        return replace(self._claim, body=body, token=token, **changes)
 
     async def _get_async(self, token: str) -> AsyncLease:
         claim, transport = self._claimed(token), self._transport
@@ -200,18 +193,18 @@ class Lock(Claimed, Block[Lease, AsyncLease]):
     @overload
     def acquire(self, blocking: bool = ..., timeout: float | None = ...) -> Lease | None: ...
 
-    def acquire(self, blocking: bool = True, timeout: float | Unset | None = UNSET) -> Lease | None:
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:
         """Gets the lock, which the caller releases. Raises :class:`Held`, :class:`Problem` or
         :class:`Unreachable`.
 
-        With `blocking=False`, or with a `timeout` in place of `wait` (`None` or -1: without end), `None` says that
-        others hold it.
+        With `blocking=False`, or with a `timeout` in place of `wait` (-1: without end), `None` says that others hold
+        it.
         """
-        if blocking and isinstance(timeout, Unset):
+        if blocking and timeout is None:
             return self._enter()
-        wait = 0.0 if not blocking or isinstance(timeout, Unset) else timeout
+        wait = (timeout or 0.0) if blocking else 0.0
         try:
-            return self._enter(wait=None if wait == -1 else wait)
+            return self._enter(wait=None if wait < 0 else wait)
         except Held:
             return None
 

@@ -13,7 +13,7 @@ import secrets
 import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
@@ -99,14 +99,12 @@ class Claim:
     names: tuple[str, ...]
     is_set: bool
     ttl: float
-    wait: float | None = 0.0
-    owner: str | None = None
-    limit: Limit = None
-    entry: str | None = None
-    max_hold: float | None = None
+    wait: float | None
+    #: What the API takes beside the TTL and the wait.
+    body: Mapping[str, Any]
     #: Whether a connection is to hold the lock.
     is_stream: bool = False
-    token: str = field(default_factory=new_token)
+    token: str = ""
 
     @property
     def path(self) -> str:
@@ -116,23 +114,11 @@ class Claim:
     def release_path(self) -> str:
         if self.is_set:
             return f"{self.path}?" + "&".join(f"name={plain(name)}" for name in self.names)
-        return self.path if self.entry is None else f"{self.path}?entry={plain(self.entry)}"
+        return f"{self.path}?entry={plain(self.body['entry'])}" if "entry" in self.body else self.path
 
     def creation(self, wait: float) -> dict[str, Any]:
-        body: dict[str, Any] = {"ttl_ms": millis(self.ttl), "wait_ms": millis(wait)}
-        if self.is_set:
-            body["names"] = list(self.names)
-        if self.owner is not None:
-            body["owner"] = self.owner
-        if self.limit is not None:
-            body["mode"] = "shared"
-        if self.limit not in (None, "shared"):
-            body["limit"] = self.limit
-        if self.entry is not None:
-            body["entry"] = self.entry
-        if self.max_hold is not None:
-            body["max_hold_ms"] = millis(self.max_hold)
-        return body
+        names = {"names": list(self.names)} if self.is_set else {}
+        return {"ttl_ms": millis(self.ttl), "wait_ms": millis(wait), **names, **self.body}
 
     def renewal(self, until: float | None = None) -> Request:
         names = {"names": list(self.names)} if self.is_set else {}
@@ -177,6 +163,18 @@ def plain(text: str) -> str:
 
 def millis(seconds: float) -> int:
     return round(seconds * 1000)
+
+
+def members(**given: Any) -> dict[str, Any]:
+    """A body of the members that are given. Those of time are seconds here, and milliseconds there."""
+    return {
+        name: millis(value) if name.endswith("_ms") else value for name, value in given.items() if value is not None
+    }
+
+
+def limited(limit: Limit) -> dict[str, Any]:
+    """What was given as the limit, for the service to refuse if it is none."""
+    return members(mode=None if limit is None else "shared", limit=None if limit == "shared" else limit)
 
 
 def pause(problem: Problem | None = None, least: float = 0.0) -> float:

@@ -33,52 +33,39 @@ Waiting = Generator[None, None, httpx.Response]
 
 
 @dataclass
-class _Grant:
-    """What a token holds."""
-
-    names: tuple[str, ...]
-    token: str
-    owner: str | None
-    limit: Any
-    ttl: float
-    fences: dict[str, int]
-    slots: dict[str, int]
-    entries: set[str | None]
-    until: float = 0.0
-    is_renewed: bool = True
-
-    def document(self) -> dict[str, Any]:
-        locks = [{"name": name, "fencing_token": self.fences[name], **self.slot(name)} for name in self.names]
-        left = round((self.until - protocol.now()) * 1000)
-        return {**locks[0], "locks": locks, "waited_ms": 0, "valid_for_ms": left, "owner": self.owner}
-
-    def slot(self, name: str) -> dict[str, int]:
-        return {"slot": self.slots[name]} if isinstance(self.limit, int) else {}
-
-    def holder(self, name: str) -> dict[str, Any]:
-        left = round((self.until - protocol.now()) * 1000)
-        fence = self.fences[name]
-        return {"owner": self.owner, "fencing_token": fence, "expires_in_ms": left, **self.slot(name)}
-
-
-@dataclass
-class _Record:
-    """What is known of a key."""
+class _Held:
+    """What a token holds: locks, or the run of a key."""
 
     token: str
-    begun: dict[str, Any]
     fence: int
-    until: float
+    ttl: float
+    names: tuple[str, ...] = ()
+    owner: str | None = None
+    limit: Any = None
+    slot: int = 0
+    entries: set[str | None] = field(default_factory=set)
+    begun: dict[str, Any] = field(default_factory=dict)
     state: str = "in-flight"
     answer: dict[str, Any] = field(default_factory=dict)
     is_renewed: bool = True
 
-    @property
-    def ttl(self) -> float:
-        return float(self.begun["lease_ms"]) / 1000
+    def __post_init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        self.until, self.is_renewed = protocol.now() + self.ttl, True
+
+    def holder(self) -> dict[str, Any]:
+        left = round((self.until - protocol.now()) * 1000)
+        slot = {"slot": self.slot} if isinstance(self.limit, int) else {}
+        return {"owner": self.owner, "fencing_token": self.fence, "expires_in_ms": left, **slot}
+
+    def document(self) -> dict[str, Any]:
+        locks = [{**self.holder(), "name": name} for name in self.names]
+        return {**locks[0], "locks": locks, "waited_ms": 0, "valid_for_ms": locks[0]["expires_in_ms"]}
 
 
-def _is_due(each: _Grant | _Record) -> bool:
+def _is_due(each: _Held) -> bool:
     """Whether its client renews it about now."""
     return each.is_renewed and each.until - protocol.now() < each.ttl * 0.66
 
@@ -91,10 +78,10 @@ class Fake(httpx.BaseTransport, httpx.AsyncBaseTransport):
         self.is_down = False
         self._guard = threading.RLock()
         self._fence = 0
-        self._grants: list[_Grant] = []
+        self._grants: list[_Held] = []
         self._broken: dict[str, dict[str, str]] = {}
         self._queue: list[tuple[str, tuple[str, ...]]] = []
-        self._records: dict[str, _Record] = {}
+        self._records: dict[str, _Held] = {}
         driver.STEP = STEP
 
     def client(self, **settings: Any) -> Client:
@@ -119,23 +106,23 @@ class Fake(httpx.BaseTransport, httpx.AsyncBaseTransport):
         self.advance(max((grant.ttl / 3 for grant in broken), default=0))
         self._settle(broken, lambda grant: grant.is_renewed and grant.token in self._broken)
 
-    def _break(self, name: str, reason: str, by: str) -> list[_Grant]:
+    def _break(self, name: str, reason: str, by: str) -> list[_Held]:
         with self._guard:
             broken = [grant for grant in self._live() if name in grant.names]
             self._grants = [grant for grant in self._grants if grant not in broken]
             self._broken |= {grant.token: {"reason": reason, "by": by} for grant in broken}
         return broken
 
-    def _live(self) -> list[_Grant]:
+    def _live(self) -> list[_Held]:
         with self._guard:
             self._grants = [grant for grant in self._grants if grant.until > protocol.now()]
             return list(self._grants)
 
-    def _renewed(self) -> list[_Grant | _Record]:
+    def _renewed(self) -> list[_Held]:
         with self._guard:
             return [*self._live(), *(record for record in self._records.values() if record.state == "in-flight")]
 
-    def _settle(self, renewed: Iterable[_Grant | _Record], is_due: Callable[[Any], bool] = _is_due) -> None:
+    def _settle(self, renewed: Iterable[_Held], is_due: Callable[[Any], bool] = _is_due) -> None:
         """Waits until the clients have done what the time asks of them."""
         for each in renewed:
             end = time.monotonic() + PATIENCE
@@ -209,33 +196,31 @@ class Fake(httpx.BaseTransport, httpx.AsyncBaseTransport):
                     return httpx.Response(201, json=self._grant(names, token, body, limit).document())
                 if protocol.now() >= end:
                     name = next(iter(set(names) & set(in_the_way.names)), names[0]) if in_the_way else names[0]
-                    holder = in_the_way and in_the_way.holder(name)
+                    holder = in_the_way and in_the_way.holder()
                     return _problem(409, "lock-held", name=name, holder=holder, waited_ms=body["wait_ms"])
                 yield
         finally:
             self._queue.remove(place)
 
-    def _others(self, name: str, limit: Any) -> list[_Grant]:
+    def _others(self, name: str, limit: Any) -> list[_Held]:
         """The grants that are in the way."""
         holders = [grant for grant in self._live() if name in grant.names]
         if limit is None or any(grant.limit is None for grant in holders):
             return holders
         return holders if isinstance(limit, int) and len(holders) >= limit else []
 
-    def _grant(self, names: tuple[str, ...], token: str, body: dict[str, Any], limit: Any) -> _Grant:
-        self._fence += 1
-        shared = {name: grant.fences[name] for grant in self._live() for name in names if name in grant.names}
-        fences = {name: shared.get(name, self._fence) for name in names}
-        used = {name: [grant.slots[name] for grant in self._live() if name in grant.names] for name in names}
-        slots = {name: next(slot for slot in range(1000) if slot not in used[name]) for name in names}
-        ttl = body["ttl_ms"] / 1000
-        grant = _Grant(names, token, body.get("owner"), limit, ttl, fences, slots, {body.get("entry")})
-        grant.until = protocol.now() + ttl
+    def _grant(self, names: tuple[str, ...], token: str, body: dict[str, Any], limit: Any) -> _Held:
+        together = [grant for grant in self._live() if set(names) & set(grant.names)]
+        self._fence += not together
+        slot = next(slot for slot in range(1000) if slot not in [grant.slot for grant in together])
+        fence = max((grant.fence for grant in together), default=self._fence)
+        ttl, entries = body["ttl_ms"] / 1000, {body.get("entry")}
+        grant = _Held(token, fence, ttl, names, body.get("owner"), limit, slot, entries)
         self._grants.append(grant)
         return grant
 
     def _show(self, name: str) -> httpx.Response:
-        holders = [grant.holder(name) for grant in self._live() if name in grant.names]
+        holders = [grant.holder() for grant in self._live() if name in grant.names]
         if not holders:
             return _problem(404, "lock-not-held")
         return httpx.Response(200, json={"name": name, **holders[0], "holders": holders})
@@ -248,8 +233,8 @@ class Fake(httpx.BaseTransport, httpx.AsyncBaseTransport):
         if grant is None:
             return _problem(404, "lock-not-held")
         if method == "PUT":
-            grant.ttl, grant.is_renewed = body["ttl_ms"] / 1000, True
-            grant.until = protocol.now() + grant.ttl
+            grant.ttl = body["ttl_ms"] / 1000
+            grant.renew()
             return httpx.Response(200, json=grant.document())
         grant.entries -= {entry} if entry else grant.entries
         if not grant.entries:
@@ -263,7 +248,7 @@ class Fake(httpx.BaseTransport, httpx.AsyncBaseTransport):
         if record is None or record.token != token or record.state != "in-flight":
             return _problem(412, "token-mismatch")
         if what == "POST idempotency renew":
-            record.until, record.is_renewed = protocol.now() + record.ttl, True
+            record.renew()
         elif what == "POST idempotency fail":
             record.state = "unknown"
         elif what == "DELETE idempotency":
@@ -280,7 +265,7 @@ class Fake(httpx.BaseTransport, httpx.AsyncBaseTransport):
                 record.state = "unknown" if record.begun.get("on_crash") != "rerun" else "over"
             if record is None or record.state == "over":
                 self._fence += 1
-                record = _Record(token, body, self._fence, protocol.now() + body["lease_ms"] / 1000)
+                record = _Held(token, self._fence, body["lease_ms"] / 1000, begun=body)
                 self._records[key] = record
             if record.begun.get("fingerprint") != body.get("fingerprint"):
                 return _problem(422, "idempotency-key-reused", retry="new-key")
