@@ -215,8 +215,7 @@ class Transport:
         if self._http is not None:
             return self._http(kind)
         sockets = {f"all://{host_of(url)}": transport(uds=url[5:]) for url in self.urls if url.startswith("unix:")}
-        verify = self._tls or True
-        return kind(mounts=sockets, limits=LIMITS, verify=verify)
+        return kind(mounts=sockets, limits=LIMITS, verify=self._tls)
 
     def arguments(self, url: str, request: Request) -> dict[str, Any]:
         headers = {"user-agent": f"keylatch-python/{__version__}"}
@@ -367,12 +366,11 @@ def host_of(url: str) -> str:
     return f"socket-{url.encode().hex()[-50:]}"
 
 
-def authorities(ca: str | None, cert: Any) -> ssl.SSLContext | None:
-    if not ca and not cert:
-        return None
+def authorities(ca: str | None, cert: Any) -> ssl.SSLContext:
     file = ca
     try:
-        context = ssl.create_default_context(cafile=ca)
+        # Made once, and not on the loop that renews.
+        context = ssl.create_default_context(cafile=ca) if ca else httpx.create_ssl_context()
         if cert:
             file = " or ".join(cert)
             context.load_cert_chain(*cert)
