@@ -177,6 +177,21 @@ class OneRun(unittest.TestCase):
         with self.client.once("k") as run:
             self.assertTrue(run.begun)
 
+    def test_refused_answer_leaves_an_unknown_outcome(self) -> None:
+        requests: list[str] = []
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            requests.append(f"{request.method} {request.url.path}")
+            status = 413 if request.method == "PUT" else 201
+            return httpx.Response(status, json={"state": "in-flight", "fencing_token": 1, "code": "body-too-large"})
+
+        client = Client("http://k", http=lambda kind: kind(transport=httpx.MockTransport(answer)))
+        with self.assertRaises(keylatch.Problem), client.once("k", lease=600) as run:
+            run.complete("large")
+        self.assertEqual(
+            requests, [f"{way} /v1/idempotency/k{step}" for way, step in (("POST", ""), ("PUT", ""), ("POST", "/fail"))]
+        )
+
 
 class Settings(unittest.TestCase):
     def test_limit_is_sent_as_it_is(self) -> None:

@@ -9,10 +9,10 @@ from typing import Any, Literal
 from urllib.parse import urlencode
 
 from .driver import Transport, call, run, run_async
-from .errors import NothingDone
+from .errors import KeylatchError, NothingDone, Problem
 from .lease import AsyncWatched, OnLost, SyncWatched, Watched
 from .lock import AsyncBlock, Block, undone
-from .protocol import Answer, Conversation, Request, ask, now, plain
+from .protocol import Answer, Conversation, Request, ask, loss, now, plain
 
 Body = str | bytes | None
 Headers = Mapping[str, str | list[str]] | None
@@ -98,20 +98,35 @@ class RunState(Watched):
         """Ends the run with what the service is told."""
         if not self._is_mine():
             self.check()
+        self._stop()
+        try:
+            yield from ask(self._intent.request(method, body, step))
+        except KeylatchError as error:
+            # It goes on: the block may say something else, and its end does.
+            self._ended = False
+            if isinstance(error, Problem) and (why := loss(error, self._names)) is not None:
+                self._tell(why)
+                raise why from error
+            self._watch(self._renew())
+            raise
+
+    def _stop(self) -> None:
         self._end()
         self._unwatch()
-        yield from ask(self._intent.request(method, body, step))
 
     def _ending(self, error: BaseException | None) -> Conversation[None]:
         """What the end of a block says of its run."""
         if self._ended or not self._is_mine():
             return
-        if error is None:
-            yield from self._say("PUT", {"status": 204})
-        elif isinstance(error, NothingDone) or self._intent.may_rerun:
-            yield from self._say("DELETE")
-        else:
-            yield from self._say("POST", {"reason": reason_of(error)}, "/fail")
+        try:
+            if error is None:
+                yield from self._say("PUT", {"status": 204})
+            elif isinstance(error, NothingDone) or self._intent.may_rerun:
+                yield from self._say("DELETE")
+            else:
+                yield from self._say("POST", {"reason": reason_of(error)}, "/fail")
+        finally:
+            self._stop()
 
 
 class SyncRun(RunState, SyncWatched):
@@ -131,8 +146,7 @@ class SyncRun(RunState, SyncWatched):
 
     def leave(self) -> None:
         """Says nothing, and renews no more: the outcome is unknown once the lease is over."""
-        self._end()
-        self._unwatch()
+        self._stop()
 
 
 class AsyncRun(RunState, AsyncWatched):
@@ -154,8 +168,7 @@ class AsyncRun(RunState, AsyncWatched):
 
     async def leave(self) -> None:
         """Says nothing, and renews no more: the outcome is unknown once the lease is over."""
-        self._end()
-        self._unwatch()
+        self._stop()
 
     async def _tell_service(self, talk: Conversation[None], error: BaseException | None = None) -> None:
         await self._transport.ended(run_async(self._transport, talk), error)
