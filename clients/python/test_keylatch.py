@@ -1,11 +1,14 @@
 """What no scenario of `clients/conformance` can show, mostly with the fake of this package."""
 
 import asyncio
+import json
 import logging
+import re
 import threading
 import time
 import unittest
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -220,6 +223,58 @@ class Settings(unittest.TestCase):
             client.show("a")
         hosts["two"] = info("1")
         self.assertIsNone(client.show("a"))
+
+
+class Recording(Fake):
+    """A fake that knows which members of each call were sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: dict[str, set[str]] = {}
+
+    def _answer(self, request: httpx.Request) -> Any:
+        path, _, query = request.url.raw_path.decode().partition("?")
+        path = re.sub("^(/v1/locks/)[^/]+", r"\1{name}", re.sub("^(/v1/idempotency/)[^/]+", r"\1{key}", path))
+        members = set(json.loads(request.content or b"{}")) | {pair.partition("=")[0] for pair in query.split("&")}
+        self.sent.setdefault(f"{request.method} {path}", set()).update(members)
+        return super()._answer(request)
+
+
+class Members(unittest.TestCase):
+    def test_each_member_of_the_api_can_be_sent(self) -> None:
+        fake = Recording()
+        client = fake.client()
+        options: dict[str, Any] = {"wait": 1, "ttl": 30, "owner": "ann", "limit": 3}
+        lease = client.lock("a", entry="inner", token="t" * 20, **options).acquire()
+        lease.extend(20)
+        client.break_lock("a", "it hangs", by="ann", grace=1)
+        with client.lock(["a", "b"], **options) as both:
+            both.extend()
+        self.assertRaises(keylatch.Problem, client.hold("a", entry="inner", max_hold=60, **options).acquire)
+        scope = {"method": "POST", "path": "/orders", "principal": "ann", "source": "derived"}
+        begin: dict[str, Any] = {"lease": 30, "retention": 60, "on_crash": "rerun", "scope": scope, "request": {}}
+        answers: list[dict[str, Any]] = [{"json": 1}, {"body": "text"}, {"body": b"bytes", "headers": {"a": "b"}}]
+        for number, answer in enumerate(answers):
+            with client.once("k", fingerprint=str(number), **begin | {"scope": scope | {"path": str(number)}}) as run:
+                run.complete(status=201, **answer)
+        with client.once("k", **begin) as run:
+            run.fail("a bug")
+        document = json.loads((Path(__file__).parents[2] / "openapi/openapi.json").read_text())
+        # Those that `call` is for.
+        others, checked = {"EndWait", "IssueKey", "ResolveRecord"}, 0
+        for path, methods in document["paths"].items():
+            for method, operation in methods.items():
+                schema = (
+                    operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+                )
+                name = schema.get("$ref", "").rpartition("/")[2]
+                if name and name not in others:
+                    members = set(document["components"]["schemas"][name]["properties"])
+                    sent = fake.sent.get(f"{method.upper()} {path}", set())
+                    self.assertEqual(members - sent, set(), f"{method} {path}")
+                    checked += 1
+        self.assertGreaterEqual(checked, 8)
+        self.assertLessEqual(set(scope), fake.sent["POST /v1/idempotency/{key}/fail"])
 
 
 class Tasks(unittest.IsolatedAsyncioTestCase):
