@@ -16,20 +16,7 @@ from .events import Event
 from .lease import AsyncLease, Lease, OnLost
 from .lock import AsyncLock, Lock, stream
 from .once import AsyncOnce, Intent, Once, OnCrash
-from .protocol import (
-    ANSWER_TIMEOUT,
-    Claim,
-    Conversation,
-    Limit,
-    Request,
-    ask,
-    limited,
-    members,
-    names_of,
-    pause,
-    plain,
-    show,
-)
+from .protocol import Claim, Conversation, Limit, Request, ask, limited, members, names_of, pause, plain, show
 
 AnyLock = TypeVar("AnyLock", bound=AsyncLock | Lock)
 AnyOnce = TypeVar("AnyOnce", bound=AsyncOnce)
@@ -91,7 +78,7 @@ class _Client(Generic[AnyLock, AnyOnce]):
         cert: tuple[str, str] | None = None,
         traceparent: Callable[[], str | None] | None = None,
         owner: str | None = None,
-        timeout: float = ANSWER_TIMEOUT,
+        timeout: float = 5.0,
         silence: float = SILENCE,
         http: Callable[[Any], Any] | None = None,
     ) -> None:

@@ -19,21 +19,7 @@ from typing import Any, TypeVar
 from .driver import Transport, call, log, run, run_async, submit
 from .errors import LeaseLost, Problem, Unreachable
 from .events import Event
-from .protocol import (
-    Answer,
-    Claim,
-    Conversation,
-    Grant,
-    Pause,
-    Request,
-    ask,
-    lead,
-    loss,
-    lost,
-    now,
-    pause,
-    release,
-)
+from .protocol import Answer, Claim, Conversation, Grant, Pause, Request, ask, lead, loss, lost, now, pause, release
 
 State = TypeVar("State", bound="LeaseState")
 OnLost = Callable[["LeaseLost"], Any]
@@ -44,6 +30,7 @@ class Watched:
 
     _ttl: float
     _names: tuple[str, ...]
+    _event: Callable[[], Any]
 
     def __init__(self, transport: Transport, until: float, on_lost: OnLost | None) -> None:
         self._transport = transport
@@ -55,6 +42,12 @@ class Watched:
         self._telling = threading.Lock()
         self._watches: list[Future[None]] = []
         self._why = ""
+        self._lost = self._event()
+
+    def _asked(self) -> Any:
+        if self.loss is not None:
+            self._lost.set()
+        return self._lost
 
     @property
     def valid_for(self) -> float:
@@ -155,16 +148,13 @@ class Watched:
 class SyncWatched(Watched):
     """What a thread holds: `lost` is an event of threads."""
 
-    def __init__(self, transport: Transport, until: float, on_lost: OnLost | None) -> None:
-        super().__init__(transport, until, on_lost)
-        self._lost = threading.Event()
+    _event = threading.Event
 
     @property
     def lost(self) -> threading.Event:
         """Is set when it is lost."""
-        if self.loss is not None:
-            self._lost.set()
-        return self._lost
+        event: threading.Event = self._asked()
+        return event
 
     def _announce(self, why: LeaseLost) -> None:
         self._lost.set()
@@ -177,17 +167,17 @@ class SyncWatched(Watched):
 class AsyncWatched(Watched):
     """What a task holds: `lost` is an event of asyncio."""
 
+    _event = asyncio.Event
+
     def __init__(self, transport: Transport, until: float, on_lost: OnLost | None) -> None:
         super().__init__(transport, until, on_lost)
         self._loop = asyncio.get_running_loop()
-        self._lost = asyncio.Event()
 
     @property
     def lost(self) -> asyncio.Event:
         """Is set when it is lost."""
-        if self.loss is not None:
-            self._lost.set()
-        return self._lost
+        event: asyncio.Event = self._asked()
+        return event
 
     def _announce(self, why: LeaseLost) -> None:
         try:

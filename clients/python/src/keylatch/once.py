@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 from urllib.parse import urlencode
 
 from .driver import Transport, call, run, run_async
@@ -14,6 +14,7 @@ from .lease import AsyncWatched, OnLost, SyncWatched, Watched
 from .lock import AsyncBlock, Block, undone
 from .protocol import Answer, Conversation, Request, ask, loss, now, plain
 
+Ended = TypeVar("Ended")
 Body = str | bytes | None
 Headers = Mapping[str, str | list[str]] | None
 OnCrash = Literal["unknown", "rerun"]
@@ -70,7 +71,7 @@ def reason_of(error: BaseException) -> str:
     return line.encode()[:256].decode(errors="ignore")
 
 
-class RunState(Watched):
+class RunState(Watched, Generic[Ended]):
     """What came of beginning: `answer` is what it came to earlier, and `None` where it is to be done now."""
 
     def __init__(self, transport: Transport, intent: Intent, answer: Answer, on_lost: OnLost | None) -> None:
@@ -88,6 +89,27 @@ class RunState(Watched):
         else:
             self._ended = True
 
+    def _carry(self, talk: Conversation[None], error: BaseException | None = None) -> Ended:
+        """Carries the conversation out, in the way of a thread or of a task."""
+        raise NotImplementedError
+
+    def complete(self, json: Any = None, *, status: int = 200, body: Body = None, headers: Headers = None) -> Ended:
+        """Keeps this as the answer of every repeat."""
+        return self._carry(self._say("PUT", completion(status, json, body, headers)))
+
+    def abandon(self) -> Ended:
+        """Says that nothing was done, so that a repeat runs."""
+        return self._carry(self._say("DELETE"))
+
+    def fail(self, reason: str) -> Ended:
+        """Says that it failed half way: its outcome is unknown now, and a person settles it."""
+        return self._carry(self._say("POST", {"reason": reason}, "/fail"))
+
+    def leave(self) -> None:
+        """Says nothing, and renews no more: the outcome is unknown once the lease is over."""
+        self._end()
+        self._unwatch()
+
     def _renewal(self, until: float) -> Request:
         return replace(self._intent.request("POST", step="/renew"), until=until)
 
@@ -98,7 +120,7 @@ class RunState(Watched):
         """Ends the run with what the service is told."""
         if not self._is_mine():
             self.check()
-        self._stop()
+        self.leave()
         try:
             yield from ask(self._intent.request(method, body, step))
         except KeylatchError as error:
@@ -109,10 +131,6 @@ class RunState(Watched):
                 raise why from error
             self._watch(self._renew())
             raise
-
-    def _stop(self) -> None:
-        self._end()
-        self._unwatch()
 
     def _ending(self, error: BaseException | None) -> Conversation[None]:
         """What the end of a block says of its run."""
@@ -126,51 +144,21 @@ class RunState(Watched):
             else:
                 yield from self._say("POST", {"reason": reason_of(error)}, "/fail")
         finally:
-            self._stop()
+            self.leave()
 
 
-class SyncRun(RunState, SyncWatched):
+class SyncRun(RunState[None], SyncWatched):
     """A run of a thread: `answer` is what it came to earlier, and `None` where it is to be done now."""
 
-    def complete(self, json: Any = None, *, status: int = 200, body: Body = None, headers: Headers = None) -> None:
-        """Keeps this as the answer of every repeat."""
-        run(self._transport, self._say("PUT", completion(status, json, body, headers)))
-
-    def abandon(self) -> None:
-        """Says that nothing was done, so that a repeat runs."""
-        run(self._transport, self._say("DELETE"))
-
-    def fail(self, reason: str) -> None:
-        """Says that it failed half way: its outcome is unknown now, and a person settles it."""
-        run(self._transport, self._say("POST", {"reason": reason}, "/fail"))
-
-    def leave(self) -> None:
-        """Says nothing, and renews no more: the outcome is unknown once the lease is over."""
-        self._stop()
+    def _carry(self, talk: Conversation[None], error: BaseException | None = None) -> None:
+        run(self._transport, talk)
 
 
-class AsyncRun(RunState, AsyncWatched):
-    """A run of asyncio: `answer` is what it came to earlier, and `None` where it is to be done now."""
+class AsyncRun(RunState[Awaitable[None]], AsyncWatched):
+    """A run of asyncio; `complete`, `abandon` and `fail` are awaited. `answer` is what it came to earlier, and `None` where it is to be
+    done now."""
 
-    async def complete(
-        self, json: Any = None, *, status: int = 200, body: Body = None, headers: Headers = None
-    ) -> None:
-        """Keeps this as the answer of every repeat."""
-        await self._tell_service(self._say("PUT", completion(status, json, body, headers)))
-
-    async def abandon(self) -> None:
-        """Says that nothing was done, so that a repeat runs."""
-        await self._tell_service(self._say("DELETE"))
-
-    async def fail(self, reason: str) -> None:
-        """Says that it failed half way: its outcome is unknown now, and a person settles it."""
-        await self._tell_service(self._say("POST", {"reason": reason}, "/fail"))
-
-    async def leave(self) -> None:
-        """Says nothing, and renews no more: the outcome is unknown once the lease is over."""
-        self._stop()
-
-    async def _tell_service(self, talk: Conversation[None], error: BaseException | None = None) -> None:
+    async def _carry(self, talk: Conversation[None], error: BaseException | None = None) -> None:
         await self._transport.ended(run_async(self._transport, talk), error)
 
 
@@ -199,7 +187,7 @@ class AsyncOnce(AsyncBlock[AsyncRun]):
         return AsyncRun(self._transport, intent, answer, self._on_lost)
 
     async def _leave_async(self, got: AsyncRun, error: BaseException | None) -> None:
-        await got._tell_service(got._ending(error), error)
+        await got._carry(got._ending(error), error)
 
 
 class Once(AsyncOnce, Block[SyncRun, AsyncRun]):
@@ -211,7 +199,7 @@ class Once(AsyncOnce, Block[SyncRun, AsyncRun]):
         return SyncRun(self._transport, intent, answer, self._on_lost)
 
     def _leave(self, got: SyncRun, error: BaseException | None) -> None:
-        run(self._transport, got._ending(error))
+        got._carry(got._ending(error))
 
 
 def begin(intent: Intent) -> Conversation[Answer]:
