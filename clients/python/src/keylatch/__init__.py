@@ -73,10 +73,5 @@ class _Default(Client):
 
 _default = _Default()
 lock, hold, once, watch = _default.lock, _default.hold, _default.once, _default.watch
-show, break_lock, locked, elect, close = (
-    _default.show,
-    _default.break_lock,
-    _default.locked,
-    _default.elect,
-    _default.close,
-)
+show, break_lock, locked = _default.show, _default.break_lock, _default.locked
+elect, close = _default.elect, _default.close

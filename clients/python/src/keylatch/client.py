@@ -174,30 +174,26 @@ class _Client(Generic[AnyLock, AnyOnce]):
         With `skip` a call does nothing, and returns `None`, while others hold the lock.
         """
 
+        skipped = [Held] if skip else []
+
         def decorate(function: Function) -> Function:
             lock: Any = self.lock(names, **options)
 
             @functools.wraps(function)
             def guarded(*arguments: Any, **named: Any) -> Any:
                 with contextlib.ExitStack() as stack:
-                    try:
-                        stack.enter_context(lock)
-                    except Held:
-                        if skip:
-                            return None
-                        raise
-                    return function(*arguments, **named)
+                    lease = None
+                    with contextlib.suppress(*skipped):
+                        lease = stack.enter_context(lock)
+                    return function(*arguments, **named) if lease else None
 
             @functools.wraps(function)
             async def guarded_async(*arguments: Any, **named: Any) -> Any:
                 async with contextlib.AsyncExitStack() as stack:
-                    try:
-                        await stack.enter_async_context(lock)
-                    except Held:
-                        if skip:
-                            return None
-                        raise
-                    return await function(*arguments, **named)
+                    lease = None
+                    with contextlib.suppress(*skipped):
+                        lease = await stack.enter_async_context(lock)
+                    return await function(*arguments, **named) if lease else None
 
             return cast(Function, guarded_async if inspect.iscoroutinefunction(function) else guarded)
 

@@ -155,8 +155,8 @@ class SyncRun(RunState[None], SyncWatched):
 
 
 class AsyncRun(RunState[Awaitable[None]], AsyncWatched):
-    """A run of asyncio; `complete`, `abandon` and `fail` are awaited. `answer` is what it came to earlier, and `None` where it is to be
-    done now."""
+    """A run of asyncio: `complete`, `abandon` and `fail` are awaited. `answer` is what it came to earlier, and `None`
+    where it is to be done now."""
 
     async def _carry(self, talk: Conversation[None], error: BaseException | None = None) -> None:
         await self._transport.ended(run_async(self._transport, talk), error)
