@@ -91,7 +91,8 @@ def close_all() -> None:
         with suppress(Exception):
             transport.close()
     if _background is not None:
-        submit(cancel_all()).result(ANSWER_TIMEOUT)
+        with suppress(Exception):
+            submit(cancel_all()).result(ANSWER_TIMEOUT)
         _background.loop.call_soon_threadsafe(_background.loop.stop)
 
 
