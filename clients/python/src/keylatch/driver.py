@@ -204,12 +204,14 @@ class Transport:
     def client(self) -> httpx.Client:
         with self._guard:
             if self._client is None:
-                self._client = self._made(httpx.Client, httpx.HTTPTransport)
+                made: httpx.Client = self._made(httpx.Client, httpx.HTTPTransport)
+                self._client = made
             return self._client
 
     def async_client(self) -> httpx.AsyncClient:
         if self._async is None:
-            self._async = self._made(httpx.AsyncClient, httpx.AsyncHTTPTransport)
+            made: httpx.AsyncClient = self._made(httpx.AsyncClient, httpx.AsyncHTTPTransport)
+            self._async = made
         return self._async
 
     def _made(self, kind: Any, transport: Any) -> Any:
