@@ -6,12 +6,13 @@ set -eu
 keylatch=$(realpath "$1") tools=$(realpath "$2") examples=$(realpath "$3") built=$(realpath "$2")/built
 rm -rf "$built" && mkdir -p "$built"
 
-echo "Python: ruff, mypy, sdist and wheel"
+echo "Python: ruff, mypy, sdist and wheel, tests"
 cd clients/python
-"$tools/bin/ruff" check --quiet . && "$tools/bin/ruff" format --quiet --check src conformance.py
-"$tools/bin/mypy" --no-error-summary --cache-dir "$tools/mypy" src conformance.py misspelt.py
+"$tools/bin/ruff" check --quiet . && "$tools/bin/ruff" format --quiet --check src conformance.py test_keylatch.py
+"$tools/bin/mypy" --no-error-summary --cache-dir "$tools/mypy" src conformance.py misspelt.py test_keylatch.py
 "$tools/bin/python" -m build --no-isolation --outdir "$built/python" . >/dev/null
 "$tools/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall "$built"/python/*.whl
+"$tools/bin/python" -m unittest --quiet test_keylatch
 
 echo "TypeScript: tsc, tests, publint, attw, npm pack, Jest"
 cd ../typescript
