@@ -6,7 +6,7 @@ import hashlib
 import signal
 
 from marks import JAVASCRIPT, PAGE, not_with, scenario
-from stage import dead_port, eventually, has_waiters, holding, sent
+from stage import Stage, dead_port, eventually, has_waiters, holding, sent
 
 FORKS = {
     "clients": (*JAVASCRIPT, "go", "rust"),
@@ -307,6 +307,23 @@ async def first_url_is_dead(stage):
     await asyncio.sleep(10)
     assert await two.do("lease", lease="l") == {"lost": False}
     assert await two.do("release", lease="l") == {"released": True}
+
+
+@scenario
+@not_with(*PAGE, why="a page reaches the service that it comes from")
+async def url_of_another_store(stage):
+    """A URL of a service with another store is not used in the place of the first"""
+    other = Stage(stage.keylatch, stage.client)
+    async with other:
+        urls = (f"http://127.0.0.1:{port}" for port in (stage.proxy.port, other.port))
+        stage.environment["KEYLATCH_URL"] = ",".join(urls)
+        one = await stage.program()
+        await one.do("lock", lease="l", name="a", ttl_ms=LONG)
+        stage.proxy.server.close()
+        stage.proxy.cut()
+        error = await one.fails("lock", lease="m", name="b", ttl_ms=LONG)
+        assert error["kind"] in ("settings", "unreachable"), error
+        assert not (await other.ask("GET", "/v1/locks"))["locks"]
 
 
 @scenario

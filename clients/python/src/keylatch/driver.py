@@ -30,6 +30,8 @@ from .protocol import ANSWER_TIMEOUT, Answer, Conversation, Pause, Request, now
 
 T = TypeVar("T")
 log = logging.getLogger("keylatch")
+# A program that asks for no log gets none on its standard error.
+log.addHandler(logging.NullHandler())
 #: What a clock that stands still during a sleep may miss of it at most.
 STEP = 1.0
 #: The service sends a comment more often than that while nothing happens (every 15 s by default).
