@@ -1,18 +1,21 @@
 //! Goal: where the guard says how to ask its upstream, no order is placed twice, and nothing stays unknown.
 //!
-//! Method: 100 clicks a second, each of two equal requests without a key, while instances are killed and the store is
-//! disturbed. The upstream tells the truth when it is asked, and refuses a run with a smaller fence. A minute after the last
-//! fault every click has its answer. `mod.rs` shows that the ledger finds double runs.
+//! Method: 100 clicks a second, or as many as a slow machine answers, each of two equal requests without a key, while
+//! instances are killed and the store is disturbed. The upstream tells the truth when it is asked, and refuses a run with
+//! a smaller fence. A minute after the last fault every click has its answer. `mod.rs` shows that the ledger finds double
+//! runs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use keylatch_testkit::{Answer, Dice, PostgresServer, RedisServer, scaled, soon};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::AT_ONCE;
 use super::fleet::Fleet;
 use super::key::{Key, Kind};
 use super::kill;
@@ -53,11 +56,17 @@ async fn click(store: &str, instances: usize) {
     let killing = tokio::spawn(killing);
     let http = reqwest::Client::builder().no_proxy().build().expect("a client");
     let (mut clicking, mut period) = (JoinSet::new(), interval(PERIOD));
+    let turns = Arc::new(Semaphore::new(AT_ONCE));
     for number in Key::settled(scaled(1000)) {
         period.tick().await;
+        let turn = Arc::clone(&turns).acquire_owned().await.expect("nobody closes it");
         let (fleet, steps, http) = (Arc::clone(&fleet), Arc::clone(&steps), http.clone());
         let shopper = Shopper { key: Key { number }, fleet, steps, http, upstream: ledger.url() };
-        clicking.spawn(async move { (number, shopper.click_twice().await) });
+        clicking.spawn(async move {
+            let told = shopper.click_twice().await;
+            drop(turn);
+            (number, told)
+        });
     }
     ending.cancel();
     let kills = soon("the last kill", killing).await.expect("an end");
