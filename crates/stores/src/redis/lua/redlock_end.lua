@@ -4,7 +4,7 @@
 --
 -- KEYS  1 the lock   2 the bucket's fencing counter
 -- ARGV  1 token hash   2 attempt, or none
--- Finds 'ended' | 'own' | 'competing' | 'free'
+-- Finds 'ended' | 'competing', also where the attempt may not end it | 'free'
 
 local token, attempt = unpack(ARGV)
 
@@ -16,7 +16,7 @@ if held[1] ~= token then
   return report('competing')
 end
 if attempt and held[2] ~= attempt then
-  return report('own')
+  return report('competing')
 end
 redis.call('DEL', lock)
 return report('ended')

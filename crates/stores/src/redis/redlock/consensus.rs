@@ -316,13 +316,11 @@ impl Acquire<'_> {
         reply
     }
 
-    /// Withdraws in the background, from every node that may have given the lock, or may give it yet: a
-    /// node takes the withdrawal behind the acquire.
+    /// Withdraws in the background, from every node that may have given the lock, or gives it yet.
     fn withdraw(self, round: Round) {
         let Self { proposer, command, .. } = self;
-        let some: BTreeSet<_> = proposer.maybe_done.union(round.unanswered()).copied().collect();
         let (token, attempt) = (command.token, Some(command.attempt));
         let withdrawal = proposer.request(Message::End { token, attempt });
-        proposer.nodes.withdraw(round, some, withdrawal, command.ttl.get());
+        proposer.nodes.withdraw(round, proposer.maybe_done, withdrawal, command.ttl.get());
     }
 }

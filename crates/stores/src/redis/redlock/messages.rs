@@ -1,4 +1,4 @@
-//! What one node is sent, and what it reports: Paxos's own messages, and two that end a grant.
+//! What one node is sent, and what it reports: Paxos's own messages, and one that ends a grant.
 //!
 //! An [acquire](Message::Acquire) and a [renewal](Message::Renew) ask for a promise under a [`Ballot`]; an
 //! [accept](Message::Accept) carries the [`Proposal`]. Each is one Lua script (`lua/redlock_*.lua`), and a
@@ -243,7 +243,7 @@ impl FromRedisValue for Report {
                 expires_in: Duration::from_millis(u64::try_from(pttl_millis).unwrap_or(0)),
                 owner: owner(next())?,
                 acquired_at_millis: from_redis_value(next())?,
-                // None of these is there before the node accepts a fencing token.
+                // The first and the last are not there before the node accepts a fencing token.
                 proposed_by: from_redis_value::<Option<u64>>(next())?.unwrap_or_default(),
                 promised: ballot(next())?,
                 accepted: ballot(next())?,

@@ -179,7 +179,7 @@ impl Nodes {
     /// Lets the requests of a decided round reach the nodes that have not replied.
     pub(super) fn finish(&self, round: Round) {
         if !round.unanswered.is_empty() {
-            let mut round = round.close();
+            let mut round = round.close(Instant::now() + LATE_REPLY_MAX);
             self.spawn(async move { while round.next().await.is_some() {} });
         }
     }
@@ -195,7 +195,8 @@ impl Nodes {
         if round.unanswered.is_empty() && rest.is_empty() {
             return;
         }
-        let (nodes, mut round) = (Arc::clone(self), round.close());
+        let nodes = Arc::clone(self);
+        let mut round = round.close(Instant::now() + LATE_REPLY_MAX);
         self.spawn(async move {
             let mut accepts = nodes.send_to(rest, accept.clone(), LATE_REPLY_MAX);
             while accepts.next().await.is_some() {}
@@ -207,8 +208,9 @@ impl Nodes {
         });
     }
 
-    /// Withdraws from some nodes what an attempt got there in a round that is over, with repeats until the
-    /// limit.
+    /// Withdraws what an attempt got, with repeats until the limit: from `some` nodes now, and from those that
+    /// have not answered its last round when they do, or when its time is over. A node that was sent nothing
+    /// has nothing, and would be tried in vain.
     pub(super) fn withdraw(
         self: &Arc<Self>,
         round: Round,
@@ -216,15 +218,25 @@ impl Nodes {
         withdrawal: Request,
         limit: Duration,
     ) {
-        if some.is_empty() {
+        if some.is_empty() && round.unanswered.is_empty() {
             return;
         }
-        let (nodes, mut round) = (Arc::clone(self), round.close());
+        let (nodes, deadline) = (Arc::clone(self), round.deadline);
+        let mut round = round.close(deadline);
         self.spawn(async move {
             let call = withdrawal.call(&nodes.scripts, &nodes.keys);
-            let withdrawals = some.into_iter().map(|node| nodes.withdraw_from(node, &call, limit));
-            let late = async { while round.next().await.is_some() {} };
-            tokio::join!(join_all(withdrawals), late);
+            let from = |nodes: &Arc<Self>, some: Vec<usize>| {
+                let (nodes, call) = (Arc::clone(nodes), &call);
+                async move {
+                    let each = some.into_iter().map(|node| nodes.withdraw_from(node, call, limit));
+                    join_all(each).await;
+                }
+            };
+            let late = async {
+                let votes = nodes.count(&mut round, |_| false).await;
+                from(&nodes, votes.maybe_done.difference(&some).copied().collect()).await;
+            };
+            tokio::join!(from(&nodes, some.iter().copied().collect()), late);
         });
     }
 
@@ -297,10 +309,10 @@ impl Round {
         &self.unanswered
     }
 
-    /// What is left of a round that is over: the replies to the requests that were sent.
-    fn close(mut self) -> Self {
+    /// What is left of a round that is decided: the replies to the requests that were sent, until a deadline.
+    fn close(mut self, deadline: Instant) -> Self {
         self.is_over.cancel();
-        self.deadline = Instant::now() + LATE_REPLY_MAX;
+        self.deadline = deadline;
         self
     }
 }
