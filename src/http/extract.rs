@@ -10,6 +10,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::HttpBody as _;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::HeaderName;
 use axum::http::request::Parts;
@@ -18,6 +19,7 @@ use percent_encoding::{
     AsciiSet, NON_ALPHANUMERIC, PercentEncode, percent_decode_str, utf8_percent_encode,
 };
 use serde::de::DeserializeOwned;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::api::Api;
 use super::problem::{Code, Problem};
@@ -217,16 +219,29 @@ impl<T: DeserializeOwned + Default> FromRequest<Arc<Api>> for OptionalJson<T> {
     }
 }
 
-/// The same of what a run came to, which may be as long as what is kept of it.
-pub(super) struct ResultJson<T>(pub(super) T);
+/// The same of what a run came to, which may be as long as what is kept of it. So few are in memory at once.
+pub(super) struct ResultJson<T>(
+    pub(super) T,
+    #[expect(dead_code, reason = "the handler holds it to its end")] pub(super) Option<LongBody>,
+);
+
+type LongBody = SemaphorePermit<'static>;
+
+/// A turn for each body that is longer than others.
+static LONG_BODIES: Semaphore = Semaphore::const_new(64);
 
 impl<T: DeserializeOwned + Default> FromRequest<Arc<Api>> for ResultJson<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, Problem> {
-        // base64 adds a third, and a text whose quotes are escaped may have twice its length.
-        let bytes = api.body_limits.bytes + 2 * api.response_limit_bytes;
-        read_json(request, BodyLimits { bytes, ..api.body_limits }).await.map(Self)
+        let usual = api.body_limits.bytes;
+        let is_long = request.body().size_hint().upper().is_none_or(|bytes| bytes > usual as u64);
+        // Nobody closes it.
+        let turn = if is_long { LONG_BODIES.acquire().await.ok() } else { None };
+        // A letter of two bytes may be escaped by six.
+        let bytes = api.response_limit_bytes.saturating_mul(3).saturating_add(usual);
+        let body = read_json(request, BodyLimits { bytes, ..api.body_limits }).await?;
+        Ok(Self(body, turn))
     }
 }
 

@@ -385,8 +385,8 @@ pub struct InvalidCursor;
 /// What a store says of itself when it is asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreHealth {
-    /// Which store it is: two stores never have the same, and one keeps its own over a restart where it keeps
-    /// anything. `None` where it does not say.
+    /// Which store it is: two that began apart never have the same, and one keeps its own over a restart where it
+    /// keeps anything. `None` where it does not say.
     pub id: Option<String>,
     /// What its grants are worth.
     pub tier: Tier,

@@ -63,7 +63,7 @@ impl ObservedGuard {
 pub struct StoreInfo {
     /// The kind of store, as in its URL's scheme.
     pub kind: Cow<'static, str>,
-    /// Which store it is: instances with the same share their locks, and two stores never have the same. Absent
+    /// Which store it is. `embedded` and `memory` say it: two instances with another one share no lock. Absent
     /// where the store does not say, or does not answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,

@@ -118,18 +118,22 @@ pub(crate) async fn complete_idempotency(
     caller: Caller,
     path: RecordKeyPath,
     RequiredToken(token): RequiredToken,
-    ResultJson(body): ResultJson<CompleteRecordRequest>,
+    ResultJson(body, _): ResultJson<CompleteRecordRequest>,
 ) -> Result<Json<IdempotencyRecord>, Problem> {
     let (key, scope) = path.permitted(&caller, KeyAct::Use)?;
-    let (answer, limit) = (answer(body)?, api.response_limit()?);
+    let (answer, records) = (answer(body)?, api.records()?);
     // The run took room for as much as most requests have. What is longer takes it now, or is not kept.
-    let longest = api.body_limits.bytes.min(limit);
-    let room = match answer.body.len() {
-        bytes if bytes > longest => api.records()?.take_room(&scope, bytes),
-        _ => Ok(None),
-    };
-    let kept = kept_within(answer, if room.is_ok() { limit } else { longest });
-    match api.records()?.complete(&key, &token.hash(), RunEnd::Done(kept)).await? {
+    let (limit, usual) = (api.response_limit()?, api.body_limits.bytes);
+    let is_long = answer.body.len() > usual;
+    let room = if is_long { records.take_bytes(&scope, answer.body.len()) } else { Ok(None) };
+    let end = |limit| RunEnd::Done(kept_within(answer.clone(), limit));
+    let limits = if room.is_ok() { [limit, usual] } else { [usual, limit] };
+    let mut reply = records.complete(&key, &token.hash(), end(limits[0])).await?;
+    // An earlier try of the same, whose response was lost, may have found room, or none.
+    if is_long && matches!(reply, CompleteReply::Refused(_)) {
+        reply = records.complete(&key, &token.hash(), end(limits[1])).await?;
+    }
+    match reply {
         CompleteReply::Done(view) => {
             api.count_record(&key, Some(&view));
             Ok(Json(record(&view)))
@@ -240,7 +244,7 @@ pub(crate) async fn resolve_idempotency(
     caller: Caller,
     auditor: Auditor,
     path: RecordKeyPath,
-    ResultJson(body): ResultJson<ResolveRecordRequest>,
+    ResultJson(body, _): ResultJson<ResolveRecordRequest>,
 ) -> Result<Response, Problem> {
     let (key, scope) = path.permitted(&caller, KeyAct::Resolve)?;
     let settler = settler(&caller, &body)?;

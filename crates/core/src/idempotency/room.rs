@@ -99,12 +99,21 @@ impl RecordRoom {
         bytes: u64,
         limits: RoomLimits,
     ) -> Result<TakenRoom, NoRoom> {
-        let bytes = bytes.min(limits.bytes / LARGEST_PART).max(1);
-        let mut uses = self.uses();
-        let [_, of_guard, own] = uses.of(share);
+        let [_, of_guard, own] = self.uses().of(share);
         if own.unfinished >= limits.unknown.saturating_sub(of_guard.unfinished) {
             return Err(NoRoom::Unknown);
         }
+        self.take_bytes(share, bytes.min(limits.bytes / LARGEST_PART).max(1), limits)
+    }
+
+    /// Room for so many bytes.
+    pub(super) fn take_bytes(
+        self: &Arc<Self>,
+        share: Share,
+        bytes: u64,
+        limits: RoomLimits,
+    ) -> Result<TakenRoom, NoRoom> {
+        let mut uses = self.uses();
         if !uses.fit(share, 1, bytes, limits) {
             return Err(NoRoom::Bytes);
         }

@@ -128,6 +128,20 @@ impl IdempotencyService {
         room.take(scope.share(), bytes as u64, self.room_limits).map(Some)
     }
 
+    /// Room for an answer that is longer than its run took room for, until this is dropped.
+    ///
+    /// # Errors
+    ///
+    /// There is none for so many bytes in this scope.
+    pub fn take_bytes(
+        &self,
+        scope: &RecordScope,
+        bytes: usize,
+    ) -> Result<Option<TakenRoom>, NoRoom> {
+        let Some(room) = &self.room else { return Ok(None) };
+        room.take_bytes(scope.share(), bytes as u64, self.room_limits).map(Some)
+    }
+
     /// Whether so much of the room for records in this scope is used that an answer should have less.
     pub fn is_room_short(&self, scope: &RecordScope) -> bool {
         let is_short = |room: &Arc<RecordRoom>| room.is_short(scope.share(), self.room_limits);

@@ -37,9 +37,7 @@ pub(super) async fn health(etcd: &Etcd) -> Result<StoreHealth, StoreError> {
         facts.insert("alarms", status.errors.join(", "));
     }
     let (advice, is_full) = (advice(&status), is_full(&status));
-    let cluster = status.header.map_or(0, |header| header.cluster_id);
-    let id = Some(format!("{cluster:016x}/{}", String::from_utf8_lossy(&etcd.keys.0)));
-    Ok(StoreHealth { id, tier: Tier::Strict, facts, advice, is_full })
+    Ok(StoreHealth { id: None, tier: Tier::Strict, facts, advice, is_full })
 }
 
 /// What an operator should do.
