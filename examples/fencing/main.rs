@@ -9,7 +9,7 @@
 use std::env;
 use std::time::Duration;
 
-use keylatch_client::{AcquireOptions, AcquireReply, Client, LockGuard, LockName};
+use keylatch_client::{AcquireOptions, Client, LockGuard};
 use rusqlite::Connection;
 use tokio_postgres::NoTls;
 
@@ -19,11 +19,8 @@ type Failure = Box<dyn std::error::Error>;
 const PAY: &str = "UPDATE invoice SET state = 'paid', fence = $1 WHERE id = $2 AND fence <= $1";
 
 async fn lock(client: &Client) -> Result<LockGuard, Failure> {
-    let options = AcquireOptions { wait: Duration::from_secs(30), ..AcquireOptions::default() };
-    match client.acquire(&LockName::parse("invoice-17")?, &options).await? {
-        AcquireReply::Granted(guard) => Ok(guard),
-        AcquireReply::Held(_) => Err("the lock was not free in 30 s".into()),
-    }
+    let options = AcquireOptions::waiting(Duration::from_secs(30));
+    Ok(client.lock("invoice-17", &options).await?)
 }
 
 /// Says what becomes of a payment by its holder, and by one that comes late.

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use clap::Args;
 use jiff::SignedDuration;
-use keylatch_client::AcquireOptions;
-use keylatch_core::lock::{Limit, Owner, Slots, Ttl};
+use keylatch_client::{AcquireOptions, Limit};
+use keylatch_core::lock::{Owner, Slots, Ttl};
 
 /// What the help of every client says about its environment.
 pub const ENVIRONMENT: &str = "\
@@ -55,15 +55,15 @@ impl LeaseArguments {
     /// The same for the client.
     pub fn options(self) -> AcquireOptions {
         let machine = nix::unistd::gethostname().unwrap_or_default();
-        let process = format!("{}, pid {}", machine.display(), std::process::id());
-        let owner = self.owner.or_else(|| Owner::parse(&process).ok().flatten());
+        let process = || format!("{}, pid {}", machine.display(), std::process::id());
+        let owner = Some(self.owner.map_or_else(process, |owner| owner.as_str().to_owned()));
         let limit = match self.limit {
-            Some(slots) => Limit::Counted(slots),
+            Some(slots) => Limit::Counted(slots.get().into()),
             None if self.shared => Limit::Shared,
             None => Limit::Exclusive,
         };
         let wait = if self.tries_once { Duration::ZERO } else { self.wait };
-        AcquireOptions { ttl: self.ttl, wait, owner, limit, ..AcquireOptions::default() }
+        AcquireOptions { ttl: self.ttl.get(), wait, owner, limit, ..AcquireOptions::default() }
     }
 }
 

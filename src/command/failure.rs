@@ -9,11 +9,10 @@ use std::io;
 use std::path::PathBuf;
 
 use hyper::StatusCode;
-use keylatch_client::{Error, Holder};
-use keylatch_core::lock::LockName;
+use keylatch_client::Error;
 use keylatch_wire::{Code, ProblemDocument, Retry};
 
-use crate::run::{code_of_error, describe_contention};
+use crate::run::code_of_error;
 
 /// What the help says about exit codes.
 pub const EXIT_CODES: &str = "\
@@ -43,8 +42,6 @@ pub enum Failure {
     Foreign(StatusCode),
     /// The answer is not one that this version understands.
     Malformed(serde_json::Error),
-    /// Others held the lock until the wait was over.
-    Held(LockName, Option<Holder>),
     /// The lease ended while it was held.
     Lost(String),
     /// The arguments fit no request.
@@ -63,7 +60,6 @@ impl Failure {
             Self::Problem(problem) => of_problem(problem),
             Self::Foreign(status) if status.is_server_error() => 69,
             Self::Foreign(_) | Self::Malformed(_) => 76,
-            Self::Held(..) => 73,
             Self::Lost(_) => 75,
             Self::Arguments(_) => 64,
             Self::File(..) => 74,
@@ -85,15 +81,14 @@ fn of_problem(problem: &ProblemDocument) -> u8 {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // A URL that is wrong may hold a password.
-            Self::Client { error: error @ Error::Url(_), .. } => error.fmt(f),
+            // A URL that is wrong may hold a password, and what is held is not the service's fault.
+            Self::Client { error: error @ (Error::Url(_) | Error::Held(_)), .. } => error.fmt(f),
             Self::Client { server, error } => write!(f, "{server}: {error}"),
             Self::Problem(problem) => f.write_str(&problem.detail),
             Self::Foreign(status) => write!(f, "{status}, which keylatch did not answer"),
             Self::Malformed(error) => {
                 write!(f, "the answer is not one of this version of keylatch: {error}")
             }
-            Self::Held(name, holder) => f.write_str(&describe_contention(name, holder.as_ref())),
             Self::Lost(why) => write!(f, "the lock is lost: {why}"),
             Self::Arguments(why) => f.write_str(why),
             Self::File(file, error) => write!(f, "{} cannot be written: {error}", file.display()),

@@ -12,8 +12,8 @@ use clap::{Args, Subcommand};
 use futures_util::TryStreamExt as _;
 use http_body_util::BodyDataStream;
 use hyper::Method;
-use keylatch_client::{AcquireOptions, AcquireReply, LeaseStatus, LockGuard, Owner, Token, Ttl};
-use keylatch_core::lock::{EntryName, LockName, Reason};
+use keylatch_client::{AcquireOptions, LeaseStatus, LockGuard, Token};
+use keylatch_core::lock::{EntryName, LockName, Owner, Reason, Ttl};
 use keylatch_wire::{
     BreakLockRequest, Code, HeldLock, LockBreak, LockPage, RenewLockRequest, millis,
 };
@@ -207,7 +207,7 @@ impl Acquire {
         // The lock stays with the token when this process ends.
         let options = AcquireOptions {
             token: Some(token),
-            entry: self.entry,
+            entry: self.entry.map(|entry| entry.as_str().to_owned()),
             keep: true,
             ..self.lease.options()
         };
@@ -251,26 +251,22 @@ async fn acquire(
     options: &AcquireOptions,
 ) -> Result<LockGuard, Failure> {
     let acquired = tokio::select! {
-        acquired = service.client().acquire(name, options) => acquired,
+        acquired = service.client().lock(name.as_str(), options) => acquired,
         never = narrate(service.client(), service.url(), slice::from_ref(name)) => match never {},
     };
-    match acquired {
-        Ok(AcquireReply::Granted(guard)) => Ok(guard),
-        Ok(AcquireReply::Held(holder)) => Err(Failure::Held(name.clone(), holder)),
-        Err(error) => Err(service.failure(error)),
-    }
+    acquired.map_err(|error| service.failure(error))
 }
 
 fn print_grant(
     guard: &LockGuard,
     token: Option<&Token>,
-    ttl: Ttl,
+    ttl: Duration,
     json: bool,
 ) -> Result<(), Failure> {
     let mut grant = json!({
-        "name": guard.name().as_str(),
+        "name": guard.name(),
         "fencing_token": guard.fencing_token(),
-        "ttl_ms": millis(ttl.get()),
+        "ttl_ms": millis(ttl),
         "valid_for_ms": millis(guard.valid_for()),
     });
     if let Some(token) = token {

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Limited};
-use hyper::body::Incoming;
 use hyper::{Method, Request, Response};
-use keylatch_client::{Client, Error, Security, Token};
+use keylatch_client::{Body, Builder, Client, Error, Token};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -64,9 +63,8 @@ impl Service {
     /// The service that the arguments name, with the key and the authorities of the environment.
     pub(super) fn new(arguments: &ServiceArguments) -> Result<Self, Failure> {
         let url = arguments.server.clone();
-        let client = Security::from_environment()
-            .and_then(|security| Client::with_security(&url, security))
-            .map_err(|error| Failure::Client { server: url.clone(), error })?;
+        let client = Client::builder(&url).with_env().and_then(Builder::build);
+        let client = client.map_err(|error| Failure::Client { server: url.clone(), error })?;
         Ok(Self { url, client })
     }
 
@@ -98,7 +96,7 @@ impl Service {
     }
 
     /// Sends a request, and gives the answer when it begins. A problem is a failure.
-    pub(super) async fn open(&self, ask: Ask<'_>) -> Result<Response<Incoming>, Failure> {
+    pub(super) async fn open(&self, ask: Ask<'_>) -> Result<Response<Body>, Failure> {
         let mut request = Request::builder().method(ask.method).uri(ask.path);
         if let Some(token) = ask.token {
             request = request.header("lock-token", token.expose());

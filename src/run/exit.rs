@@ -8,8 +8,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use keylatch_client::{Error, Holder};
-use keylatch_core::lock::LockName;
+use keylatch_client::{Error, Held};
 
 /// What the help says about exit codes.
 pub const EXIT_CODES: &str = "\
@@ -28,8 +27,7 @@ Exit codes:
 #[derive(Debug)]
 pub(super) enum Failure {
     Held {
-        name: LockName,
-        holder: Option<Holder>,
+        held: Box<Held>,
         waited: Duration,
     },
     Service {
@@ -76,18 +74,11 @@ impl Failure {
 pub(crate) fn code_of_error(error: &Error) -> u8 {
     match error {
         Error::Url(_) | Error::ApiKey => 64,
+        Error::Held(_) => 73,
         Error::Unreachable(_) | Error::Unanswered(_) | Error::Unavailable(_) => 69,
         Error::Problem(_) | Error::Refused(_) => 76,
         _ => 70,
     }
-}
-
-/// Who has a lock that was not acquired.
-pub(crate) fn describe_contention(name: &LockName, holder: Option<&Holder>) -> String {
-    let Some(holder) = holder else { return format!("others wait for `{name}`") };
-    let owner = holder.owner.as_deref().unwrap_or("a client without a label");
-    let left = holder.expires_in.as_secs_f64();
-    format!("`{name}` is held by {owner}, for {left:.1} s unless renewed")
 }
 
 /// The exit code of what a signal ended, as shells have it.
@@ -98,9 +89,8 @@ pub(super) fn of_signal(signal: i32) -> u8 {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Held { name, holder, waited } => {
-                let contention = describe_contention(name, holder.as_ref());
-                write!(f, "{contention}; waited {:.1} s", waited.as_secs_f64())
+            Self::Held { held, waited } => {
+                write!(f, "{held}; waited {:.1} s", waited.as_secs_f64())
             }
             // A URL that is wrong may hold a password.
             Self::Service { error: error @ Error::Url(_), .. } => error.fmt(f),

@@ -15,10 +15,8 @@ use super::signals::Signals;
 use super::waiting::narrate;
 use super::{Job, Locks};
 use crate::plain::say;
-use keylatch_client::{
-    AcquireReply, AcquireSetReply, Client, Error, Guard, LeaseStatus, LossReason, Security,
-};
-use keylatch_core::lock::ReleaseReply;
+use keylatch_client::{Client, Error, Guard, LeaseStatus, LossReason, ReleaseReply};
+use keylatch_core::lock::LockName;
 
 /// How long before a validity ends the command is killed, at most: the signal takes its time.
 const MARGIN: Duration = Duration::from_millis(200);
@@ -49,43 +47,41 @@ async fn try_run(job: &Job) -> Result<u8, Failure> {
 
 /// A client with the key and the authorities of the environment, if it has them.
 fn client(server: &str) -> Result<Client, Error> {
-    Client::with_security(server, Security::from_environment()?)
+    Client::builder(server).with_env()?.build()
 }
 
 async fn run_with(client: &Client, job: &Job, signals: &mut Signals) -> Result<u8, Failure> {
     let begun = Instant::now();
-    let (name, holder) = match &job.locks {
+    match &job.locks {
         Locks::One(name) => {
-            match acquired(client, job, client.acquire(name, &job.options), signals).await? {
-                AcquireReply::Granted(guard) => {
-                    let environment = reentry::of_lock(job, &guard);
-                    return under(job, guard, environment, signals).await;
-                }
-                AcquireReply::Held(holder) => (name.clone(), holder),
-            }
+            let lock = client.lock(name.as_str(), &job.options);
+            let guard = acquired(client, job, begun, lock, signals).await?;
+            let environment = reentry::of_lock(job, &guard);
+            under(job, guard, environment, signals).await
         }
         Locks::Several(set) => {
-            match acquired(client, job, client.acquire_set(set, &job.options), signals).await? {
-                AcquireSetReply::Granted(guard) => {
-                    let environment = reentry::of_set(job, &guard);
-                    return under(job, guard, environment, signals).await;
-                }
-                AcquireSetReply::Held { name, holder } => (name, holder),
-            }
+            let names = set.names().iter().map(LockName::as_str);
+            let locks = client.lock_all(names, &job.options);
+            let guard = acquired(client, job, begun, locks, signals).await?;
+            let environment = reentry::of_set(job, &guard);
+            under(job, guard, environment, signals).await
         }
-    };
-    Err(Failure::Held { name, holder, waited: begun.elapsed() })
+    }
 }
 
-/// What became of an acquire, unless a signal ends it.
-async fn acquired<R>(
+/// The guard of an acquire, unless a signal ends it.
+async fn acquired<L>(
     client: &Client,
     job: &Job,
-    acquire: impl Future<Output = Result<R, Error>>,
+    begun: Instant,
+    acquire: impl Future<Output = Result<Guard<L>, Error>>,
     signals: &mut Signals,
-) -> Result<R, Failure> {
+) -> Result<Guard<L>, Failure> {
     tokio::select! {
-        acquired = acquire => acquired.map_err(|error| service_failure(job, error)),
+        acquired = acquire => acquired.map_err(|error| match error {
+            Error::Held(held) => Failure::Held { held, waited: begun.elapsed() },
+            error => service_failure(job, error),
+        }),
         signal = signals.end() => Err(Failure::Signal(signal as i32)),
         never = narrate(client, &job.server, job.locks.names()) => match never {},
     }

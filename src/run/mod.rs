@@ -18,7 +18,7 @@ mod signals;
 mod waiting;
 
 pub use exit::EXIT_CODES;
-pub(crate) use exit::{code_of_error, describe_contention};
+pub(crate) use exit::code_of_error;
 pub use job::run;
 pub use locks::Locks;
 pub use reentry::Reentry;

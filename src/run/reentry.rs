@@ -7,8 +7,8 @@
 //! let more others hold a lock than the outer one does. Tested in `tests/cli/run_modes.rs` and
 //! `run_sets.rs`.
 
-use keylatch_client::{AcquireOptions, LeasedLock, LockGuard, SetGuard};
-use keylatch_core::lock::{EntryName, Limit, LockName, Slots, Token, Ttl};
+use keylatch_client::{AcquireOptions, LeasedLock, Limit, LockGuard, SetGuard, Token};
+use keylatch_core::lock::{LockName, Slots, Ttl};
 
 use super::Job;
 use super::locks::Locks;
@@ -60,7 +60,7 @@ impl Reentry {
         let limit = match variable(LIMIT) {
             None => Limit::Exclusive,
             Some(any) if any == ANY => Limit::Shared,
-            Some(slots) => Limit::Counted(Slots::new(slots.parse().ok()?).ok()?),
+            Some(slots) => Limit::Counted(Slots::new(slots.parse().ok()?).ok()?.get().into()),
         };
         Some(Self { token, ttl, limit })
     }
@@ -72,13 +72,13 @@ impl Reentry {
         wanted: AcquireOptions,
     ) -> Result<AcquireOptions, getrandom::Error> {
         let is_met =
-            wanted.limit == Limit::Exclusive || wanted.limit.holders() >= self.limit.holders();
+            wanted.limit == Limit::Exclusive || holders(wanted.limit) >= holders(self.limit);
         let entry = match locks {
-            Locks::One(_) => EntryName::parse(&format!("run {}", Token::generate()?.expose())).ok(),
+            Locks::One(_) => Some(format!("run {}", Token::generate()?.expose())),
             Locks::Several(_) => None,
         };
         Ok(AcquireOptions {
-            ttl: self.ttl,
+            ttl: self.ttl.get(),
             limit: if is_met { self.limit } else { wanted.limit },
             token: Some(self.token),
             keep: entry.is_none(),
@@ -88,11 +88,20 @@ impl Reentry {
     }
 }
 
+/// How many may hold a lock together.
+fn holders(limit: Limit) -> u64 {
+    match limit {
+        Limit::Exclusive => 1,
+        Limit::Counted(slots) => slots,
+        Limit::Shared => u64::MAX,
+    }
+}
+
 /// What the command of a job with one lock has in its environment.
 pub(super) fn of_lock(job: &Job, guard: &LockGuard) -> Environment {
     let mut environment = of_lease(job, guard.token());
     environment.extend([
-        (NAME, Some(guard.name().as_str().to_owned())),
+        (NAME, Some(guard.name().to_owned())),
         (FENCING_TOKEN, Some(guard.fencing_token().to_string())),
         (SLOT, guard.slot().map(|slot| slot.to_string())),
     ]);
@@ -107,7 +116,7 @@ pub(super) fn of_set(job: &Job, guard: &SetGuard) -> Environment {
     };
     let mut environment = of_lease(job, guard.token());
     environment.extend([
-        (NAMES, lines(&|lock| Some(lock.name.as_str().to_owned()))),
+        (NAMES, lines(&|lock| Some(lock.name.clone()))),
         (FENCING_TOKENS, lines(&|lock| Some(format!("{} {}", lock.fencing_token, lock.name)))),
         (SLOTS, lines(&|lock| Some(format!("{} {}", lock.slot?, lock.name)))),
     ]);
@@ -119,7 +128,7 @@ fn of_lease(job: &Job, token: &Token) -> Environment {
     let limit = match job.options.limit {
         Limit::Exclusive => None,
         Limit::Shared => Some(ANY.to_owned()),
-        Limit::Counted(slots) => Some(slots.get().to_string()),
+        Limit::Counted(slots) => Some(slots.to_string()),
     };
     let of_others = [NAME, FENCING_TOKEN, SLOT, NAMES, FENCING_TOKENS, SLOTS];
     let mut environment: Environment = of_others.map(|variable| (variable, None)).into();

@@ -14,8 +14,7 @@ use keylatch::app::{App, bind};
 use keylatch::config::Config;
 use keylatch::error::Error;
 use keylatch::http::{Guard, ListenerSettings, Part, Parts};
-use keylatch_client::{AcquireOptions, AcquireReply};
-use keylatch_core::lock::LockName;
+use keylatch_client::AcquireOptions;
 use keylatch_testkit::{
     Answer, Authority, RawConnection, Upstream, config, connect_tls, eventually, soon,
 };
@@ -351,12 +350,8 @@ async fn rust_client_holds_a_lock_over_a_unix_socket() {
     let room = Room::new();
     let service = Service::start(with_listeners(vec![unix(&room.socket())])).await;
     let client = keylatch_client::Client::new(&service.listeners[0].place()).expect("a URL");
-    let name = LockName::parse("deploy").expect("a name");
     let options = AcquireOptions::default();
-    let AcquireReply::Granted(guard) = client.acquire(&name, &options).await.expect("an answer")
-    else {
-        panic!("it is free");
-    };
+    let guard = client.lock("deploy", &options).await.expect("it is free");
     let lock = service.get(0, "/v1/locks/deploy").await;
     assert_eq!(lock.fencing_token(), guard.fencing_token().get());
     guard.close().await.expect("it is released");

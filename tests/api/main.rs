@@ -79,6 +79,7 @@ mod quotas;
 mod record_list;
 mod room;
 mod rust_client;
+mod rust_client_ends;
 mod rust_client_sets;
 mod sandbox;
 mod sandbox_orders;

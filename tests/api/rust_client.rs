@@ -5,10 +5,9 @@
 use std::time::Duration;
 
 use keylatch_client::{
-    AcquireOptions, AcquireReply, BeginReply, Client, Error, Holder, LeaseStatus, Limit, LockGuard,
-    LossReason, OnceOptions,
+    AcquireOptions, BeginReply, Client, Error, FOREVER, Holder, LeaseStatus, Limit, LockGuard,
+    LossReason, OnceOptions, ReleaseReply,
 };
-use keylatch_core::lock::{LockName, Owner, ReleaseReply, Ttl};
 use keylatch_testkit::{Proxy, RedisServer, Service, eventually, redis_test, soon};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -19,12 +18,8 @@ pub(crate) fn client(service: &Service) -> Client {
     Client::new(&service.url()).expect("a URL")
 }
 
-pub(crate) fn name(name: &str) -> LockName {
-    LockName::parse(name).expect("a name")
-}
-
 pub(crate) fn for_millis(ttl: u64) -> AcquireOptions {
-    AcquireOptions { ttl: Ttl::from_millis(ttl).expect("a TTL"), ..AcquireOptions::default() }
+    AcquireOptions { ttl: Duration::from_millis(ttl), ..AcquireOptions::default() }
 }
 
 pub(crate) fn waiting(options: AcquireOptions) -> AcquireOptions {
@@ -54,16 +49,13 @@ pub(crate) async fn lost(token: CancellationToken, status: impl Fn() -> LeaseSta
     }
 }
 
-async fn guard(client: &Client, lock: &str, options: &AcquireOptions) -> LockGuard {
-    match soon("the acquire", client.acquire(&name(lock), options)).await {
-        Ok(AcquireReply::Granted(guard)) => guard,
-        other => panic!("{lock} is free: {other:?}"),
-    }
+pub(crate) async fn guard(client: &Client, lock: &str, options: &AcquireOptions) -> LockGuard {
+    soon("the lock", client.lock(lock, options)).await.expect("it is free")
 }
 
 async fn held(client: &Client, lock: &str, options: &AcquireOptions) -> Holder {
-    match soon("the acquire", client.acquire(&name(lock), options)).await {
-        Ok(AcquireReply::Held(holder)) => holder.expect("a holder"),
+    match soon("the lock", client.lock(lock, options)).await {
+        Err(Error::Held(held)) if held.name == lock => held.holder.expect("a holder"),
         other => panic!("{lock} is held: {other:?}"),
     }
 }
@@ -71,11 +63,10 @@ async fn held(client: &Client, lock: &str, options: &AcquireOptions) -> Holder {
 #[tokio::test]
 async fn guard_shows_its_lease_and_releases_it() {
     let (service, client) = with_client().await;
-    let owner = Owner::parse("alice").expect("a label");
-    let options = AcquireOptions { owner, ..for_millis(30_000) };
+    let options = AcquireOptions { owner: Some("alice".to_owned()), ..for_millis(30_000) };
     for lock in ["deploy", "a/b c", "..", "ünï%2F{x}?#"] {
         let guard = guard(&client, lock, &options).await;
-        assert_eq!(guard.name().as_str(), lock);
+        assert_eq!(guard.name(), lock);
         let valid = guard.valid_for();
         assert!(valid > Duration::from_secs(20) && valid < Duration::from_secs(30), "{valid:?}");
         assert!(!guard.lost().is_cancelled());
@@ -159,7 +150,7 @@ async fn dropped_guard_releases_its_lock() {
 async fn unheard_grant_is_withdrawn() {
     let (service, proxy, client) = by_proxy().await;
     proxy.lose_answers();
-    let unheard = client.acquire(&name("a"), &for_millis(60_000)).await;
+    let unheard = client.lock("a", &for_millis(60_000)).await;
     assert!(matches!(unheard, Err(Error::Unanswered(_))), "{unheard:?}");
     proxy.forward();
     soon("the release", client.close()).await;
@@ -202,7 +193,7 @@ async fn late_starting_service_is_awaited() {
     let (_service, proxy) = Service::behind_proxy().await;
     proxy.refuse();
     let client = Client::new(&proxy.http_url()).expect("a URL");
-    let none = client.acquire(&name("a"), &for_millis(30_000)).await;
+    let none = client.lock("a", &for_millis(30_000)).await;
     // The proxy accepts connections, and closes them.
     assert!(matches!(none, Err(Error::Unanswered(_))), "{none:?}");
     let options = waiting(for_millis(30_000));
@@ -270,7 +261,7 @@ async fn refused_upgrade_is_reported_at_once_and_changes_nothing() {
     let readers = [guard(&client, "a", &shared).await, guard(&client, "a", &shared).await];
     let token = Some(readers[0].token().clone());
     // Without the refusal it would wait for as long as a client can.
-    let alone = AcquireOptions { token, wait: Duration::MAX, ..for_millis(60_000) };
+    let alone = AcquireOptions { token, wait: FOREVER, ..for_millis(60_000) };
     let holder = held(&client, "a", &alone).await;
     assert_eq!(holder.fencing_token, readers[0].fencing_token());
     soon("the releases", client.close()).await;
@@ -281,7 +272,7 @@ async fn refused_upgrade_is_reported_at_once_and_changes_nothing() {
 async fn other_server_is_refused_at_once() {
     let service = Service::start("memory:").await;
     let elsewhere = Client::new(&format!("http://{}/elsewhere", service.address)).expect("a URL");
-    let refused = elsewhere.acquire(&name("a"), &waiting(for_millis(30_000))).await;
+    let refused = elsewhere.lock("a", &waiting(for_millis(30_000))).await;
     let is_not_found =
         |error: &Error| matches!(error, Error::Problem(problem) if problem.status == 404);
     assert!(refused.as_ref().is_err_and(is_not_found), "{refused:?}");
@@ -321,8 +312,7 @@ async fn late_event_does_not_lengthen_a_hold() {
     let other = Service::start(&redis.url()).await;
     let proxy = Proxy::start(renewing.address.to_string()).await;
     let holder = Client::new(&proxy.http_url()).expect("a URL");
-    let held = soon("the hold", holder.hold(&name("a"), &for_millis(9000))).await;
-    let Ok(AcquireReply::Granted(held)) = held else { panic!("it is free: {held:?}") };
+    let held = soon("the hold", holder.hold("a", &for_millis(9000))).await.expect("it is free");
     proxy.delay(Duration::from_secs(3));
     eventually(async || (proxy.disturbed() > 0).then_some(())).await;
     renewing.signal("-STOP");

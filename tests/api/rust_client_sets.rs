@@ -6,39 +6,28 @@
 use std::time::Duration;
 
 use keylatch_client::{
-    AcquireOptions, AcquireReply, AcquireSetReply, Client, EntryName, Error, Holder, LeaseStatus,
-    Limit, LockSet, LossReason, Owner, ReleaseReply, SetGuard, Slots, Token,
+    AcquireOptions, Client, Error, FOREVER, Holder, LeaseStatus, Limit, LossReason, ReleaseReply,
+    SetGuard, Token,
 };
 use keylatch_testkit::{Service, eventually, soon};
 use serde_json::json;
 
-use crate::rust_client::{by_proxy, client, for_millis, lost, name, waiting, with_client};
-
-/// As long as a client can wait: a test that hangs has waited.
-const FOR_EVER: Duration = Duration::MAX;
-
-fn set(names: &[&str]) -> LockSet {
-    LockSet::new(names.iter().copied().map(name).collect()).expect("a set")
-}
+use crate::rust_client::{by_proxy, client, for_millis, lost, waiting, with_client};
 
 async fn guard(client: &Client, names: &[&str], options: &AcquireOptions) -> SetGuard {
-    match soon("the acquire", client.acquire_set(&set(names), options)).await {
-        Ok(AcquireSetReply::Granted(guard)) => guard,
-        other => panic!("{names:?} are free: {other:?}"),
-    }
+    let all = client.lock_all(names.iter().copied(), options);
+    soon("the locks", all).await.expect("they are free")
 }
 
 async fn held(client: &Client, names: &[&str], options: &AcquireOptions) -> (String, Holder) {
-    match soon("the acquire", client.acquire_set(&set(names), options)).await {
-        Ok(AcquireSetReply::Held { name, holder }) => {
-            (name.as_str().to_owned(), holder.expect("a holder"))
-        }
+    match soon("the locks", client.lock_all(names.iter().copied(), options)).await {
+        Err(Error::Held(held)) => (held.name, held.holder.expect("a holder")),
         other => panic!("{names:?} are held: {other:?}"),
     }
 }
 
 fn one_of_set(lost: &str, reason: LossReason) -> LossReason {
-    LossReason::OneOfSet { name: name(lost), reason: Box::new(reason) }
+    LossReason::OneOfSet { name: lost.to_owned(), reason: Box::new(reason) }
 }
 
 /// How many requests about locks were answered, by method, route and status.
@@ -57,20 +46,19 @@ async fn is_free(service: &Service, name: &str) {
 #[tokio::test]
 async fn set_guard_shows_each_lock_and_releases_all() {
     let (service, client) = with_client().await;
-    let owner = Owner::parse("alice").expect("a label");
     let names = ["b", "a/b c", "..", "ünï%2F{x}?#&name=c+d"];
-    let options = AcquireOptions { owner, ..for_millis(30_000) };
+    let options = AcquireOptions { owner: Some("alice".to_owned()), ..for_millis(30_000) };
     let guard = guard(&client, &names, &options).await;
     assert!(guard.locks().iter().map(|lock| lock.name.as_str()).eq(names), "{guard:?}");
     let valid = guard.valid_for();
     assert!(valid > Duration::from_secs(20) && valid < Duration::from_secs(30), "{valid:?}");
     let list = service.get("/v1/locks").await;
     for lock in list.json["locks"].as_array().expect("locks") {
-        let leased = guard.lock(&name(lock["name"].as_str().expect("a name"))).expect("its lock");
+        let leased = guard.lock(lock["name"].as_str().expect("a name")).expect("its lock");
         assert_eq!(lock["fencing_token"], leased.fencing_token.get(), "{lock}");
         assert_eq!((&lock["owner"], leased.slot), (&json!("alice"), None));
     }
-    assert_eq!(guard.lock(&name("c")), None);
+    assert_eq!(guard.lock("c"), None);
     assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::Released);
     assert_eq!(service.get("/v1/locks").await.json["locks"], json!([]));
     assert_eq!(count(&service, "DELETE", "/v1/locks", 204).await, 1);
@@ -94,8 +82,8 @@ async fn set_is_renewed_past_its_ttl_by_one_request() {
     for lock in ["a", "b"] {
         // Another client waits for longer than the TTL and does not get the lock.
         let patient = AcquireOptions { wait: Duration::from_secs(6), ..for_millis(5000) };
-        let refused = soon("the acquire", client.acquire(&name(lock), &patient)).await;
-        assert!(matches!(refused, Ok(AcquireReply::Held(Some(_)))), "{refused:?}");
+        let refused = soon("the lock", client.try_lock(lock, &patient)).await;
+        assert!(matches!(refused, Ok(None)), "{refused:?}");
     }
     assert_eq!(guard.status(), LeaseStatus::Held);
     assert!(count(&service, "PUT", "/v1/locks", 200).await > 0);
@@ -114,7 +102,7 @@ async fn waiting_set_is_granted_after_the_release_of_its_last_lock() {
         assert_eq!(service.release("b", &before.token()).await.status, 204);
     };
     let (guard, ()) = tokio::join!(guard(&client, &["a", "b"], &options), release);
-    let fencing_token = guard.lock(&name("b")).expect("its lock").fencing_token;
+    let fencing_token = guard.lock("b").expect("its lock").fencing_token;
     assert!(fencing_token.get() > before.fencing_token());
     assert!(guard.valid_for() > Duration::from_secs(10), "{guard:?}");
 }
@@ -122,7 +110,7 @@ async fn waiting_set_is_granted_after_the_release_of_its_last_lock() {
 #[tokio::test]
 async fn counted_set_has_a_slot_of_each_lock() {
     let (service, client) = with_client().await;
-    let limit = Limit::Counted(Slots::new(2).expect("a limit"));
+    let limit = Limit::Counted(2);
     let options = AcquireOptions { limit, ..for_millis(30_000) };
     let before = service.create("b", &json!({"mode": "shared", "limit": 2})).await;
     assert_eq!(before.json["slot"], 0, "{before:?}");
@@ -154,7 +142,7 @@ async fn broken_lock_of_a_set_is_named_with_the_reason() {
     service.break_lease("b", fencing_token).await;
     assert_eq!(
         lost(guard.lost(), || guard.status()).await,
-        one_of_set("b", LossReason::Broken("it hangs".to_owned()))
+        one_of_set("b", LossReason::Broken { reason: "it hangs".to_owned(), by: None })
     );
 }
 
@@ -175,7 +163,7 @@ async fn set_is_released_when_its_guard_is_dropped_or_was_never_had() {
     service.is_free("b").await;
     is_free(&service, "a").await;
     proxy.lose_answers();
-    let unheard = client.acquire_set(&set(&["a", "b"]), &for_millis(60_000)).await;
+    let unheard = client.lock_all(["a", "b"], &for_millis(60_000)).await;
     assert!(matches!(unheard, Err(Error::Unanswered(_))), "{unheard:?}");
     proxy.forward();
     soon("the release", client.close()).await;
@@ -221,7 +209,7 @@ async fn kept_set_is_renewed_and_stays_with_its_token() {
     drop(guard(&client, &["b", "a"], &options).await);
     soon("the releases", client.close()).await;
     for lock in outer.locks() {
-        let look = service.look(lock.name.as_str()).await;
+        let look = service.look(&lock.name).await;
         assert_eq!(look.fencing_token(), lock.fencing_token.get(), "{look:?}");
     }
     assert_eq!(outer.close().await.expect("an answer"), ReleaseReply::Released);
@@ -229,10 +217,9 @@ async fn kept_set_is_renewed_and_stays_with_its_token() {
 
 #[tokio::test]
 async fn entry_of_a_set_is_refused() {
-    let entry = Some(EntryName::parse("step 1").expect("a name"));
-    let options = AcquireOptions { entry, ..AcquireOptions::default() };
+    let options = AcquireOptions { entry: Some("step 1".to_owned()), ..AcquireOptions::default() };
     let client = Client::new("http://127.0.0.1:9").expect("a URL");
-    let refused = client.acquire_set(&set(&["a", "b"]), &options).await;
+    let refused = client.lock_all(["a", "b"], &options).await;
     assert!(matches!(refused, Err(Error::Options(_))), "{refused:?}");
 }
 
@@ -243,8 +230,7 @@ async fn holder_of_one_lock_does_not_wait_for_the_set() {
     assert_eq!(service.create_as("a", token.expose(), &json!({})).await.status, 201);
     assert_eq!(service.create("b", &json!({"owner": "bob"})).await.status, 201);
     let client = client(&service);
-    let options =
-        AcquireOptions { token: Some(token), wait: FOR_EVER, ..AcquireOptions::default() };
+    let options = AcquireOptions { token: Some(token), wait: FOREVER, ..AcquireOptions::default() };
     let (name, holder) = held(&client, &["a", "b"], &options).await;
     assert_eq!((&*name, holder.owner.as_deref()), ("b", Some("bob")));
     soon("the releases", client.close()).await;

@@ -9,28 +9,22 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::body::Incoming;
-use hyper::{Request, Response};
-use keylatch_core::lock::{FencingToken, LockName, LockSet, Ttl};
-use keylatch_wire::{self as wire, Code, ProblemDocument};
+use hyper::{Method, Request, Response};
+use keylatch_core::lock::FencingToken;
+use keylatch_wire::{self as wire, BreakLockRequest, Code, HeldLock, LockBreak, ProblemDocument};
+use serde::de::DeserializeOwned;
 use tokio_util::task::TaskTracker;
 
-use crate::api_key::ApiKey;
 use crate::clock::BootInstant;
-use crate::connection::{ANSWER_TIMEOUT, Answer, Connection, PAUSE, Refusal};
-use crate::error::not_keylatch;
-use crate::security::Security;
+use crate::connection::{Answer, Body, Call, Connection, REQUEST_WAIT, Refusal, pause};
+use crate::error::{not_keylatch, not_of_this_request};
 use crate::session::Session;
-use crate::target::{Grant, Target};
+use crate::target::{Grant, Target, lock_path};
 use crate::watchdog::RenewalError;
-use crate::{AcquireOptions, Error, Guard, LockGuard, SetGuard};
+use crate::{AcquireOptions, Builder, Error, Guard, Held, Holder, LockGuard, SetGuard};
 
-/// How long one request waits at the service. The next request keeps the place in the queue.
-const REQUEST_WAIT: Duration = Duration::from_secs(50);
 /// Below this, a service that refuses to let the client wait is polled instead.
 const MIN_REQUEST_WAIT: Duration = Duration::from_secs(1);
-/// For how long nothing may come of a watch, where the program does not say.
-const SILENCE: Duration = Duration::from_secs(90);
 /// The longest wait that the clock can count: some hundred years.
 const MAX_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
@@ -38,45 +32,8 @@ const MAX_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 #[derive(Debug, Clone)]
 pub struct Client {
     connection: Arc<Connection>,
-    /// The releases of guards and waits that were dropped.
-    releases: TaskTracker,
-    /// For how long nothing may come of a watch.
-    silence: Duration,
-}
-
-/// What became of an acquire.
-#[derive(Debug)]
-pub enum AcquireReply {
-    /// The lock is the client's for as long as the guard lives and is not lost.
-    Granted(LockGuard),
-    /// Others held the lock until the wait was over: the one whose lease ends first. `None` where the lock
-    /// was free then, for a waiter that was before.
-    Held(Option<Holder>),
-}
-
-/// What became of an acquire of several locks.
-#[derive(Debug)]
-pub enum AcquireSetReply {
-    /// All locks are the client's for as long as the guard lives and is not lost.
-    Granted(SetGuard),
-    /// The client has none of them, because this one was not to be had until the wait was over.
-    Held {
-        /// The first lock that was not.
-        name: LockName,
-        /// Its holder, as in [`AcquireReply::Held`].
-        holder: Option<Holder>,
-    },
-}
-
-/// Who holds a lock that was not acquired.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
-    /// The holder's label.
-    pub owner: Option<String>,
-    /// The holder's fencing token.
-    pub fencing_token: FencingToken,
-    /// How long the holder's lease lasts unless it is renewed.
-    pub expires_in: Duration,
+    /// What ends guards, waits and runs that were dropped.
+    endings: TaskTracker,
 }
 
 impl Client {
@@ -87,128 +44,158 @@ impl Client {
     ///
     /// The text is not a URL with `http`, `https` or `unix`, or the system's certificates cannot be read.
     pub fn new(url: &str) -> Result<Self, Error> {
-        Self::with_security(url, Security::default())
+        Self::builder(url).build()
     }
 
-    /// The same for a service that asks who the client is.
+    /// A client of the service at `url`, with more to say. Several URLs of one service have commas between them.
+    pub fn builder(url: &str) -> Builder {
+        Builder::new(url)
+    }
+
+    /// A client of the service that the environment names: [`Builder::from_env`].
     ///
     /// # Errors
     ///
-    /// As [`new`](Self::new).
-    pub fn with_api_key(url: &str, key: &ApiKey) -> Result<Self, Error> {
-        Self::with_security(url, Security { api_key: Some(key.clone()), ..Security::default() })
+    /// As [`Builder::from_env`] and [`Builder::build`].
+    pub fn from_env() -> Result<Self, Error> {
+        Builder::from_env()?.build()
     }
 
-    /// The same for a service behind TLS whose authority the system does not know.
+    pub(crate) fn over(connection: Connection) -> Self {
+        Self { connection: Arc::new(connection), endings: TaskTracker::new() }
+    }
+
+    /// Gets a lock, and waits for it as long as `options` say.
     ///
-    /// # Errors
-    ///
-    /// As [`new`](Self::new), or the file of authorities cannot be read.
-    pub fn with_security(url: &str, security: Security) -> Result<Self, Error> {
-        let connection = Arc::new(Connection::new(url, security)?);
-        Ok(Self { connection, releases: TaskTracker::new(), silence: SILENCE })
-    }
-
-    /// The same client, whose requests carry the `traceparent` that `of` gives for each (W3C Trace Context).
-    /// A value that is no header is left out.
-    #[must_use]
-    pub fn with_traceparent(self, of: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
-        let connection = Arc::new(self.connection.with_traceparent(of));
-        Self { connection, ..self }
-    }
-
-    /// The same client, which opens a watch again on which nothing comes for so long, not even a comment: 90 s unless
-    /// this is called. The service sends a comment every 15 s unless it is configured otherwise.
-    #[must_use]
-    pub fn with_silence(self, silence: Duration) -> Self {
-        Self { silence, ..self }
-    }
-
-    /// Asks for a lock and waits for it as long as `options` say.
-    ///
-    /// Within that time the request is repeated, with the same token, when the service cannot be
-    /// reached or does not know the outcome. When this future is dropped, a task of the client
+    /// Within that time, and for 5 s in any case, the request is repeated, with the same token, when the service cannot be
+    /// reached or does not know the outcome. When this future is dropped, the client
     /// releases what it may have got.
     ///
     /// Where the token of `options` holds the lock together with others and asks for it with a smaller
-    /// limit, the service lets it not wait, and [`AcquireReply::Held`] comes at once.
+    /// limit, the service lets it not wait, and [`Error::Held`] comes at once.
     ///
     /// # Errors
     ///
-    /// The service gave no answer until the wait was over, or refuses the request.
-    pub async fn acquire(
+    /// [`Error::Held`] if others held it until the wait was over. The service gave no answer, or refuses the request.
+    pub async fn lock(
         &self,
-        name: &LockName,
+        name: impl Into<String>,
         options: &AcquireOptions,
-    ) -> Result<AcquireReply, Error> {
-        let target = Target::Lock(name.clone(), options.entry.clone());
-        match self.acquire_target(target, options).await? {
-            Acquisition::Granted(session, grant, until) => {
-                let lock = grant.locks.into_iter().next().ok_or_else(not_keylatch)?;
-                Ok(AcquireReply::Granted(Guard::start(session, options.ttl, lock, until)))
-            }
-            Acquisition::Held(contention) => Ok(AcquireReply::Held(contention.holder)),
+    ) -> Result<LockGuard, Error> {
+        let target = Target::Lock(name.into(), options.entry.clone());
+        let (session, grant, until) = self.acquire(target, options).await?;
+        let lock = grant.locks.into_iter().next().ok_or_else(not_keylatch)?;
+        Ok(Guard::start(session, options.ttl, lock, until))
+    }
+
+    /// The same, with `None` in place of [`Error::Held`].
+    ///
+    /// # Errors
+    ///
+    /// The service gave no answer, or refuses the request.
+    pub async fn try_lock(
+        &self,
+        name: impl Into<String>,
+        options: &AcquireOptions,
+    ) -> Result<Option<LockGuard>, Error> {
+        match self.lock(name, options).await {
+            Err(Error::Held(_)) => Ok(None),
+            guard => guard.map(Some),
         }
     }
 
-    /// Asks for several locks and waits for all of them as long as `options` say. It holds none of
+    /// Gets all of several locks, and waits for them as long as `options` say. It holds none of
     /// them until it gets all, so the order of their names has no meaning.
     ///
-    /// It repeats and releases as [`acquire`](Self::acquire) does. A token of `options` that holds one
+    /// It repeats and releases as [`lock`](Self::lock) does. A token of `options` that holds one
     /// of the locks already does not wait for the others.
     ///
     /// # Errors
     ///
-    /// The service gave no answer until the wait was over, or refuses the request; its store cannot
-    /// take several locks in one step; or `options` have an `entry`, which sets do not.
-    pub async fn acquire_set(
+    /// As [`lock`](Self::lock); the store cannot take several locks in one step; or `options` have an `entry`, which sets do
+    /// not.
+    pub async fn lock_all<N: Into<String>>(
         &self,
-        set: &LockSet,
+        names: impl IntoIterator<Item = N>,
         options: &AcquireOptions,
-    ) -> Result<AcquireSetReply, Error> {
+    ) -> Result<SetGuard, Error> {
         if options.entry.is_some() {
             return Err(Error::Options("have an entry, and a set has none"));
         }
-        match self.acquire_target(Target::Set(set.clone()), options).await? {
-            Acquisition::Granted(session, grant, until) => {
-                let guard = Guard::start(session, options.ttl, grant.locks, until);
-                Ok(AcquireSetReply::Granted(guard))
-            }
-            Acquisition::Held(Contention { name, holder }) => {
-                let name = name.ok_or_else(not_keylatch)?;
-                Ok(AcquireSetReply::Held { name, holder })
-            }
-        }
+        let target = Target::Set(names.into_iter().map(Into::into).collect());
+        let (session, grant, until) = self.acquire(target, options).await?;
+        Ok(Guard::start(session, options.ttl, grant.locks, until))
     }
 
-    async fn acquire_target(
+    async fn acquire(
         &self,
         target: Target,
         options: &AcquireOptions,
-    ) -> Result<Acquisition, Error> {
-        let connection = Arc::clone(&self.connection);
-        let mut session = Session::new(connection, self.releases.clone(), target, options)?;
-        let end = BootInstant::now() + options.wait.min(MAX_WAIT);
+    ) -> Result<(Session, Grant, BootInstant), Error> {
+        let (connection, endings) = (Arc::clone(&self.connection), self.endings.clone());
+        let mut session = Session::new(connection, endings, target, options)?;
+        let end = self.connection.now() + options.wait.min(MAX_WAIT);
+        // Waiting for a holder and outlasting a hiccup are two things.
+        let patience = end.max(self.connection.now() + self.connection.settings().timeout);
         let mut longest = REQUEST_WAIT;
         loop {
             let wait = whole_millis(end.left().min(longest));
-            let (reply, pause) = match try_acquire(&mut session, options, wait).await {
-                AcquireStep::Granted(grant, until) => {
-                    return Ok(Acquisition::Granted(session, grant, until));
-                }
-                AcquireStep::NotAlone(contention) => return Ok(Acquisition::Held(contention)),
+            let failure = match try_acquire(&mut session, options, wait).await {
+                AcquireStep::Granted(grant, until) => return Ok((session, grant, until)),
                 AcquireStep::WaitRefused => {
                     let shorter = longest / 4;
                     longest = if shorter < MIN_REQUEST_WAIT { Duration::ZERO } else { shorter };
                     continue;
                 }
-                AcquireStep::Ended(reply, pause) => (reply, pause),
+                AcquireStep::Failed(failure) => failure,
             };
-            let left = end.left();
-            if reply.as_ref().is_err_and(Error::is_refusal) || left.is_zero() {
-                return reply.map(Acquisition::Held);
+            let left = if failure.is_hiccup { patience.left() } else { end.left() };
+            match failure.pause {
+                Some(pause) if !left.is_zero() => tokio::time::sleep(pause.min(left)).await,
+                _ => return Err(failure.error),
             }
-            tokio::time::sleep(pause.min(left)).await;
+        }
+    }
+
+    /// Who holds a lock; `None` where it is free.
+    ///
+    /// # Errors
+    ///
+    /// The service gave no answer, or refuses the request.
+    pub async fn show(&self, name: &str) -> Result<Option<HeldLock>, Error> {
+        let lock = match self.ask(&Call::new(Method::GET, lock_path(name))).await {
+            Err(Error::Problem(problem)) if problem.is(Code::LockNotHeld) => return Ok(None),
+            lock => lock?,
+        };
+        let (HeldLock::Exclusive(wire::PublicLock { name: of, .. })
+        | HeldLock::Shared(wire::SharedLock { name: of, .. })) = &lock;
+        if of == name { Ok(Some(lock)) } else { Err(not_of_this_request()) }
+    }
+
+    /// Ends the lease of another client; its holder reads the reason, and by whom. Gives in how long the lease has ended at
+    /// the latest.
+    ///
+    /// # Errors
+    ///
+    /// The service gave no answer, or refuses the request: another grant holds the lock now, or no client may break.
+    pub async fn break_lock(&self, name: &str, order: &BreakOrder) -> Result<Duration, Error> {
+        let call = Call::new(Method::POST, lock_path(name) + "/break");
+        let request = BreakLockRequest {
+            reason: Some(order.reason.clone()),
+            fencing_token: Some(order.fencing_token.get()),
+            slot: order.slot,
+            by: order.by.clone(),
+            grace_ms: order.grace.map(wire::millis),
+        };
+        let broken: LockBreak = self.ask(&call.with_json(&request)?).await?;
+        Ok(Duration::from_millis(broken.ends_in_ms))
+    }
+
+    async fn ask<T: DeserializeOwned>(&self, call: &Call) -> Result<T, Error> {
+        match self.connection.ask(call, Duration::ZERO).await?.answer {
+            Answer::Content(body) => serde_json::from_slice(&body).map_err(|_| not_keylatch()),
+            Answer::Done => Err(not_keylatch()),
+            Answer::Refusal(refusal) => Err(refusal.into()),
         }
     }
 
@@ -218,7 +205,7 @@ impl Client {
     /// # Errors
     ///
     /// The service gave no answer. Whether it carried the request out is unknown then.
-    pub async fn send(&self, request: Request<Bytes>) -> Result<Response<Incoming>, Error> {
+    pub async fn send(&self, request: Request<Bytes>) -> Result<Response<Body>, Error> {
         Ok(self.connection.forward(request.map(Full::new)).await?)
     }
 
@@ -226,35 +213,38 @@ impl Client {
         &self.connection
     }
 
-    pub(crate) fn silence(&self) -> Duration {
-        self.silence
+    /// What ends the sessions and runs that are dropped.
+    pub(crate) fn endings(&self) -> &TaskTracker {
+        &self.endings
     }
 
-    /// What releases the sessions that are dropped.
-    pub(crate) fn releases(&self) -> TaskTracker {
-        self.releases.clone()
-    }
-
-    /// Waits until the locks whose guards were dropped are released, or the time for that is over.
+    /// Waits until what guards and runs that were dropped held is ended, or the time for that is over.
     pub async fn close(&self) {
-        self.releases.close();
-        self.releases.wait().await;
+        self.endings.close();
+        self.endings.wait().await;
     }
 }
 
-/// What became of all requests for a target.
-enum Acquisition {
-    /// It is the client's until then.
-    Granted(Session, Grant, BootInstant),
-    /// The wait is over, or there is nothing to wait for.
-    Held(Contention),
+/// Whose lease to break, and why.
+#[derive(Debug, Clone)]
+pub struct BreakOrder {
+    /// Why, for the holder and for the history.
+    pub reason: String,
+    /// The fencing token of the grant to break, so that no later grant is broken in its place.
+    pub fencing_token: FencingToken,
+    /// The slot of the holder; all that share the fencing token where it is `None`.
+    pub slot: Option<u32>,
+    /// A label that says who breaks it.
+    pub by: Option<String>,
+    /// Lets the lease end so soon, be that before its holder's validity ends; `None` waits for that.
+    pub grace: Option<Duration>,
 }
 
-/// Why a target was not to be had.
-struct Contention {
-    /// Of a set: the first lock that was not.
-    name: Option<LockName>,
-    holder: Option<Holder>,
+impl BreakOrder {
+    /// Breaks the grant with this fencing token, for this reason.
+    pub fn new(fencing_token: FencingToken, reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), fencing_token, slot: None, by: None, grace: None }
+    }
 }
 
 /// What came of one request for a target.
@@ -263,10 +253,24 @@ enum AcquireStep {
     Granted(Grant, BootInstant),
     /// The service does not let a client wait for so long.
     WaitRefused,
-    /// The service does not let this token wait at all, because of what it holds already.
-    NotAlone(Contention),
-    /// What to return, unless there is time to try again after a pause.
-    Ended(Result<Contention, Error>, Duration),
+    /// It did not succeed.
+    Failed(AcquireFailure),
+}
+
+/// Why a request did not succeed.
+struct AcquireFailure {
+    /// What to return, unless there is time to try again.
+    error: Error,
+    /// After which pause that may succeed; `None` where it cannot.
+    pause: Option<Duration>,
+    /// Whether the service did not say anything of the lock, which may pass in a moment.
+    is_hiccup: bool,
+}
+
+impl AcquireFailure {
+    fn hiccup(error: Error) -> AcquireStep {
+        AcquireStep::Failed(Self { error, pause: Some(pause(None)), is_hiccup: true })
+    }
 }
 
 async fn try_acquire(
@@ -274,39 +278,39 @@ async fn try_acquire(
     options: &AcquireOptions,
     wait: Duration,
 ) -> AcquireStep {
-    let sent = BootInstant::now();
+    let sent = session.claim().connection().now();
     let refusal = match session.create(options, wait).await {
         Ok(Answer::Content(body)) => return granted(session, options.ttl, sent, &body).await,
-        Ok(Answer::Done) => return AcquireStep::Ended(Err(not_keylatch()), Duration::ZERO),
+        Ok(Answer::Done) => return AcquireFailure::hiccup(not_of_this_request()),
         Ok(Answer::Refusal(refusal)) => refusal,
-        Err(no_reply) => return AcquireStep::Ended(Err(no_reply.into()), PAUSE),
+        Err(no_reply) => return AcquireFailure::hiccup(no_reply.into()),
     };
     if refuses_wait(&refusal) && !wait.is_zero() {
         return AcquireStep::WaitRefused;
     }
     if !refusal.is(Code::LockHeld) {
-        let pause = refusal.retry_after.unwrap_or_default().max(PAUSE);
-        return AcquireStep::Ended(Err(refusal.into()), pause);
+        let pause = refusal.is_passing().then(|| pause(refusal.retry_after));
+        let is_hiccup = (502..=504).contains(&refusal.status.as_u16());
+        return AcquireStep::Failed(AcquireFailure { error: refusal.into(), pause, is_hiccup });
     }
     let is_final = refusal.is_final(wait);
-    let contention = contention(session.claim().target(), refusal);
-    if is_final {
-        return AcquireStep::NotAlone(contention);
-    }
+    let error = Error::Held(Box::new(held(session.claim().target(), refusal)));
     // A wait that was granted is over, and the next one begins at once.
-    let has_waited = sent + wait <= BootInstant::now() && !wait.is_zero();
-    let pause = if has_waited { Duration::ZERO } else { PAUSE };
-    AcquireStep::Ended(Ok(contention), pause)
+    let has_waited = (sent + wait).left().is_zero() && !wait.is_zero();
+    let pause = if has_waited { Duration::ZERO } else { pause(None) };
+    let pause = (!is_final).then_some(pause);
+    AcquireStep::Failed(AcquireFailure { error, pause, is_hiccup: false })
 }
 
-fn contention(target: &Target, refusal: Refusal) -> Contention {
+pub(crate) fn held(target: &Target, refusal: Refusal) -> Held {
     let problem = refusal.problem;
     let name = problem.as_ref().and_then(|problem| target.member(problem.name.as_deref()?));
-    Contention { name, holder: problem.and_then(|problem| held_by(*problem)) }
+    let name = name.or_else(|| target.first().cloned()).unwrap_or_default();
+    Held { name, holder: problem.and_then(|problem| held_by(*problem)) }
 }
 
 /// The holder that a problem names, or of several the one whose lease ends first.
-pub(crate) fn held_by(problem: ProblemDocument) -> Option<Holder> {
+fn held_by(problem: ProblemDocument) -> Option<Holder> {
     let of_several = |holder: wire::PublicHolder| Holder {
         owner: holder.owner,
         fencing_token: FencingToken::new(holder.fencing_token),
@@ -322,25 +326,30 @@ fn refuses_wait(refusal: &Refusal) -> bool {
 
 /// The validity of a grant counts from the sending of the request. Where little of it is left, since
 /// the answer was slow or an earlier one was lost, the lease is renewed before it is used.
-async fn granted(session: &Session, ttl: Ttl, sent: BootInstant, answer: &[u8]) -> AcquireStep {
-    let grant = match session.claim().target().grant(answer) {
+async fn granted(
+    session: &Session,
+    ttl: Duration,
+    sent: BootInstant,
+    answer: &[u8],
+) -> AcquireStep {
+    let grant = match session.claim().grant(answer) {
         Ok(grant) => grant,
-        Err(error) => return AcquireStep::Ended(Err(error), Duration::ZERO),
+        Err(error) => return AcquireFailure::hiccup(error),
     };
     let until = sent + grant.valid_from_sending;
-    if until.left() >= ttl.get() / 2 {
+    if until.left() >= ttl / 2 {
         return AcquireStep::Granted(grant, until);
     }
-    let sent = BootInstant::now();
-    match session.claim().renew(ttl, ANSWER_TIMEOUT).await {
+    let sent = sent.now();
+    match session.claim().renew(ttl, session.claim().connection().settings().timeout).await {
         Ok(grant) => {
             let until = sent + grant.valid_from_sending;
             AcquireStep::Granted(grant, until)
         }
-        Err(RenewalError::Failed { error, .. }) => AcquireStep::Ended(Err(error), PAUSE),
+        Err(RenewalError::Failed { error, .. }) => AcquireFailure::hiccup(error),
         Err(RenewalError::Lost(_)) => {
             let error = "the lease was over before it could be used".to_owned();
-            AcquireStep::Ended(Err(Error::Unavailable(error)), Duration::ZERO)
+            AcquireFailure::hiccup(Error::Unavailable(error))
         }
     }
 }

@@ -19,29 +19,54 @@ const CLOCK: ClockId = ClockId::CLOCK_MONOTONIC;
 /// suspended.
 const TICK: Duration = Duration::from_secs(1);
 
+/// What time it is for the leases of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Clock {
+    /// That of the machine.
+    Boot,
+    /// That of the runtime, which a test can pause and move; since then.
+    #[cfg(feature = "testing")]
+    Runtime(tokio::time::Instant),
+}
+
+impl Clock {
+    pub(crate) fn now(self) -> BootInstant {
+        let since_boot = match self {
+            // A clock that cannot be read would leave no lease valid, which is the safe side.
+            Self::Boot => clock_gettime(CLOCK).map_or(Duration::MAX, Duration::from),
+            #[cfg(feature = "testing")]
+            Self::Runtime(start) => start.elapsed(),
+        };
+        BootInstant { since_boot, clock: self }
+    }
+}
+
 /// A point in time for counting validity: the time since the machine started, suspended or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct BootInstant(Duration);
+pub(crate) struct BootInstant {
+    since_boot: Duration,
+    clock: Clock,
+}
 
 impl BootInstant {
-    pub(crate) fn now() -> Self {
-        // A clock that cannot be read would leave no lease valid, which is the safe side.
-        Self(clock_gettime(CLOCK).map_or(Duration::MAX, Duration::from))
+    /// What the same clock says now.
+    pub(crate) fn now(self) -> Self {
+        self.clock.now()
     }
 
-    /// The moment at which this machine has run for so long.
-    pub(crate) fn at(since_boot: Duration) -> Self {
-        Self(since_boot)
+    /// The moment at which the same clock has run for so long.
+    pub(crate) fn at(self, since_boot: Duration) -> Self {
+        Self { since_boot, ..self }
     }
 
     /// How long the machine had run then.
     pub(crate) fn since_boot(self) -> Duration {
-        self.0
+        self.since_boot
     }
 
     /// What is left until then; nothing once it is past.
     pub(crate) fn left(self) -> Duration {
-        self - Self::now()
+        self.since_boot.saturating_sub(self.now().since_boot)
     }
 
     /// Waits until then; at most a second longer if the machine is suspended meanwhile.
@@ -60,7 +85,7 @@ impl Add<Duration> for BootInstant {
     type Output = Self;
 
     fn add(self, later: Duration) -> Self {
-        Self(self.0.saturating_add(later))
+        Self { since_boot: self.since_boot.saturating_add(later), ..self }
     }
 }
 
@@ -68,15 +93,6 @@ impl Sub<Duration> for BootInstant {
     type Output = Self;
 
     fn sub(self, earlier: Duration) -> Self {
-        Self(self.0.saturating_sub(earlier))
-    }
-}
-
-impl Sub for BootInstant {
-    type Output = Duration;
-
-    /// The time since `earlier`; none if it is later.
-    fn sub(self, earlier: Self) -> Duration {
-        self.0.saturating_sub(earlier.0)
+        Self { since_boot: self.since_boot.saturating_sub(earlier), ..self }
     }
 }

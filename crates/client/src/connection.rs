@@ -1,71 +1,128 @@
-//! The service at the other end: one request about locks, with a deadline.
+//! The service at the other end: requests with a deadline, to one URL or the next, and their retries.
 //!
-//! What comes back is an answer, or the reason why there is none: whether nothing was sent, or
-//! something was and its effect is unknown. A [`Target`](crate::target::Target) reads what a success
-//! says. What something else than keylatch refused, such as a proxy, is judged by its status alone.
+//! What comes back is an answer, or the reason why there is none: whether nothing was sent, or something was and its effect
+//! is unknown. A request that got no connection goes to the next URL at once; a URL whose store is another one is refused. A
+//! [`Target`](crate::target::Target) reads what a success says. What something else than keylatch refused, such as a
+//! proxy, is judged by its status alone.
 
 use std::fmt;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::Incoming;
-use hyper::header::{AUTHORIZATION, HeaderValue, RETRY_AFTER};
-use hyper::{Method, Request, Response, StatusCode, Uri};
-use hyper_util::client::legacy::ResponseFuture;
+use hyper::header::{AUTHORIZATION, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::{Method, Request, Response, StatusCode, http};
 use keylatch_core::lock::Token;
+use keylatch_core::retry::random_part_of;
 use keylatch_wire::{Code, ProblemDocument, Retry};
-use tokio::time::timeout;
+use serde::Serialize;
+use tokio::time::{sleep, timeout};
 
 use crate::Error;
-use crate::api_key::ApiKey;
+use crate::clock::{BootInstant, Clock};
 use crate::error::not_keylatch;
-use crate::https::{HttpsClient, Trust, https_client};
-use crate::security::Security;
-use crate::unix::{UnixClient, unix_client};
 
-/// How long an answer may take, beyond what the service was asked to wait.
-pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// The pause before a request is repeated, unless the service asks for a longer one.
-pub(crate) const PAUSE: Duration = Duration::from_millis(250);
+/// How long an answer may take, beyond what the service was asked to wait, unless the client says otherwise.
+pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long one request waits at the service. The next request keeps the place in the queue.
+pub(crate) const REQUEST_WAIT: Duration = Duration::from_secs(50);
 /// The largest answer that is read, in bytes: a kept one may be of any size that a service is configured for.
 const MAX_ANSWER: usize = 16 * 1024 * 1024;
+const AGENT: &str = concat!("keylatch-rust/", env!("CARGO_PKG_VERSION"));
+
+/// The body of a response that is still to be read.
+pub type Body = BoxBody<Bytes, hyper::Error>;
+
+/// Sends one request.
+pub(crate) type Exchange = Arc<dyn Fn(Request<Full<Bytes>>) -> Exchanged + Send + Sync>;
+pub(crate) type Exchanged = Pin<Box<dyn Future<Output = Result<Response<Body>, NoReply>> + Send>>;
 
 /// A service, and the connections to it.
-#[derive(Debug, Clone)]
 pub(crate) struct Connection {
-    http: Http,
-    /// The URL without the path of a request and without a slash at its end.
-    base: String,
-    api_key: Option<ApiKey>,
-    traceparent: Option<Traceparent>,
+    nodes: Vec<Node>,
+    /// Which node answered last.
+    current: AtomicUsize,
+    /// The store of the nodes, once one has said which.
+    store: OnceLock<String>,
+    settings: Settings,
+    /// Whether the last moment of a runtime was too short for it.
+    given_up: Arc<AtomicBool>,
 }
 
-/// What says to which trace a request belongs.
+/// What holds for all requests.
 #[derive(Clone)]
-struct Traceparent(Arc<dyn Fn() -> Option<String> + Send + Sync>);
+pub(crate) struct Settings {
+    pub(crate) authorization: Option<HeaderValue>,
+    pub(crate) traceparent: Option<Arc<dyn Fn() -> Option<String> + Send + Sync>>,
+    /// The label of acquires that have none.
+    pub(crate) owner: Option<String>,
+    /// For how long nothing may come of a watch.
+    pub(crate) silence: Duration,
+    /// How long an answer may take.
+    pub(crate) timeout: Duration,
+    pub(crate) clock: Clock,
+}
 
-impl fmt::Debug for Traceparent {
+/// One URL of a service.
+pub(crate) struct Node {
+    /// The URL without the path of a request and without a slash at its end.
+    pub(crate) base: String,
+    /// Makes connections that no other runtime has.
+    pub(crate) connect: Arc<dyn Fn() -> Exchange + Send + Sync>,
+    pub(crate) exchange: Exchange,
+    /// Whether its store is known to be that of the others.
+    pub(crate) is_known: AtomicBool,
+}
+
+impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Traceparent(..)")
+        f.debug_list().entries(self.nodes.iter().map(|node| &node.base)).finish()
     }
 }
 
-/// The connections to a service.
+/// A request of the API.
 #[derive(Debug, Clone)]
-enum Http {
-    Network(HttpsClient<Full<Bytes>>),
-    Unix(UnixClient<Full<Bytes>>),
+pub(crate) struct Call {
+    method: Method,
+    path: String,
+    token: Option<Token>,
+    body: Bytes,
 }
 
-impl Http {
-    fn request(&self, request: Request<Full<Bytes>>) -> ResponseFuture {
-        match self {
-            Self::Network(client) => client.request(request),
-            Self::Unix(client) => client.request(request),
+impl Call {
+    pub(crate) fn new(method: Method, path: impl Into<String>) -> Self {
+        Self { method, path: path.into(), token: None, body: Bytes::new() }
+    }
+
+    pub(crate) fn with_token(self, token: &Token) -> Self {
+        Self { token: Some(token.clone()), ..self }
+    }
+
+    pub(crate) fn with_json(self, body: &impl Serialize) -> Result<Self, Error> {
+        let body = serde_json::to_vec(body).map_err(|_| not_keylatch())?;
+        Ok(Self { body: body.into(), ..self })
+    }
+
+    /// The request that asks the service to wait for so long.
+    pub(crate) fn request(&self, wait: Duration) -> http::Result<Request<Full<Bytes>>> {
+        let mut request = Request::builder()
+            .method(&self.method)
+            .uri(&self.path)
+            .header("content-type", "application/json");
+        if let Some(token) = &self.token {
+            let mut token = HeaderValue::from_str(token.expose())?;
+            token.set_sensitive(true);
+            request = request.header("lock-token", token);
         }
+        if !wait.is_zero() {
+            let seconds = wait.as_millis().div_ceil(1000);
+            request = request.header("prefer", format!("wait={seconds}"));
+        }
+        request.body(Full::new(self.body.clone()))
     }
 }
 
@@ -78,6 +135,15 @@ pub(crate) enum Answer {
     Done,
     /// Anything else.
     Refusal(Refusal),
+}
+
+/// The answer to a request that may have been sent several times.
+pub(crate) struct Reply {
+    pub(crate) answer: Answer,
+    /// When the try was sent that was answered.
+    pub(crate) sent: BootInstant,
+    /// Whether an earlier try may have been carried out.
+    pub(crate) in_doubt: bool,
 }
 
 /// A refusal or a failure.
@@ -98,105 +164,191 @@ pub(crate) enum NoReply {
     Unknown(String),
 }
 
+impl NoReply {
+    fn late() -> Self {
+        Self::Unknown("no answer came in time".to_owned())
+    }
+}
+
 impl Connection {
-    /// A connection to the service at `url`, which is not opened yet.
-    pub(crate) fn new(url: &str, security: Security) -> Result<Self, Error> {
-        let Security { api_key, authorities, certificate } = security;
-        let (base, transport) = parse(url)?;
-        let trust = match (transport, authorities) {
-            (Transport::Unix(path), _) => {
-                let http = Http::Unix(unix_client(path));
-                return Ok(Self { http, base, api_key, traceparent: None });
-            }
-            (Transport::Clear, _) => Trust::None,
-            (Transport::Tls, Some(file)) => Trust::Authorities(file),
-            (Transport::Tls, None) => Trust::System,
+    /// Connections to a service that goes by all these URLs. None is opened yet.
+    pub(crate) fn new(nodes: Vec<Node>, settings: Settings) -> Self {
+        let given_up = Arc::new(AtomicBool::new(false));
+        Self { nodes, current: AtomicUsize::new(0), store: OnceLock::new(), settings, given_up }
+    }
+
+    /// New connections to the same service, for the last moment of a runtime; `None` where that was of no use before.
+    pub(crate) fn last_resort(&self) -> Option<Arc<Self>> {
+        let fresh = |node: &Node| {
+            let (base, connect) = (node.base.clone(), Arc::clone(&node.connect));
+            let is_known = AtomicBool::new(node.is_known.load(Ordering::Relaxed));
+            Node { base, exchange: connect(), connect, is_known }
         };
-        let http =
-            Http::Network(https_client(&trust, certificate.as_ref()).map_err(Error::Certificates)?);
-        Ok(Self { http, base, api_key, traceparent: None })
+        let given_up = Arc::clone(&self.given_up);
+        let settings = self.settings.clone();
+        (!given_up.load(Ordering::Relaxed)).then(|| {
+            let nodes = self.nodes.iter().map(fresh).collect();
+            let current = AtomicUsize::new(self.current.load(Ordering::Relaxed));
+            Arc::new(Self { nodes, current, store: self.store.clone(), settings, given_up })
+        })
     }
 
-    /// The same connections, whose requests belong to the trace that `of` gives.
-    pub(crate) fn with_traceparent(
-        &self,
-        of: impl Fn() -> Option<String> + Send + Sync + 'static,
-    ) -> Self {
-        Self { traceparent: Some(Traceparent(Arc::new(of))), ..self.clone() }
+    /// Notes that the last moment of a runtime was too short.
+    pub(crate) fn give_up(&self) {
+        self.given_up.store(true, Ordering::Relaxed);
     }
 
-    /// Sends a request to `path`, and gives up after `limit`, which holds for the answer's body as
-    /// well.
-    pub(crate) async fn send(
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub(crate) fn now(&self) -> BootInstant {
+        self.settings.clock.now()
+    }
+
+    /// Sends a request, and gives up after `limit`, which holds for the answer's body as well.
+    pub(crate) async fn send(&self, call: &Call, limit: Duration) -> Result<Answer, NoReply> {
+        self.send_waiting(call, Duration::ZERO, limit).await
+    }
+
+    async fn send_waiting(
         &self,
-        method: Method,
-        path: &str,
-        token: &Token,
-        body: Vec<u8>,
+        call: &Call,
+        wait: Duration,
         limit: Duration,
     ) -> Result<Answer, NoReply> {
-        let uri = format!("{}{path}", self.base);
-        let request = request(method, uri, token, body);
-        let request = request.map_err(|error| NoReply::Unsent(error.to_string()))?;
-        let answered = async { read(self.respond(request).await?).await };
-        let late = || NoReply::Unknown("no answer came in time".to_owned());
-        timeout(limit, answered).await.unwrap_or_else(|_| Err(late()))
+        let request = call.request(wait).map_err(|error| NoReply::Unsent(error.to_string()))?;
+        let node = self.current.load(Ordering::Relaxed);
+        let answered = async { read(self.forward(request).await?).await };
+        let answer = timeout(limit, answered).await.unwrap_or_else(|_| Err(NoReply::late()));
+        if answer.is_err() {
+            // The next try goes to another URL, unless this one has done so.
+            let (next, order) = ((node + 1) % self.nodes.len(), Ordering::Relaxed);
+            let _ = self.current.compare_exchange(node, next, order, order);
+        }
+        answer
+    }
+
+    /// The answer to a request that is safe to repeat, also where earlier ones were lost. While the same thing is under way
+    /// elsewhere, it waits at the service for `wait`. The last answer may be a passing refusal.
+    pub(crate) async fn ask(&self, call: &Call, wait: Duration) -> Result<Reply, Error> {
+        let timeout = self.settings.timeout;
+        let (wait_end, end) = (self.now() + wait, self.now() + wait + timeout);
+        let mut in_doubt = false;
+        loop {
+            let (sent, wait) = (self.now(), wait_end.left().min(REQUEST_WAIT));
+            let reply = self.send_waiting(call, wait, (wait + timeout).min(end.left())).await;
+            let after = match &reply {
+                Ok(Answer::Refusal(refusal)) if refusal.is_passing() => {
+                    in_doubt = true;
+                    let is_over = refusal.is(Code::RequestInProgress) && wait_end.left().is_zero();
+                    if is_over { None } else { Some(refusal.retry_after) }
+                }
+                Ok(_) => None,
+                Err(no_reply) => {
+                    in_doubt |= matches!(no_reply, NoReply::Unknown(_));
+                    Some(None)
+                }
+            };
+            let pause = after.map(pause);
+            match pause.filter(|pause| end.left() > *pause) {
+                None => return Ok(Reply { answer: reply?, sent, in_doubt }),
+                // A wait at the service was the pause.
+                Some(_) if !wait.is_zero() && (sent + wait).left().is_zero() => {}
+                Some(pause) => sleep(pause).await,
+            }
+        }
     }
 
     /// Sends a request whose URI is a path, and gives the answer when it begins.
     pub(crate) async fn forward(
         &self,
-        mut request: Request<Full<Bytes>>,
-    ) -> Result<Response<Incoming>, NoReply> {
-        let uri = format!("{}{}", self.base, request.uri());
-        *request.uri_mut() = uri.parse().map_err(|_| NoReply::Unsent("it is no path".into()))?;
-        self.respond(request).await
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Body>, NoReply> {
+        let (first, mut unsent) = (self.current.load(Ordering::Relaxed), Vec::new());
+        for index in (first..self.nodes.len()).chain(0..first) {
+            let Some(node) = self.nodes.get(index) else { break };
+            match self.send_to(node, request.clone()).await {
+                Err(NoReply::Unsent(why)) => unsent.push(why),
+                reply => {
+                    self.current.store(index, Ordering::Relaxed);
+                    return reply;
+                }
+            }
+        }
+        Err(NoReply::Unsent(unsent.join("; ")))
     }
 
-    async fn respond(
+    async fn send_to(
         &self,
+        node: &Node,
         mut request: Request<Full<Bytes>>,
-    ) -> Result<Response<Incoming>, NoReply> {
-        if let Some(key) = &self.api_key {
-            request.headers_mut().insert(AUTHORIZATION, key.bearer());
+    ) -> Result<Response<Body>, NoReply> {
+        if self.nodes.len() > 1 && !node.is_known.load(Ordering::Relaxed) {
+            self.check_store(node).await?;
         }
-        let trace = self.traceparent.as_ref().and_then(|of| HeaderValue::try_from((of.0)()?).ok());
+        let uri = format!("{}{}", node.base, request.uri());
+        *request.uri_mut() = uri.parse().map_err(|_| NoReply::Unsent("it is no path".into()))?;
+        let settings = &self.settings;
+        let headers = request.headers_mut();
+        headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        if let Some(key) = &settings.authorization {
+            headers.insert(AUTHORIZATION, key.clone());
+        }
+        let trace = settings.traceparent.as_ref().and_then(|of| HeaderValue::try_from(of()?).ok());
         if let Some(trace) = trace {
-            request.headers_mut().insert("traceparent", trace);
+            headers.insert("traceparent", trace);
         }
-        self.http.request(request).await.map_err(|error| {
-            let cause = cause(&error);
-            if error.is_connect() { NoReply::Unsent(cause) } else { NoReply::Unknown(cause) }
-        })
+        (node.exchange)(request).await
+    }
+
+    /// Two URLs of one client lead to one store. Two stores would be two holders.
+    async fn check_store(&self, node: &Node) -> Result<(), NoReply> {
+        let unsent = |why: String| NoReply::Unsent(format!("{}: {why}", node.base));
+        let request = Request::get(format!("{}/v1/info", node.base)).body(Full::default());
+        let request = request.map_err(|error| unsent(error.to_string()))?;
+        let info = async { read((node.exchange)(request).await?).await };
+        let info = match timeout(self.settings.timeout, info).await {
+            Ok(Ok(Answer::Content(info))) => info,
+            Ok(Ok(Answer::Done | Answer::Refusal(_))) => Bytes::new(),
+            Ok(Err(NoReply::Unsent(why) | NoReply::Unknown(why))) => return Err(unsent(why)),
+            Err(_) => return Err(unsent("no answer came in time".to_owned())),
+        };
+        let info: serde_json::Value = serde_json::from_slice(&info).unwrap_or_default();
+        if let Some(id) = info["store"]["id"].as_str() {
+            let of_others = self.store.get_or_init(|| id.to_owned());
+            if id != of_others {
+                return Err(unsent(format!("its store is {id}, that of the others {of_others}")));
+            }
+        }
+        node.is_known.store(true, Ordering::Relaxed);
+        Ok(())
     }
 }
 
-fn request(
-    method: Method,
-    uri: String,
-    token: &Token,
-    body: Vec<u8>,
-) -> Result<Request<Full<Bytes>>, hyper::http::Error> {
-    let mut token = HeaderValue::from_str(token.expose())?;
-    token.set_sensitive(true);
-    Request::builder()
-        .method(method)
-        .uri(uri)
-        .header("lock-token", token)
-        .header("content-type", "application/json")
-        .body(Full::from(body))
+/// The pause before a request is repeated: as long as the service asks for, and some more, so that those that lost the same
+/// service do not all come back at once.
+pub(crate) fn pause(retry_after: Option<Duration>) -> Duration {
+    let jitter = Duration::from_millis(100) + random_part_of(Duration::from_millis(300));
+    retry_after.unwrap_or_default() + jitter
 }
 
 /// What an answer refuses, whose body is read here.
-pub(crate) async fn refusal_of(answer: Response<Incoming>) -> Result<Refusal, Error> {
-    let read = timeout(ANSWER_TIMEOUT, read(answer)).await;
-    match read.unwrap_or_else(|_| Err(NoReply::Unknown("no answer came in time".to_owned())))? {
+pub(crate) async fn refusal_of(answer: Response<Body>) -> Result<Refusal, Error> {
+    let read = timeout(RESPONSE_TIMEOUT, read(answer)).await;
+    match read.unwrap_or_else(|_| Err(NoReply::late()))? {
         Answer::Refusal(refusal) => Ok(refusal),
         Answer::Content(_) | Answer::Done => Err(not_keylatch()),
     }
 }
 
 impl Refusal {
+    /// The refusal that a stream says.
+    pub(crate) fn of(problem: ProblemDocument) -> Self {
+        let status = StatusCode::from_u16(problem.status).unwrap_or_default();
+        Self { status, retry_after: None, problem: Some(Box::new(problem)) }
+    }
+
     /// The problem that the service names, as an error, be it a passing one or not.
     pub(crate) fn into_problem(self) -> Error {
         match self.problem {
@@ -261,39 +413,7 @@ impl From<Refusal> for Error {
     }
 }
 
-/// How a service is reached.
-#[derive(Debug, PartialEq, Eq)]
-enum Transport {
-    Clear,
-    Tls,
-    Unix(PathBuf),
-}
-
-/// A URL without a slash at its end, and how its service is reached; `http` where it has no scheme.
-fn parse(url: &str) -> Result<(String, Transport), Error> {
-    if let Some(path) = url.strip_prefix("unix:") {
-        return match path {
-            "" => Err(Error::Url("must have the path of a socket behind unix:")),
-            path => Ok(("http://localhost".to_owned(), Transport::Unix(path.into()))),
-        };
-    }
-    let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
-    let uri: Uri = url.parse().map_err(|_| Error::Url("is not a URL"))?;
-    let transport = match uri.scheme_str() {
-        Some("http") => Transport::Clear,
-        Some("https") => Transport::Tls,
-        _ => return Err(Error::Url("must begin with http://, https:// or unix:")),
-    };
-    if uri.authority().is_none_or(|host| host.as_str().contains('@')) {
-        return Err(Error::Url("must not hold a user or a password"));
-    }
-    if uri.query().is_some() || url.contains('#') {
-        return Err(Error::Url("must end with its path"));
-    }
-    Ok((url.trim_end_matches('/').to_owned(), transport))
-}
-
-async fn read(response: Response<Incoming>) -> Result<Answer, NoReply> {
+async fn read(response: Response<Body>) -> Result<Answer, NoReply> {
     let (head, body) = response.into_parts();
     let body = Limited::new(body, MAX_ANSWER).collect().await;
     let body = body.map_err(|error| NoReply::Unknown(error.to_string()))?.to_bytes();
@@ -310,15 +430,6 @@ async fn read(response: Response<Incoming>) -> Result<Answer, NoReply> {
         StatusCode::NO_CONTENT => Answer::Done,
         _ => refusal(serde_json::from_slice(&body).ok()),
     })
-}
-
-/// The innermost cause of an error, which says what happened; hyper's own text does not.
-fn cause(error: &dyn std::error::Error) -> String {
-    let mut innermost = error;
-    while let Some(source) = innermost.source() {
-        innermost = source;
-    }
-    innermost.to_string()
 }
 
 #[cfg(test)]

@@ -1,14 +1,21 @@
-//! Why the client could not find out whether it has a lock.
+//! Why the client does not have what it asked for.
 //!
-//! A lock that another client holds is no error: it is a value of
-//! [`AcquireReply`](crate::AcquireReply). [`Error::retry`] says what to do next, by the service's
-//! own table of problems.
+//! [`Error::retry`] says what to do next, by the service's own table of problems. `Unreachable` means that nothing was
+//! sent, `Unanswered` that something was, and may be carried out. Tested in `tests/api/rust_client.rs`.
 
+use std::error::Error as StdError;
 use std::io;
+use std::time::Duration;
 
+use keylatch_core::lock::FencingToken;
 use keylatch_wire::{Code, ProblemDocument, Retry};
 
-/// Why the client cannot say whether the lock was acquired or released.
+use crate::LeaseLost;
+
+/// An error of any kind.
+pub type BoxError = Box<dyn StdError + Send + Sync>;
+
+/// Why the client does not have what it asked for.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -27,6 +34,15 @@ pub enum Error {
     /// The operating system has no random bytes for a token.
     #[error("no random bytes: {0}")]
     Random(#[from] getrandom::Error),
+    /// Others held the lock until the wait was over.
+    #[error("{0}")]
+    Held(Box<Held>),
+    /// The lease was lost before the work was done.
+    #[error(transparent)]
+    Lost(#[from] LeaseLost),
+    /// The work of [`Client::once`](crate::Client::once) failed: its own error.
+    #[error(transparent)]
+    Work(BoxError),
     /// Nothing was sent: no connection to the service was made.
     #[error("the service cannot be reached: {0}")]
     Unreachable(String),
@@ -44,6 +60,38 @@ pub enum Error {
     Refused(String),
 }
 
+/// Who holds a lock that was not acquired.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// The lock; of several the first that was not to be had.
+    pub name: String,
+    /// Its holder, of several the one whose lease ends first. `None` where the lock was free then, for a waiter that was
+    /// before.
+    pub holder: Option<Holder>,
+}
+
+/// Who holds a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The holder's label.
+    pub owner: Option<String>,
+    /// The holder's fencing token.
+    pub fencing_token: FencingToken,
+    /// How long the holder's lease lasts unless it is renewed.
+    pub expires_in: Duration,
+}
+
+impl std::fmt::Display for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Some(holder) = &self.holder else {
+            return write!(f, "others wait for `{}`", self.name);
+        };
+        let owner = holder.owner.as_deref().unwrap_or("a client without a label");
+        let left = holder.expires_in.as_secs_f64();
+        write!(f, "`{}` is held by {owner}, for {left:.1} s unless renewed", self.name)
+    }
+}
+
 impl Error {
     /// The time for an answer is over.
     pub(crate) fn late() -> Self {
@@ -57,17 +105,18 @@ impl Error {
 
     /// What to do next: [`Retry::SameKey`] where the same call may succeed later,
     /// [`Retry::NewKey`] where the call has to be another one, [`Retry::Never`] where the machine,
-    /// the URL or the options have to change first.
+    /// the URL or the options have to change first, or what was begun has to be looked after.
     pub fn retry(&self) -> Retry {
         match self {
-            Self::Unreachable(_) | Self::Unanswered(_) | Self::Unavailable(_) => Retry::SameKey,
-            Self::Problem(problem) => problem.known_code().map_or(Retry::NewKey, Code::retry),
+            Self::Held(_) | Self::Unreachable(_) | Self::Unanswered(_) | Self::Unavailable(_) => {
+                Retry::SameKey
+            }
+            Self::Problem(problem) => {
+                let by_table = || problem.known_code().map_or(Retry::NewKey, Code::retry);
+                problem.retry.unwrap_or_else(by_table)
+            }
             Self::Refused(_) => Retry::NewKey,
-            Self::Url(_)
-            | Self::ApiKey
-            | Self::Certificates(_)
-            | Self::Options(_)
-            | Self::Random(_) => Retry::Never,
+            _ => Retry::Never,
         }
     }
 }
@@ -75,4 +124,9 @@ impl Error {
 /// The answer has a status that keylatch does not give to such a request, or says something else.
 pub(crate) fn not_keylatch() -> Error {
     Error::Refused("the answer is not one of keylatch".to_owned())
+}
+
+/// The response is about something else: a proxy, or a connection that two processes share, has mixed two up.
+pub(crate) fn not_of_this_request() -> Error {
+    Error::Unanswered("the response is not one of keylatch for this request".to_owned())
 }

@@ -7,11 +7,11 @@
 use std::time::Duration;
 
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
 use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::Error;
+use crate::connection::Body;
 
 /// The longest event that is read, in bytes.
 const MAX_EVENT: usize = 1024 * 1024;
@@ -28,12 +28,12 @@ pub struct Event {
 /// The events to come of an answer.
 #[derive(Debug)]
 pub(crate) struct EventStream {
-    body: Incoming,
+    body: Body,
     parser: EventParser,
 }
 
 impl EventStream {
-    pub(crate) fn new(body: Incoming) -> Self {
+    pub(crate) fn new(body: Body) -> Self {
         Self { body, parser: EventParser::default() }
     }
 

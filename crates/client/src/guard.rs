@@ -3,38 +3,39 @@
 //! A guard that is dropped is released in the background. Invariant: what it says of the validity is never later than
 //! what the service promised. Tested in `tests/api/rust_client.rs` and by the scenarios of `clients/conformance`.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use keylatch_core::lock::{FencingToken, LockName, ReleaseReply, Token, Ttl};
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
+use keylatch_core::lock::{FencingToken, ReleaseReply, Token};
+use tokio_util::sync::DropGuard;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::clock::BootInstant;
 use crate::session::Session;
 use crate::target::LeasedLock;
-use crate::watchdog::{LeaseReport, LeaseView, keep};
-use crate::{Error, LeaseStatus};
+use crate::watchdog::keep;
+use crate::{Error, FencedLease, Lease};
 
 /// What is held: renewed in the background at each third of its TTL until the guard is closed,
 /// dropped or lost.
 ///
 /// Its validity is counted on a monotonic clock of this machine from the moment each request was
 /// sent. It counts as lost a quarter of its TTL, and at most 10 s, *before* its validity ends, so
-/// that there is time to stop; then it is not renewed any more.
+/// that there is time to stop; then it is not renewed any more. Its [`Lease`] says so.
 ///
-/// Dropped, it is released in a task of its [`Client`](crate::Client); [`Guard::close`]
-/// reports what became of that.
+/// Dropped, it is released in a task of its [`Client`](crate::Client), or by a thread where the runtime ends first;
+/// [`Guard::close`] reports what became of that.
 ///
 /// It is a [`LockGuard`] of one lock, or a [`SetGuard`] of several.
 #[derive(Debug)]
 pub struct Guard<L> {
     // The fields are dropped in this order: the watchdog does not renew what is being released.
+    ending: DropGuard,
     watchdog: AbortOnDropHandle<()>,
     session: Session,
     leased: L,
-    view: LeaseView,
+    lease: Lease,
 }
 
 /// A lock that is held.
@@ -46,7 +47,7 @@ pub type SetGuard = Guard<Vec<LeasedLock>>;
 
 impl Guard<LeasedLock> {
     /// The name of the lock that the guard holds.
-    pub fn name(&self) -> &LockName {
+    pub fn name(&self) -> &str {
         &self.leased.name
     }
 
@@ -54,6 +55,11 @@ impl Guard<LeasedLock> {
     /// the resource to compare.
     pub fn fencing_token(&self) -> FencingToken {
         self.leased.fencing_token
+    }
+
+    /// Its lease, for the tasks that work under it.
+    pub fn lease(&self) -> FencedLease {
+        FencedLease::new(self.lease.clone(), self.fencing_token())
     }
 
     /// Which of the places is this guard's, from 0, where the lock was asked for with a number of them. No
@@ -70,61 +76,42 @@ impl Guard<Vec<LeasedLock>> {
     }
 
     /// One of the locks; `None` if it is not of the set.
-    pub fn lock(&self, name: &LockName) -> Option<&LeasedLock> {
-        self.leased.iter().find(|lock| lock.name == *name)
+    pub fn lock(&self, name: &str) -> Option<&LeasedLock> {
+        self.leased.iter().find(|lock| lock.name == name)
     }
 }
 
 impl<L> Guard<L> {
     /// Starts the watchdog of a lease that is valid until `until`.
-    pub(crate) fn start(session: Session, ttl: Ttl, leased: L, until: BootInstant) -> Self {
+    pub(crate) fn start(session: Session, ttl: Duration, leased: L, until: BootInstant) -> Self {
         let claim = Arc::clone(session.claim());
-        Self::watched(session, leased, until, |report| async move {
+        Self::watched(session, ttl, leased, until, |lease| async move {
             let renew = async |limit| Ok(claim.renew(ttl, limit).await?.valid_from_sending);
-            keep(report, ttl.get(), renew).await;
+            keep(lease, ttl, renew).await;
         })
     }
 
     /// Starts what watches over a lease that is valid until `until`, and reports what becomes of it.
     pub(crate) fn watched<F>(
         session: Session,
+        ttl: Duration,
         leased: L,
         until: BootInstant,
-        watch: impl FnOnce(LeaseReport) -> F,
+        watch: impl FnOnce(Lease) -> F,
     ) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let (report, view) = LeaseReport::new(until);
-        let watchdog = AbortOnDropHandle::new(tokio::spawn(watch(report)));
-        Self { watchdog, session, leased, view }
+        let lease = Lease::new(session.claim().target().names(), ttl, until);
+        let watchdog = AbortOnDropHandle::new(tokio::spawn(watch(lease.clone())));
+        let ending = lease.closing().clone().drop_guard();
+        Self { ending, watchdog, session, leased, lease }
     }
 
     /// The token that proves the lease, for a program that is to enter the lock again under it. It is
     /// that of all locks of a set.
     pub fn token(&self) -> &Token {
         self.session.claim().token()
-    }
-
-    /// For how long the lock, or all of the set, is exclusively this guard's from now on, unless it is
-    /// renewed. Zero once that is over.
-    pub fn valid_for(&self) -> Duration {
-        self.view.until.borrow().left()
-    }
-
-    /// Is cancelled when the lock or any of the set is lost, or the validity is about to end unrenewed.
-    pub fn lost(&self) -> CancellationToken {
-        self.view.lost.clone()
-    }
-
-    /// Whether the lease is held, and why it is lost if it is.
-    pub fn status(&self) -> LeaseStatus {
-        self.view.status.borrow().clone()
-    }
-
-    /// The status as a channel, for a task that waits for a change of it.
-    pub fn watch(&self) -> watch::Receiver<LeaseStatus> {
-        self.view.status.clone()
     }
 
     /// Stops renewing and releases the lock; says whether the guard still held it. Of a set it releases
@@ -136,11 +123,19 @@ impl<L> Guard<L> {
     /// The service gave no answer within 5 s, or refuses the request. The lease then ends by
     /// itself.
     pub async fn close(self) -> Result<ReleaseReply, Error> {
-        let Self { watchdog, session, view, .. } = self;
-        view.closing.cancel();
+        let Self { ending, watchdog, session, .. } = self;
+        drop(ending);
         let reply = session.close().await;
         // Not before: the connection of a hold ends with its watchdog, and its lock with the connection.
         drop(watchdog);
         reply
+    }
+}
+
+impl<L> Deref for Guard<L> {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        &self.lease
     }
 }

@@ -6,23 +6,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use hyper::Request;
-use keylatch_core::lock::{LockName, Ttl};
+use hyper::Method;
 use keylatch_core::watchdog::notice;
 use keylatch_wire::{Code, LossEvent, ProblemDocument, RenewalEvent};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::client::held_by;
+use crate::client::held;
 use crate::clock::BootInstant;
-use crate::connection::{ANSWER_TIMEOUT, refusal_of};
+use crate::connection::{Call, NoReply, Refusal, refusal_of};
 use crate::error::not_keylatch;
 use crate::events::{Event, EventStream};
 use crate::session::Session;
-use crate::target::Target;
-use crate::watchdog::LeaseReport;
-use crate::{AcquireOptions, AcquireReply, Client, Error, Guard, LossReason};
+use crate::target::{Target, broken};
+use crate::{AcquireOptions, Client, Error, Guard, Lease, LockGuard, LossReason};
 
 impl Client {
     /// Holds a lock by a connection, and waits for it as long as `options` say. The service renews the lock,
@@ -30,34 +27,29 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// The service gave no answer, or refuses the request. Nothing is repeated: the connection is the claim.
+    /// [`Error::Held`] if others held it until the wait was over. The service gave no answer, or refuses the request.
+    /// Nothing is repeated: the connection is the claim.
     pub async fn hold(
         &self,
-        name: &LockName,
+        name: impl Into<String>,
         options: &AcquireOptions,
-    ) -> Result<AcquireReply, Error> {
-        let target = Target::Lock(name.clone(), options.entry.clone());
-        let mut session =
-            Session::new(Arc::clone(self.connection()), self.releases(), target, options)?;
-        let sent = BootInstant::now();
-        let opened = timeout(options.wait + ANSWER_TIMEOUT, self.open_hold(&mut session, options));
-        let (mut stream, grant) = match opened.await.unwrap_or_else(|_| Err(Error::late())) {
-            Ok(opened) => opened,
-            Err(Error::Problem(problem)) if problem.is(Code::LockHeld) => {
-                return Ok(AcquireReply::Held(held_by(*problem)));
-            }
-            Err(error) => return Err(error),
-        };
-        let grant = session.claim().target().grant(grant.to_string().as_bytes())?;
+    ) -> Result<LockGuard, Error> {
+        let target = Target::Lock(name.into(), options.entry.clone());
+        let connection = Arc::clone(self.connection());
+        let (patience, sent) = (connection.settings().timeout, connection.now());
+        let mut session = Session::new(connection, self.endings().clone(), target, options)?;
+        let wait = options.wait.saturating_add(patience);
+        let opened = timeout(wait, self.open_hold(&mut session, options)).await;
+        let (mut stream, grant) = opened.unwrap_or_else(|_| Err(Error::late()))?;
+        let grant = session.claim().grant(grant.to_string().as_bytes())?;
         let until = sent + grant.valid_from_sending;
         let lock = grant.locks.into_iter().next().ok_or_else(not_keylatch)?;
         let ttl = options.ttl;
-        let guard = Guard::watched(session, lock, until, |report| async move {
-            let reason = read_until_lost(&mut stream, ttl, sent, &report).await;
-            report.lose(reason);
-            outlast(&mut stream, report.until()).await;
-        });
-        Ok(AcquireReply::Granted(guard))
+        Ok(Guard::watched(session, ttl, lock, until, |lease| async move {
+            let reason = read_until_lost(&mut stream, ttl, sent, &lease).await;
+            lease.lose(reason);
+            outlast(&mut stream, lease.until()).await;
+        }))
     }
 
     /// Opens the stream, and waits for the event that says that the lock is held.
@@ -67,19 +59,23 @@ impl Client {
         options: &AcquireOptions,
     ) -> Result<(EventStream, Value), Error> {
         let claim = Arc::clone(session.claim());
-        let body = claim.target().creation(options, options.wait).map_err(|_| not_keylatch())?;
-        let request = Request::post(format!("{}/hold", claim.target().path()))
-            .header("lock-token", claim.token().expose())
-            .header("content-type", "application/json")
-            .body(Bytes::from(body));
+        let owner = self.connection().settings().owner.as_deref();
+        let body = claim.target().creation(options, owner, options.wait);
+        let call = Call::new(Method::POST, format!("{}/hold", claim.target().path()));
+        let request = call.with_token(claim.token()).with_json(&body)?.request(Duration::ZERO);
         session.opens();
-        let answer = self.send(request.map_err(|_| not_keylatch())?).await?;
+        let unsent = |error: hyper::http::Error| NoReply::Unsent(error.to_string());
+        let answer = self.connection().forward(request.map_err(unsent)?).await?;
+        let error_of = |refusal: Refusal| match refusal.is(Code::LockHeld) {
+            true => Error::Held(Box::new(held(claim.target(), refusal))),
+            false => refusal.into_problem(),
+        };
         if answer.status() != 200 {
             let refusal = refusal_of(answer).await?;
             if !refusal.is_passing() {
                 session.holds_nothing();
             }
-            return Err(refusal.into_problem());
+            return Err(error_of(refusal));
         }
         let mut stream = EventStream::new(answer.into_body());
         while let Some(Event { kind, data }) = stream.next().await? {
@@ -89,7 +85,7 @@ impl Client {
                     let problem: ProblemDocument =
                         serde_json::from_value(data).map_err(|_| not_keylatch())?;
                     session.holds_nothing();
-                    return Err(Error::Problem(Box::new(problem)));
+                    return Err(error_of(Refusal::of(problem)));
                 }
                 _ => {}
             }
@@ -111,12 +107,12 @@ async fn outlast(stream: &mut EventStream, until: BootInstant) {
 /// Follows the stream until the lease is lost, or no event has renewed it in time.
 async fn read_until_lost(
     stream: &mut EventStream,
-    ttl: Ttl,
+    ttl: Duration,
     sent: BootInstant,
-    report: &LeaseReport,
+    lease: &Lease,
 ) -> LossReason {
     loop {
-        let deadline = report.until() - notice(ttl.get());
+        let deadline = lease.until() - notice(ttl);
         let event = tokio::select! {
             event = stream.next() => event,
             () = deadline.reached() => {
@@ -132,7 +128,7 @@ async fn read_until_lost(
             "renewed" => {
                 if let Ok(renewal) = serde_json::from_value::<RenewalEvent>(data) {
                     let valid = renewal.waited_ms.saturating_add(renewal.valid_for_ms);
-                    report.renewed(sent + Duration::from_millis(valid));
+                    lease.renewed(sent + Duration::from_millis(valid));
                 }
             }
             "lost" => return loss(data),
@@ -142,13 +138,13 @@ async fn read_until_lost(
 }
 
 fn loss(data: Value) -> LossReason {
-    let Ok(LossEvent { reason, detail, broken }) = serde_json::from_value(data) else {
+    let Ok(LossEvent { reason, detail, broken: note }) = serde_json::from_value(data) else {
         return LossReason::Unrenewed("the stream has ended".to_owned());
     };
     match &*reason {
         "lock-not-held" => LossReason::NotHeld,
         "token-mismatch" => LossReason::TakenOver,
-        "lock-broken" => LossReason::Broken(broken.map(|it| it.reason).unwrap_or_default()),
+        "lock-broken" => broken(note),
         _ => LossReason::Unrenewed(detail.into_owned()),
     }
 }

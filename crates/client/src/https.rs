@@ -11,27 +11,20 @@ use std::time::Duration;
 
 use hyper::body::Body;
 use hyper_rustls::{ConfigBuilderExt as _, HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::{self, connect::HttpConnector};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
 use rustls::client::WantsClientCert;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 
+use crate::transport::pooled;
+
 /// How long connecting may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a connection may stay unused.
-pub(crate) const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(1);
-// gunicorn closes one that was unused for 2 s, and a request that it closes under has an unknown outcome.
-const _: () = assert!(POOL_IDLE_TIMEOUT.as_millis() <= 1500);
-
-/// How many header lines a response may have. A server may send more than hyper's hundred, and a response that is
-/// refused for that leaves open whether the request was carried out.
-const MAX_HEADERS: usize = 1000;
-
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections to any number of servers. Clones share them.
-pub type HttpsClient<B> = legacy::Client<HttpsConnector<HttpConnector>, B>;
+pub type HttpsClient<B> = Client<HttpsConnector<HttpConnector>, B>;
 
 /// Which servers of `https` URLs are trusted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,9 +61,18 @@ where
     B: Body + Send,
     B::Data: Send,
 {
+    Ok(pooled(https_connector(trust, certificate, CONNECT_TIMEOUT)?))
+}
+
+/// Connects to any server, over TCP or TLS.
+pub(crate) fn https_connector(
+    trust: &Trust,
+    certificate: Option<&ClientCertificate>,
+    connect_timeout: Duration,
+) -> io::Result<HttpsConnector<HttpConnector>> {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
-    connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    connector.set_connect_timeout(Some(connect_timeout));
     connector.set_nodelay(true);
     let config = ClientConfig::builder_with_provider(default_provider().into())
         .with_safe_default_protocol_versions()
@@ -85,12 +87,7 @@ where
         None => config.with_no_client_auth(),
     };
     let tls = HttpsConnectorBuilder::new().with_tls_config(config);
-    let connector = tls.https_or_http().enable_http1().wrap_connector(connector);
-    Ok(legacy::Client::builder(TokioExecutor::new())
-        .pool_idle_timeout(POOL_IDLE_TIMEOUT)
-        .pool_timer(TokioTimer::new())
-        .http1_max_headers(MAX_HEADERS)
-        .build(connector))
+    Ok(tls.https_or_http().enable_http1().wrap_connector(connector))
 }
 
 /// The configuration of a client that shows this certificate.

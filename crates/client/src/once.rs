@@ -1,65 +1,144 @@
 //! Doing a thing once, under an idempotency key.
 //!
-//! Begin, complete and abandon carry a token of the client's own, so each is repeated where its answer is lost. A run
-//! that is dropped is not renewed any more: its outcome is unknown when its lease is over, and a person settles it.
-//! The [watchdog](crate::watchdog) of a run is that of a lock.
+//! Begin and what ends a run carry a token of the client's own, so each is repeated where its answer is lost. A run that
+//! is dropped, or whose work panics, has failed: its outcome is unknown at once, for a person to settle, or its key is
+//! free with [`OnCrash::Rerun`]. The [watchdog](crate::watchdog) of a run is that of a lock. Tested in
+//! `tests/api/rust_client_ends.rs` and by `clients/conformance`.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::future::poll_fn;
+use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use hyper::{Method, StatusCode};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Response};
 use keylatch_core::lock::{FencingToken, Token};
 use keylatch_wire::{
-    BeginRecordRequest, Code, CompleteRecordRequest, IdempotencyAnswer, IdempotencyRecord, millis,
+    BeginRecordRequest, CompleteRecordRequest, DescribedRequest, FailRecordRequest, HeaderValues,
+    IdempotencyAnswer, IdempotencyRecord, OnCrash, millis,
 };
-use tokio::time::{Instant, sleep};
-use tokio_util::sync::CancellationToken;
+use serde::Serialize;
+use tokio_util::sync::DropGuard;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::clock::BootInstant;
-use crate::connection::{ANSWER_TIMEOUT, Answer, Connection, PAUSE};
-use crate::error::not_keylatch;
+use crate::connection::{Answer, Call, Connection};
+use crate::ending::send_in_background;
+use crate::error::{not_keylatch, not_of_this_request};
 use crate::target::plain;
-use crate::watchdog::{LeaseReport, LeaseView, RenewalError, keep};
-use crate::{Client, Error, LeaseStatus, LossReason};
+use crate::watchdog::{RenewalError, keep};
+use crate::{BoxError, Client, Error, FencedLease, Lease, LossReason};
+
+/// The longest reason of a failure, in bytes.
+const MAX_REASON: usize = 256;
 
 /// How to do a thing once.
 #[derive(Debug, Clone)]
 pub struct OnceOptions {
     /// Tells two things apart that have the same key by mistake.
     pub fingerprint: Option<String>,
+    /// The HTTP request that the thing is, in place of a fingerprint: the service makes the same as a guard of its route.
+    pub request: Option<DescribedRequest>,
     /// How long the run may go unrenewed before its outcome is unknown.
     pub lease: Duration,
-    /// How long to wait for the same thing under way elsewhere.
+    /// How long to wait for the same thing under way elsewhere; [`FOREVER`](crate::FOREVER) for as long as it takes.
     pub wait: Duration,
+    /// For how long repeats are given the answer; `None` leaves it to the service.
+    pub retention: Option<Duration>,
+    /// What a run leaves behind that does not end: whether a failure frees the key.
+    pub on_crash: OnCrash,
+    /// Of which guarded route the key is; by default it is one of this API's own.
+    pub scope: Scope,
+    /// The token, if it is to be one of the caller's own; `None` makes one.
+    pub token: Option<Token>,
+}
+
+/// Of which guarded route and of whom a key is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Scope {
+    /// The method of the route.
+    pub method: Option<String>,
+    /// Its path.
+    pub path: Option<String>,
+    /// Whose request it is.
+    pub principal: Option<String>,
+    /// Where the route has the key from, if that is not `Idempotency-Key`.
+    pub source: Option<String>,
 }
 
 impl Default for OnceOptions {
     /// No fingerprint, a lease of 30 s, without waiting.
     fn default() -> Self {
-        Self { fingerprint: None, lease: Duration::from_secs(30), wait: Duration::ZERO }
+        Self {
+            fingerprint: None,
+            request: None,
+            lease: Duration::from_secs(30),
+            wait: Duration::ZERO,
+            retention: None,
+            on_crash: OnCrash::Unknown,
+            scope: Scope::default(),
+            token: None,
+        }
     }
 }
+
+/// Nothing was done: returned by the work of [`Client::once`], as it is or as the source of its error, it frees the key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("nothing was done")]
+pub struct NothingDone;
 
 /// What came of beginning.
 #[derive(Debug)]
 pub enum BeginReply {
-    /// It is to be done now, and then to be completed or abandoned.
+    /// It is to be done now, and then to be ended.
     Begun(Run),
     /// It was done before, and came to this; `None` where the answer was not kept.
-    Done(Option<IdempotencyAnswer>),
+    Done(Option<Response<Bytes>>),
 }
 
-/// A thing that is being done, renewed in the background.
+/// What a thing came to that is done once.
+#[derive(Debug)]
+pub struct Once {
+    /// The answer.
+    pub response: Response<Bytes>,
+    /// Whether it is that of an earlier run.
+    pub replayed: bool,
+}
+
+/// A thing that is being done, renewed in the background. Dropped without an end, it has failed.
 pub struct Run {
+    // The fields are dropped in this order: the watchdog does not renew what has ended.
+    _ending: DropGuard,
+    _watchdog: AbortOnDropHandle<()>,
     client: Client,
+    target: RunTarget,
+    /// What the end sends; `None` before the program has said how it ends.
+    end: Option<Call>,
+    has_ended: bool,
+    on_crash: OnCrash,
+    lease: FencedLease,
+}
+
+/// Which record a run is about, and its proof.
+#[derive(Clone)]
+struct RunTarget {
     path: String,
+    query: String,
     token: Token,
-    fencing_token: FencingToken,
-    watchdog: AbortOnDropHandle<()>,
-    view: LeaseView,
+}
+
+impl RunTarget {
+    fn call(&self, method: Method, step: &str) -> Call {
+        let Self { path, query, token } = self;
+        Call::new(method, format!("{path}{step}{query}")).with_token(token)
+    }
 }
 
 impl Client {
@@ -70,99 +149,144 @@ impl Client {
     ///
     /// The service gave no answer, or refuses the key: its outcome is unknown, or it was used for another thing.
     pub async fn begin(&self, key: &str, options: &OnceOptions) -> Result<BeginReply, Error> {
-        let (path, token) = (format!("/v1/idempotency/{}", plain(key)), Token::generate()?);
+        let token = options.token.clone().map_or_else(Token::generate, Ok)?;
+        let path = format!("/v1/idempotency/{}", plain(key));
+        let target = RunTarget { path, query: options.scope.query(), token };
         let body = BeginRecordRequest {
             fingerprint: options.fingerprint.clone(),
+            request: options.request.clone(),
             lease_ms: Some(millis(options.lease)),
-            ..BeginRecordRequest::default()
+            retention_ms: options.retention.map(millis),
+            on_crash: Some(options.on_crash),
         };
-        let body = serde_json::to_vec(&body).map_err(|_| not_keylatch())?;
-        let (answer, sent) = self.ask(Method::POST, &path, &token, body, options.wait).await?;
+        let call = target.call(Method::POST, "").with_json(&body)?;
+        let reply = self.connection().ask(&call, options.wait).await?;
+        let answer = content(reply.answer)?;
         let record: IdempotencyRecord =
             serde_json::from_slice(&answer).map_err(|_| not_keylatch())?;
         if record.state == "done" {
-            return Ok(BeginReply::Done(record.answer));
+            return Ok(BeginReply::Done(record.answer.map(response_of).transpose()?));
         }
-        let fencing_token = FencingToken::new(record.fencing_token);
-        let (report, view) = LeaseReport::new(sent + options.lease);
-        let (connection, run) = (Arc::clone(self.connection()), (path.clone(), token.clone()));
-        let lease = options.lease;
-        let watchdog = AbortOnDropHandle::new(tokio::spawn(async move {
-            let (path, token) = (format!("{}/renew", run.0), run.1);
-            let renew =
-                async |limit| renew(&connection, &path, &token, limit).await.map(|()| lease);
-            keep(report, lease, renew).await;
-        }));
-        let client = self.clone();
-        Ok(BeginReply::Begun(Run { client, path, token, fencing_token, watchdog, view }))
+        if record.token.is_none_or(|of| of.expose() != target.token.expose()) {
+            return Err(not_of_this_request());
+        }
+        let lease =
+            Lease::new(format!("the run of `{key}`"), options.lease, reply.sent + options.lease);
+        let lease = FencedLease::new(lease, FencingToken::new(record.fencing_token));
+        Ok(BeginReply::Begun(Run::start(self.clone(), target, options, lease)))
     }
 
-    /// The answer to a request that is safe to repeat, also where earlier ones were lost, and when the one that is
-    /// answered was sent.
-    async fn ask(
+    /// Does a thing once: runs `work` and keeps its answer, or gives the answer that an earlier run came to.
+    ///
+    /// Work that fails, panics or is cancelled leaves an unknown outcome, with the text of its error, for a person to
+    /// settle. [`NothingDone`] frees the key, and so does any failure with [`OnCrash::Rerun`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Work`] has the work's own error. Otherwise as [`begin`](Self::begin) and [`Run::complete`].
+    pub async fn once<B, E>(
         &self,
-        method: Method,
-        path: &str,
-        token: &Token,
-        body: Vec<u8>,
-        wait: Duration,
-    ) -> Result<(Bytes, BootInstant), Error> {
-        let end = Instant::now() + wait.max(ANSWER_TIMEOUT);
-        loop {
-            let since = BootInstant::now();
-            let sent =
-                self.connection().send(method.clone(), path, token, body.clone(), ANSWER_TIMEOUT);
-            let (error, pause) = match sent.await {
-                Ok(Answer::Content(body)) => return Ok((body, since)),
-                Ok(Answer::Done) => return Ok((Bytes::new(), since)),
-                Ok(Answer::Refusal(refusal)) => {
-                    let is_under_way = refusal.is(Code::RequestInProgress);
-                    if !refusal.is_passing() || is_under_way && wait.is_zero() {
-                        return Err(refusal.into_problem());
-                    }
-                    let pause = refusal.retry_after.unwrap_or_default().max(PAUSE);
-                    (refusal.into_problem(), pause)
-                }
-                Err(no_reply) => (no_reply.into(), PAUSE),
-            };
-            if Instant::now() + pause >= end {
-                return Err(error);
+        key: &str,
+        options: &OnceOptions,
+        work: impl AsyncFnOnce(FencedLease) -> Result<Response<B>, E>,
+    ) -> Result<Once, Error>
+    where
+        B: Into<Bytes>,
+        E: Into<BoxError>,
+    {
+        let run = match self.begin(key, options).await? {
+            BeginReply::Begun(run) => run,
+            BeginReply::Done(Some(response)) => return Ok(Once { response, replayed: true }),
+            BeginReply::Done(None) => return Err(Error::Refused("no answer was kept".to_owned())),
+        };
+        let mut work = pin!(work(run.lease.clone()));
+        let caught = poll_fn(|context| {
+            let poll = AssertUnwindSafe(|| work.as_mut().poll(context));
+            catch_unwind(poll).map_or_else(|panic| Poll::Ready(Err(panic)), |poll| poll.map(Ok))
+        });
+        let done = match caught.await {
+            Ok(done) => done,
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+                let _ = run.fail(&format!("it panicked: {}", text.unwrap_or_default())).await;
+                resume_unwind(panic)
             }
-            sleep(pause).await;
+        };
+        match done {
+            Ok(response) => {
+                let response = response.map(Into::into);
+                run.complete(response.clone()).await?;
+                Ok(Once { response, replayed: false })
+            }
+            Err(error) => {
+                let error = error.into();
+                // The work's own error says more than that the run could not be ended.
+                let _ = if is_nothing_done(&*error) {
+                    run.abandon().await
+                } else {
+                    run.fail(&error.to_string()).await
+                };
+                Err(Error::Work(error))
+            }
         }
     }
 }
 
 impl Run {
+    fn start(client: Client, target: RunTarget, options: &OnceOptions, lease: FencedLease) -> Self {
+        let (connection, run, ttl) =
+            (Arc::clone(client.connection()), target.clone(), options.lease);
+        let of_run = Lease::clone(&lease);
+        let watchdog = AbortOnDropHandle::new(tokio::spawn(async move {
+            let renew = async |limit| renew(&connection, &run, limit).await.map(|()| ttl);
+            keep(of_run, ttl, renew).await;
+        }));
+        Self {
+            _ending: lease.closing().clone().drop_guard(),
+            _watchdog: watchdog,
+            client,
+            target,
+            end: None,
+            has_ended: false,
+            on_crash: options.on_crash,
+            lease,
+        }
+    }
+
     /// Larger than that of every earlier run of the key.
     pub fn fencing_token(&self) -> FencingToken {
-        self.fencing_token
+        self.lease.fencing_token()
     }
 
-    /// Is cancelled when the run is no longer this client's, or is about to end unrenewed: its outcome is unknown then
-    /// unless it is completed in time.
-    pub fn lost(&self) -> CancellationToken {
-        self.view.lost.clone()
-    }
-
-    /// Whether the run is still this client's, and why not.
-    pub fn status(&self) -> LeaseStatus {
-        self.view.status.borrow().clone()
-    }
-
-    /// Keeps an answer for every repeat.
+    /// Keeps an answer for every repeat: of text, of bytes, or of [`json`].
     ///
     /// # Errors
     ///
     /// The service gave no answer, or the run is no longer this client's.
-    pub async fn complete(self, status: StatusCode, body: &str) -> Result<(), Error> {
-        let answer = CompleteRecordRequest {
-            status: Some(status.as_u16()),
-            body: Some(body.to_owned()),
-            ..CompleteRecordRequest::default()
+    pub async fn complete(self, response: Response<impl Into<Bytes>>) -> Result<(), Error> {
+        let (head, body) = response.into_parts();
+        let body = Vec::from(body.into());
+        let mut headers = BTreeMap::<_, Vec<_>>::new();
+        for (name, value) in &head.headers {
+            let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
+            headers.entry(name.to_string()).or_default().push(value);
+        }
+        let (body, body_base64) = match String::from_utf8(body) {
+            Ok(text) => (Some(text), None),
+            Err(bytes) => (None, Some(STANDARD.encode(bytes.into_bytes()))),
         };
-        let answer = serde_json::to_vec(&answer).map_err(|_| not_keylatch())?;
-        self.end(Method::PUT, answer).await
+        let headers =
+            headers.into_iter().map(|(name, values)| (name, HeaderValues::Many(values))).collect();
+        let answer = CompleteRecordRequest {
+            status: Some(head.status.as_u16()),
+            headers: Some(headers),
+            body,
+            body_base64,
+            json: None,
+        };
+        let call = self.target.call(Method::PUT, "").with_json(&answer)?;
+        self.end(call).await
     }
 
     /// Says that nothing was done, so that a repeat runs.
@@ -171,31 +295,141 @@ impl Run {
     ///
     /// As [`complete`](Self::complete).
     pub async fn abandon(self) -> Result<(), Error> {
-        self.end(Method::DELETE, Vec::new()).await
+        let call = self.target.call(Method::DELETE, "");
+        self.end(call).await
     }
 
-    async fn end(self, method: Method, body: Vec<u8>) -> Result<(), Error> {
-        self.view.closing.cancel();
-        self.watchdog.abort();
-        self.client.ask(method, &self.path, &self.token, body, Duration::ZERO).await.map(drop)
+    /// Says that it failed half way: its outcome is unknown now, for a person to settle. With [`OnCrash::Rerun`] a repeat
+    /// runs.
+    ///
+    /// # Errors
+    ///
+    /// As [`complete`](Self::complete).
+    pub async fn fail(self, reason: &str) -> Result<(), Error> {
+        let call = self.failure(reason);
+        self.end(call).await
+    }
+
+    /// Stops renewing the run and ends it in no way: what is to come of it when its lease is over is up to `on_crash`.
+    pub fn leave(mut self) {
+        self.has_ended = true;
+    }
+
+    /// The caller said that a rerun is safe, or else a person finds out.
+    fn failure(&self, reason: &str) -> Call {
+        if self.on_crash == OnCrash::Rerun {
+            return self.target.call(Method::DELETE, "");
+        }
+        let plain: String = reason.chars().filter(|it| !it.is_control()).collect();
+        let mut ends = (0..=MAX_REASON.min(plain.len())).rev();
+        let reason = ends.find_map(|end| plain.get(..end)).filter(|it| !it.is_empty());
+        let reason = reason.map(str::to_owned);
+        let call = self.target.call(Method::POST, "/fail");
+        call.clone().with_json(&FailRecordRequest { reason }).unwrap_or(call)
+    }
+
+    async fn end(mut self, call: Call) -> Result<(), Error> {
+        self.end = Some(call.clone());
+        self.lease.closing().cancel();
+        let reply = self.client.connection().ask(&call, Duration::ZERO).await;
+        self.has_ended = true;
+        content(reply?.answer).map(drop)
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if self.has_ended {
+            return;
+        }
+        let why =
+            if std::thread::panicking() { "the work panicked" } else { "the run was dropped" };
+        let call = self.end.take().unwrap_or_else(|| self.failure(why));
+        let connection = Arc::clone(self.client.connection());
+        send_in_background(connection, self.client.endings(), move |connection| {
+            let call = call.clone();
+            // The caller is gone, so no caller reads an error.
+            async move { drop(connection.ask(&call, Duration::ZERO).await) }
+        });
+    }
+}
+
+impl Deref for Run {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        &self.lease
     }
 }
 
 impl fmt::Debug for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Run").field("fencing_token", &self.fencing_token).finish_non_exhaustive()
+        f.debug_struct("Run").field("lease", &self.lease).finish_non_exhaustive()
+    }
+}
+
+impl Scope {
+    fn query(&self) -> String {
+        let members = [
+            ("method", &self.method),
+            ("path", &self.path),
+            ("principal", &self.principal),
+            ("source", &self.source),
+        ];
+        let members = members
+            .iter()
+            .filter_map(|(name, value)| Some(format!("{name}={}", plain(value.as_deref()?))));
+        let members = members.collect::<Vec<_>>().join("&");
+        if members.is_empty() { members } else { format!("?{members}") }
+    }
+}
+
+/// An answer of JSON for [`Run::complete`].
+///
+/// # Errors
+///
+/// The value cannot be written as JSON.
+pub fn json(value: &impl Serialize) -> serde_json::Result<Response<Bytes>> {
+    let mut response = Response::new(serde_json::to_vec(value)?.into());
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(response)
+}
+
+fn response_of(answer: IdempotencyAnswer) -> Result<Response<Bytes>, Error> {
+    let body = match (answer.body, answer.body_base64) {
+        (Some(text), _) => text.into_bytes(),
+        (None, Some(bytes)) => STANDARD.decode(bytes).map_err(|_| not_keylatch())?,
+        (None, None) => Vec::new(),
+    };
+    let mut response = Response::builder().status(answer.status);
+    for (name, values) in &answer.headers {
+        response = values.iter().fold(response, |response, value| response.header(name, value));
+    }
+    response.body(body.into()).map_err(|_| not_keylatch())
+}
+
+fn is_nothing_done(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    causes.any(|cause| cause.is::<NothingDone>())
+}
+
+/// What the service answered, be that nothing, unless it refuses.
+fn content(answer: Answer) -> Result<Bytes, Error> {
+    match answer {
+        Answer::Content(body) => Ok(body),
+        Answer::Done => Ok(Bytes::new()),
+        Answer::Refusal(refusal) => Err(refusal.into_problem()),
     }
 }
 
 /// Keeps a run from being over while the program carries it out.
 async fn renew(
     connection: &Connection,
-    path: &str,
-    token: &Token,
+    run: &RunTarget,
     limit: Duration,
 ) -> Result<(), RenewalError> {
     let failed = |after, error| Err(RenewalError::Failed { after, error });
-    match connection.send(Method::POST, path, token, Vec::new(), limit).await {
+    match connection.send(&run.call(Method::POST, "/renew"), limit).await {
         Ok(Answer::Content(_) | Answer::Done) => Ok(()),
         Ok(Answer::Refusal(refusal)) if !refusal.is_passing() => {
             Err(RenewalError::Lost(LossReason::NotHeld))

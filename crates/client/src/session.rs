@@ -5,22 +5,20 @@
 //! hold, in a task of the client: a program that stops waiting, or forgets a guard, leaves nothing
 //! behind but for as long as the service cannot be reached.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::Method;
-use keylatch_core::lock::{ReleaseReply, Token, Ttl};
-use keylatch_core::retry::Retry;
+use keylatch_core::lock::{ReleaseReply, Token};
 use keylatch_wire::Code;
-use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 
-use crate::connection::{ANSWER_TIMEOUT, Answer, Connection, NoReply, PAUSE, Refusal};
+use crate::connection::{Answer, Call, Connection, NoReply};
+use crate::ending::send_in_background;
 use crate::error::not_keylatch;
 use crate::target::{Grant, Target};
 use crate::watchdog::RenewalError;
-use crate::{AcquireOptions, Error, LossReason};
+use crate::{AcquireOptions, Error};
 
 /// A claim that is released when it is dropped.
 #[derive(Debug)]
@@ -92,7 +90,7 @@ impl Session {
         if self.keep {
             return Ok(ReleaseReply::Released);
         }
-        let released = self.claim.release().await;
+        let released = self.claim.release(&self.claim.connection).await;
         self.open = false;
         released
     }
@@ -103,15 +101,13 @@ impl Drop for Session {
         if !self.open {
             return;
         }
-        // Without a runtime the lease ends by itself.
-        if let Ok(runtime) = Handle::try_current() {
-            let claim = Arc::clone(&self.claim);
-            let releasing = async move {
-                // The caller is gone, so no caller reads an error.
-                let _ = claim.release().await;
-            };
-            self.releases.spawn_on(releasing, &runtime);
-        }
+        let claim = Arc::clone(&self.claim);
+        let connection = Arc::clone(&claim.connection);
+        send_in_background(connection, &self.releases, move |connection| {
+            let claim = Arc::clone(&claim);
+            // The caller is gone, so no caller reads an error.
+            async move { drop(claim.release(&connection).await) }
+        });
     }
 }
 
@@ -134,83 +130,61 @@ impl Claim {
         &self.token
     }
 
+    /// The connections to the service.
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// What a response grants to this claim.
+    pub(crate) fn grant(&self, response: &[u8]) -> Result<Grant, Error> {
+        self.target.grant(&self.token, response)
+    }
+
     /// Starts the TTL of the lease again, unless the answer takes longer than `limit`.
-    pub(crate) async fn renew(&self, ttl: Ttl, limit: Duration) -> Result<Grant, RenewalError> {
+    pub(crate) async fn renew(
+        &self,
+        ttl: Duration,
+        limit: Duration,
+    ) -> Result<Grant, RenewalError> {
         let failed = |error| RenewalError::Failed { after: None, error };
-        match self.send(Method::PUT, self.target.renewal(ttl), limit).await {
-            Ok(Answer::Content(body)) => self.target.grant(&body).map_err(failed),
-            Ok(Answer::Refusal(refusal)) => Err(match self.loss(&refusal) {
-                Some(reason) => RenewalError::Lost(reason),
-                None => RenewalError::Failed { after: refusal.retry_after, error: refusal.into() },
-            }),
+        let call = Call::new(Method::PUT, self.target.path()).with_token(&self.token);
+        let call = call.with_json(&self.target.renewal(ttl)).map_err(failed)?;
+        match self.connection.send(&call, limit).await {
+            Ok(Answer::Content(body)) => self.grant(&body).map_err(failed),
+            Ok(Answer::Refusal(refusal)) => {
+                let problem = refusal.problem.as_deref();
+                Err(match problem.and_then(|problem| self.target.loss(problem)) {
+                    Some(reason) => RenewalError::Lost(reason),
+                    None => {
+                        let after = refusal.retry_after;
+                        RenewalError::Failed { after, error: refusal.into() }
+                    }
+                })
+            }
             Ok(Answer::Done) => Err(failed(not_keylatch())),
             Err(no_reply) => Err(failed(no_reply.into())),
         }
     }
 
-    fn loss(&self, refusal: &Refusal) -> Option<LossReason> {
-        self.target.loss(refusal.problem.as_deref()?)
-    }
-
     async fn create(&self, options: &AcquireOptions, wait: Duration) -> Result<Answer, NoReply> {
-        let body = self.target.creation(options, wait);
-        self.send(Method::POST, body, wait + ANSWER_TIMEOUT).await
+        let call = Call::new(Method::POST, self.target.path()).with_token(&self.token);
+        let body = self.target.creation(options, self.connection.settings().owner.as_deref(), wait);
+        let call = call.with_json(&body).map_err(|error| NoReply::Unsent(error.to_string()))?;
+        self.connection.send(&call, wait + self.connection.settings().timeout).await
     }
 
-    async fn release(&self) -> Result<ReleaseReply, Error> {
-        let retry = Retry { try_limit: ANSWER_TIMEOUT, pause: PAUSE, limit: ANSWER_TIMEOUT };
-        let failure = Mutex::new(Error::late());
-        let may_be_done = AtomicBool::new(false);
-        let step = async || {
-            let answer = self.send_release().await;
-            let in_doubt = match &answer {
-                Ok(Answer::Refusal(refusal)) => refusal.is_passing(),
-                Ok(_) => false,
-                Err(no_reply) => matches!(no_reply, NoReply::Unknown(_)),
-            };
-            match self.released(answer) {
-                Err(error) if !error.is_refusal() => {
-                    may_be_done.fetch_or(in_doubt, Ordering::Relaxed);
-                    let why = error.to_string();
-                    *failure.lock().unwrap_or_else(PoisonError::into_inner) = error;
-                    Err(why)
-                }
-                // The try whose answer was lost has released what is gone now.
-                Ok(_) if may_be_done.load(Ordering::Relaxed) => Ok(Ok(ReleaseReply::Released)),
-                done => Ok(done),
-            }
+    async fn release(&self, connection: &Connection) -> Result<ReleaseReply, Error> {
+        let call = Call::new(Method::DELETE, self.target.release_path()).with_token(&self.token);
+        let reply = connection.ask(&call, Duration::ZERO).await?;
+        let released = match reply.answer {
+            Answer::Done => ReleaseReply::Released,
+            Answer::Content(body) if self.target.has_entries(&body) => ReleaseReply::Released,
+            Answer::Content(_) => return Err(not_keylatch()),
+            Answer::Refusal(refusal) if refusal.is(Code::LockNotHeld) => ReleaseReply::NotHeld,
+            Answer::Refusal(refusal) if refusal.is(Code::TokenMismatch) => ReleaseReply::Mismatch,
+            Answer::Refusal(refusal) => return Err(refusal.into()),
         };
-        let released = retry.run("the release of a lock", step).await;
-        released
-            .unwrap_or_else(|| Err(failure.into_inner().unwrap_or_else(PoisonError::into_inner)))
-    }
-
-    async fn send_release(&self) -> Result<Answer, NoReply> {
-        let Self { connection, target, token } = self;
-        let path = target.release_path();
-        connection.send(Method::DELETE, &path, token, Vec::new(), ANSWER_TIMEOUT).await
-    }
-
-    async fn send(
-        &self,
-        method: Method,
-        body: serde_json::Result<Vec<u8>>,
-        limit: Duration,
-    ) -> Result<Answer, NoReply> {
-        let body = body.map_err(|error| NoReply::Unsent(error.to_string()))?;
-        self.connection.send(method, &self.target.path(), &self.token, body, limit).await
-    }
-
-    fn released(&self, answer: Result<Answer, NoReply>) -> Result<ReleaseReply, Error> {
-        match answer? {
-            Answer::Done => Ok(ReleaseReply::Released),
-            Answer::Content(body) if self.target.has_entries(&body) => Ok(ReleaseReply::Released),
-            Answer::Content(_) => Err(not_keylatch()),
-            Answer::Refusal(refusal) if refusal.is(Code::LockNotHeld) => Ok(ReleaseReply::NotHeld),
-            Answer::Refusal(refusal) if refusal.is(Code::TokenMismatch) => {
-                Ok(ReleaseReply::Mismatch)
-            }
-            Answer::Refusal(refusal) => Err(refusal.into()),
-        }
+        // The try whose answer was lost has released what is gone now.
+        Ok(if reply.in_doubt { ReleaseReply::Released } else { released })
     }
 }

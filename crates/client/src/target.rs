@@ -7,15 +7,16 @@
 
 use std::time::Duration;
 
-use keylatch_core::lock::{EntryName, FencingToken, Limit, LockName, LockSet, Ttl};
+use keylatch_core::lock::{FencingToken, Token};
 use keylatch_wire::{
-    self as wire, Code, CreateLockRequest, CreateLocksRequest, LockEntries, LockMode,
+    self as wire, BreakNote, Code, CreateLockRequest, CreateLocksRequest, LockEntries, LockMode,
     ProblemDocument, RenewLockRequest, RenewLocksRequest, millis,
 };
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Value, json};
 
-use crate::error::not_keylatch;
-use crate::{AcquireOptions, Error, LossReason};
+use crate::error::not_of_this_request;
+use crate::{AcquireOptions, Error, Limit, LossReason};
 
 /// What may stand in a path segment or a query as it is. A dot may not: `..` would be a step in the path.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
@@ -26,16 +27,16 @@ const LOCKS: &str = "/v1/locks";
 #[derive(Debug)]
 pub(crate) enum Target {
     /// One lock, and the entry that a release leaves; `None` leaves all.
-    Lock(LockName, Option<EntryName>),
+    Lock(String, Option<String>),
     /// Several locks.
-    Set(LockSet),
+    Set(Vec<String>),
 }
 
 /// A lock that a guard holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeasedLock {
     /// The lock's name, one of those that were acquired.
-    pub name: LockName,
+    pub name: String,
     /// Larger than that of every earlier grant of the lock that this one cannot be held together with.
     pub fencing_token: FencingToken,
     /// Which of the places is the guard's, from 0, where the lock was asked for with a number of them.
@@ -65,10 +66,10 @@ impl Target {
         match self {
             Self::Lock(_, None) => self.path(),
             Self::Lock(_, Some(entry)) => {
-                format!("{}?entry={}", self.path(), plain(entry.as_str()))
+                format!("{}?entry={}", self.path(), plain(entry))
             }
             Self::Set(set) => {
-                let names = set.names().iter().map(|name| format!("name={}", plain(name.as_str())));
+                let names = set.iter().map(|name| format!("name={}", plain(name)));
                 format!("{LOCKS}?{}", names.collect::<Vec<_>>().join("&"))
             }
         }
@@ -78,45 +79,53 @@ impl Target {
     pub(crate) fn creation(
         &self,
         options: &AcquireOptions,
+        owner: Option<&str>,
         wait: Duration,
-    ) -> serde_json::Result<Vec<u8>> {
-        let (ttl_ms, wait_ms) = (Some(options.ttl.as_millis()), Some(millis(wait)));
-        let owner = options.owner.as_ref().map(|owner| owner.as_str().to_owned());
-        let mode = options.limit.is_shared().then_some(LockMode::Shared);
+    ) -> Value {
+        let (ttl_ms, wait_ms) = (Some(millis(options.ttl)), Some(millis(wait)));
+        let owner = options.owner.as_deref().or(owner).map(str::to_owned);
+        let mode = (options.limit != Limit::Exclusive).then_some(LockMode::Shared);
         let limit = match options.limit {
-            Limit::Counted(slots) => Some(slots.get().into()),
+            Limit::Counted(slots) => Some(slots),
             Limit::Exclusive | Limit::Shared => None,
         };
         match self {
             Self::Lock(_, entry) => {
-                let entry = entry.as_ref().map(|entry| entry.as_str().to_owned());
-                let body = CreateLockRequest { ttl_ms, owner, wait_ms, mode, limit, entry };
-                serde_json::to_vec(&body)
+                let entry = entry.clone();
+                json!(CreateLockRequest { ttl_ms, owner, wait_ms, mode, limit, entry })
             }
-            Self::Set(set) => {
-                let names = texts(set);
-                let body = CreateLocksRequest { names, ttl_ms, owner, wait_ms, mode, limit };
-                serde_json::to_vec(&body)
+            Self::Set(names) => {
+                let names = names.clone();
+                json!(CreateLocksRequest { names, ttl_ms, owner, wait_ms, mode, limit })
             }
         }
     }
 
     /// The body of a request that renews.
-    pub(crate) fn renewal(&self, ttl: Ttl) -> serde_json::Result<Vec<u8>> {
-        let ttl_ms = Some(ttl.as_millis());
+    pub(crate) fn renewal(&self, ttl: Duration) -> Value {
+        let ttl_ms = Some(millis(ttl));
         match self {
-            Self::Lock(..) => serde_json::to_vec(&RenewLockRequest { ttl_ms }),
-            Self::Set(set) => serde_json::to_vec(&RenewLocksRequest { names: texts(set), ttl_ms }),
+            Self::Lock(..) => json!(RenewLockRequest { ttl_ms }),
+            Self::Set(names) => json!(RenewLocksRequest { names: names.clone(), ttl_ms }),
         }
     }
 
-    /// The grant that an answer says.
-    pub(crate) fn grant(&self, answer: &[u8]) -> Result<Grant, Error> {
+    /// The grant of this target to this token that a response says.
+    pub(crate) fn grant(&self, token: &Token, response: &[u8]) -> Result<Grant, Error> {
         let grant = match self {
-            Self::Lock(name, _) => serde_json::from_slice(answer).ok().map(|it| of_one(name, &it)),
-            Self::Set(set) => serde_json::from_slice(answer).ok().and_then(|it| of_set(set, &it)),
+            Self::Lock(name, _) => {
+                let lease = serde_json::from_slice::<wire::Lease<'_>>(response).ok();
+                let lease = lease
+                    .filter(|it| it.name == name.as_str() && it.token.expose() == token.expose());
+                lease.map(|lease| of_one(name, &lease))
+            }
+            Self::Set(names) => {
+                let leases = serde_json::from_slice::<wire::LeaseSet<'_>>(response).ok();
+                let leases = leases.filter(|it| it.token.expose() == token.expose());
+                leases.and_then(|leases| of_set(names, &leases))
+            }
         };
-        grant.ok_or_else(not_keylatch)
+        grant.ok_or_else(not_of_this_request)
     }
 
     /// Whether an answer to a release says that the token still holds the lock, by other entries.
@@ -130,10 +139,7 @@ impl Target {
         let reason = match problem.known_code()? {
             Code::LockNotHeld => LossReason::NotHeld,
             Code::TokenMismatch => LossReason::TakenOver,
-            Code::LockBroken => {
-                let broken = problem.broken.as_ref();
-                LossReason::Broken(broken.map(|it| it.reason.clone()).unwrap_or_default())
-            }
+            Code::LockBroken => broken(problem.broken.clone()),
             _ => return None,
         };
         let name = problem.locks.first().and_then(|lost| self.member(&lost.name));
@@ -144,37 +150,55 @@ impl Target {
     }
 
     /// The lock of a set that is called so.
-    pub(crate) fn member(&self, name: &str) -> Option<LockName> {
-        let Self::Set(set) = self else { return None };
-        set.names().iter().find(|member| member.as_str() == name).cloned()
+    pub(crate) fn member(&self, name: &str) -> Option<String> {
+        let Self::Set(names) = self else { return None };
+        names.iter().find(|member| *member == name).cloned()
+    }
+
+    /// The first of the locks.
+    pub(crate) fn first(&self) -> Option<&String> {
+        match self {
+            Self::Lock(name, _) => Some(name),
+            Self::Set(names) => names.first(),
+        }
+    }
+
+    /// The locks, as a message names them.
+    pub(crate) fn names(&self) -> String {
+        match self {
+            Self::Lock(name, _) => format!("`{name}`"),
+            Self::Set(names) => format!("`{}`", names.join("`, `")),
+        }
     }
 }
 
+/// The loss of a lease that was broken.
+pub(crate) fn broken(note: Option<BreakNote>) -> LossReason {
+    let (reason, by) = note.map(|note| (note.reason, note.by)).unwrap_or_default();
+    LossReason::Broken { reason, by }
+}
+
 /// The path of a lock.
-pub(crate) fn lock_path(name: &LockName) -> String {
-    format!("{LOCKS}/{}", plain(name.as_str()))
+pub(crate) fn lock_path(name: &str) -> String {
+    format!("{LOCKS}/{}", plain(name))
 }
 
 pub(crate) fn plain(text: &str) -> impl std::fmt::Display {
     utf8_percent_encode(text, PLAIN)
 }
 
-fn texts(set: &LockSet) -> Vec<String> {
-    set.names().iter().map(|name| name.as_str().to_owned()).collect()
-}
-
-fn of_one(name: &LockName, lease: &wire::Lease<'_>) -> Grant {
+fn of_one(name: &str, lease: &wire::Lease<'_>) -> Grant {
     let fencing_token = FencingToken::new(lease.fencing_token);
-    let lock = LeasedLock { name: name.clone(), fencing_token, slot: lease.slot };
+    let lock = LeasedLock { name: name.to_owned(), fencing_token, slot: lease.slot };
     Grant { locks: vec![lock], valid_from_sending: lease.valid_from_sending() }
 }
 
-fn of_set(set: &LockSet, leases: &wire::LeaseSet<'_>) -> Option<Grant> {
-    let lock = |name: &LockName| {
+fn of_set(names: &[String], leases: &wire::LeaseSet<'_>) -> Option<Grant> {
+    let lock = |name: &String| {
         let lease = leases.locks.iter().find(|lease| lease.name == name.as_str())?;
         let fencing_token = FencingToken::new(lease.fencing_token);
         Some(LeasedLock { name: name.clone(), fencing_token, slot: lease.slot })
     };
-    let locks = set.names().iter().map(lock).collect::<Option<_>>()?;
+    let locks = names.iter().map(lock).collect::<Option<_>>()?;
     Some(Grant { locks, valid_from_sending: leases.valid_from_sending() })
 }

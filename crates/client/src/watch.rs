@@ -3,13 +3,12 @@
 //! A watch connects again by itself when its stream ends, and the service then begins with a snapshot, so a caller
 //! learns the present state and may miss what happened in between. Tested in `tests/api/rust_client.rs`.
 
-use bytes::Bytes;
-use hyper::Request;
-use keylatch_core::lock::LockName;
+use std::time::Duration;
+
+use hyper::Method;
 use tokio::time::{sleep, timeout};
 
-use crate::connection::{ANSWER_TIMEOUT, PAUSE, refusal_of};
-use crate::error::not_keylatch;
+use crate::connection::{Call, NoReply, pause, refusal_of};
 use crate::events::{Event, EventStream};
 use crate::target::lock_path;
 use crate::{Client, Error};
@@ -24,7 +23,7 @@ pub struct Watch {
 
 impl Client {
     /// Watches a lock; it connects with the first [`Watch::next`].
-    pub fn watch(&self, name: &LockName) -> Watch {
+    pub fn watch(&self, name: &str) -> Watch {
         Watch { client: self.clone(), path: format!("{}/events", lock_path(name)), stream: None }
     }
 }
@@ -39,23 +38,27 @@ impl Watch {
     pub async fn next(&mut self) -> Result<Event, Error> {
         loop {
             if let Some(stream) = &mut self.stream {
-                if let Ok(Some(event)) = stream.next_within(self.client.silence()).await {
+                if let Ok(Some(event)) =
+                    stream.next_within(self.client.connection().settings().silence).await
+                {
                     return Ok(event);
                 }
                 self.stream = None;
-                sleep(PAUSE).await;
+                sleep(pause(None)).await;
             }
             match self.open().await {
                 Ok(stream) => self.stream = Some(stream),
                 Err(error) if error.is_refusal() => return Err(error),
-                Err(_) => sleep(PAUSE).await,
+                Err(_) => sleep(pause(None)).await,
             }
         }
     }
 
     async fn open(&self) -> Result<EventStream, Error> {
-        let request = Request::get(&self.path).body(Bytes::new()).map_err(|_| not_keylatch())?;
-        let answer = timeout(ANSWER_TIMEOUT, self.client.send(request)).await;
+        let connection = self.client.connection();
+        let request = Call::new(Method::GET, &self.path).request(Duration::ZERO);
+        let request = request.map_err(|error| NoReply::Unsent(error.to_string()))?;
+        let answer = timeout(connection.settings().timeout, connection.forward(request)).await;
         let answer = answer.map_err(|_| Error::late())??;
         if answer.status() != 200 {
             return Err(refusal_of(answer).await?.into());

@@ -8,12 +8,10 @@
 use std::time::Duration;
 
 use keylatch_core::watchdog::LeaseSchedule;
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
-use crate::clock::BootInstant;
-use crate::connection::ANSWER_TIMEOUT;
-use crate::{Error, LeaseStatus, LossReason};
+use crate::connection::RESPONSE_TIMEOUT;
+use crate::lease::Lease;
+use crate::{Error, LossReason};
 
 /// Why a lease was not renewed.
 #[derive(Debug)]
@@ -24,95 +22,43 @@ pub(crate) enum RenewalError {
     Failed { after: Option<Duration>, error: Error },
 }
 
-/// What a program reads of its lease.
-#[derive(Debug)]
-pub(crate) struct LeaseView {
-    pub(crate) until: watch::Receiver<BootInstant>,
-    pub(crate) status: watch::Receiver<LeaseStatus>,
-    pub(crate) lost: CancellationToken,
-    /// What ends now is not lost.
-    pub(crate) closing: CancellationToken,
-}
-
-/// What a watchdog reports of its lease.
-pub(crate) struct LeaseReport {
-    /// When the validity ends.
-    until: watch::Sender<BootInstant>,
-    status: watch::Sender<LeaseStatus>,
-    lost: CancellationToken,
-    /// The guard is being closed: what ends now is not lost.
-    closing: CancellationToken,
-}
-
-impl LeaseReport {
-    /// The report of a lease that is valid until then, and what the program reads of it.
-    pub(crate) fn new(until: BootInstant) -> (Self, LeaseView) {
-        let (sender, until) = watch::channel(until);
-        let (status_sender, status) = watch::channel(LeaseStatus::Held);
-        let (lost, closing) = (CancellationToken::new(), CancellationToken::new());
-        let view = LeaseView { until, status, lost: lost.clone(), closing: closing.clone() };
-        (Self { until: sender, status: status_sender, lost, closing }, view)
-    }
-
-    pub(crate) fn until(&self) -> BootInstant {
-        *self.until.borrow()
-    }
-
-    pub(crate) fn renewed(&self, until: BootInstant) {
-        self.until.send_replace(until);
-    }
-
-    pub(crate) fn lose(&self, reason: LossReason) {
-        if self.closing.is_cancelled() {
-            return;
-        }
-        self.status.send_replace(LeaseStatus::Lost(reason));
-        self.lost.cancel();
-    }
-}
-
-/// Renews a lease until it is lost, and reports that, or until it is being closed. `renew` tries once, within a time,
-/// and gives how long after its sending the lease is valid.
-pub(crate) async fn keep<F>(report: LeaseReport, ttl: Duration, renew: impl Fn(Duration) -> F)
+/// Renews a lease until it is lost, or until it is being closed. `renew` tries once, within a time, and gives how long
+/// after its sending the lease is valid.
+pub(crate) async fn keep<F>(lease: Lease, ttl: Duration, renew: impl Fn(Duration) -> F)
 where
     F: Future<Output = Result<Duration, RenewalError>>,
 {
-    let lost = report.closing.run_until_cancelled(renew_until_lost(&report, ttl, renew)).await;
+    let lost = lease.closing().run_until_cancelled(renew_until_lost(&lease, ttl, renew)).await;
     if let Some(reason) = lost {
-        report.lose(reason);
+        lease.lose(reason);
     }
 }
 
 async fn renew_until_lost<F>(
-    report: &LeaseReport,
+    lease: &Lease,
     ttl: Duration,
     renew: impl Fn(Duration) -> F,
 ) -> LossReason
 where
     F: Future<Output = Result<Duration, RenewalError>>,
 {
-    let (mut schedule, mut failure) = (LeaseSchedule::new(ttl, report.until().since_boot()), None);
+    let mut schedule = LeaseSchedule::new(ttl, lease.until().since_boot());
     loop {
-        BootInstant::at(schedule.next_try()).reached().await;
-        let sent = BootInstant::now().since_boot();
-        if sent >= schedule.valid_until() {
-            return failure.map_or(LossReason::Paused, LossReason::Unrenewed);
-        }
-        let Some(limit) = schedule.try_limit(sent) else {
-            let why = failure.unwrap_or_else(|| "there was no time".to_owned());
-            return LossReason::Unrenewed(why);
+        lease.until().at(schedule.next_try()).reached().await;
+        let sent = lease.until().now();
+        let limit = match (lease.overdue(), schedule.try_limit(sent.since_boot())) {
+            (None, Some(limit)) => limit,
+            (overdue, _) => return overdue.unwrap_or(LossReason::Paused),
         };
-        match renew(limit.min(ANSWER_TIMEOUT)).await {
+        match renew(limit.min(RESPONSE_TIMEOUT)).await {
             Ok(valid) => {
-                schedule.renewed(sent, sent.saturating_add(valid));
-                report.renewed(BootInstant::at(schedule.valid_until()));
-                failure = None;
+                schedule.renewed(sent.since_boot(), (sent + valid).since_boot());
+                lease.renewed(sent.at(schedule.valid_until()));
             }
             Err(RenewalError::Lost(reason)) => return reason,
             Err(RenewalError::Failed { after, error }) => {
-                let now = BootInstant::now().since_boot();
-                schedule.failed(now, after.unwrap_or_default());
-                failure = Some(error.to_string());
+                schedule.failed(sent.now().since_boot(), after.unwrap_or_default());
+                lease.failed(error.to_string());
             }
         }
     }

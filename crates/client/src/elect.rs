@@ -1,0 +1,46 @@
+//! Leading while a lock is held, again and again.
+//!
+//! Invariant: no two lead at once, as long as each stops when it is told to: ahead of the moment at which another can lead.
+//! Tested in `tests/api/rust_client_more.rs`.
+
+use std::convert::Infallible;
+
+use tokio::time::sleep;
+
+use crate::connection::pause;
+use crate::{AcquireOptions, Client, Error, FOREVER, FencedLease};
+
+impl Client {
+    /// Waits for the lock, leads while it is held, and waits again, until this future is dropped: that gives the lock up.
+    ///
+    /// `lead` is told of a loss ahead by [`lost`](crate::Lease::lost) of its lease, and is dropped where it still runs
+    /// when the validity is over. Where it returns, the next one leads.
+    ///
+    /// # Errors
+    ///
+    /// The service refuses the lock, or cannot be reached for a hundred years.
+    pub async fn elect(
+        &self,
+        name: impl Into<String>,
+        options: &AcquireOptions,
+        mut lead: impl AsyncFnMut(FencedLease),
+    ) -> Result<Infallible, Error> {
+        let name = name.into();
+        let options = AcquireOptions { wait: FOREVER, ..options.clone() };
+        loop {
+            let guard = self.lock(name.clone(), &options).await?;
+            let lease = guard.lease();
+            let over = async {
+                lease.lost().cancelled().await;
+                lease.until().reached().await;
+            };
+            tokio::select! {
+                () = lead(lease.clone()) => {}
+                () = over => {}
+            }
+            // What cannot be released ends by itself.
+            drop(guard.close().await);
+            sleep(pause(None)).await;
+        }
+    }
+}

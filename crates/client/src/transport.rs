@@ -1,0 +1,89 @@
+//! Pooled HTTP/1.1 connections, over TCP or over a Unix socket on which the service of the same machine listens.
+//!
+//! Tested in `tests/api/rust_client.rs` and `tests/cli/listeners.rs`.
+
+use std::io;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::Uri;
+use hyper::body::Body;
+use hyper_util::client::legacy::connect::Connect;
+use hyper_util::client::legacy::{self, Error};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::UnixStream;
+use tower_service::Service;
+
+use crate::connection::{Exchange, NoReply};
+
+/// How long a connection may stay unused.
+const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(1);
+// gunicorn closes one that was unused for 2 s, and a request that it closes under has an unknown outcome.
+const _: () = assert!(POOL_IDLE_TIMEOUT.as_millis() <= 1500);
+
+/// How many header lines a response may have. A server may send more than hyper's hundred, and a response that is
+/// refused for that leaves open whether the request was carried out.
+const MAX_HEADERS: usize = 1000;
+
+/// A client without connections, which connects so.
+pub(crate) fn pooled<C, B>(connector: C) -> legacy::Client<C, B>
+where
+    C: Connect + Clone,
+    B: Body + Send,
+    B::Data: Send,
+{
+    legacy::Client::builder(TokioExecutor::new())
+        .pool_idle_timeout(POOL_IDLE_TIMEOUT)
+        .pool_timer(TokioTimer::new())
+        .http1_max_headers(MAX_HEADERS)
+        .build(connector)
+}
+
+/// What sends requests over connections of this kind.
+pub(crate) fn exchange<C>(connector: C) -> Exchange
+where
+    C: Connect + Clone + Send + Sync + 'static,
+{
+    let client: legacy::Client<C, Full<Bytes>> = pooled(connector);
+    Arc::new(move |request| {
+        let response = client.request(request);
+        Box::pin(async move {
+            let response = response.await.map_err(|error| no_reply(&error))?;
+            Ok(response.map(|body| body.boxed()))
+        })
+    })
+}
+
+fn no_reply(error: &Error) -> NoReply {
+    // The innermost cause says what happened; hyper's own text does not.
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    let cause = cause.to_string();
+    if error.is_connect() { NoReply::Unsent(cause) } else { NoReply::Unknown(cause) }
+}
+
+/// Connects to one socket, whatever host a request is for.
+#[derive(Debug, Clone)]
+pub(crate) struct UnixConnector(pub(crate) Arc<Path>);
+
+impl Service<Uri> for UnixConnector {
+    type Response = TokioIo<UnixStream>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let path = Arc::clone(&self.0);
+        Box::pin(async move { UnixStream::connect(path).await.map(TokioIo::new) })
+    }
+}
