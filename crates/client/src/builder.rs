@@ -45,7 +45,7 @@ pub struct Builder {
     api_key: Option<String>,
     authorities: Option<PathBuf>,
     certificate: Option<ClientCertificate>,
-    settings: Settings,
+    pub(crate) settings: Settings,
 }
 
 impl fmt::Debug for Builder {

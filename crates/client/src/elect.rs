@@ -1,7 +1,7 @@
 //! Leading while a lock is held, again and again.
 //!
 //! Invariant: no two lead at once, as long as each stops when it is told to: ahead of the moment at which another can lead.
-//! Tested in `tests/api/rust_client_more.rs`.
+//! Tested in `crates/client/tests/fake.rs`.
 
 use std::convert::Infallible;
 
@@ -19,11 +19,11 @@ impl Client {
     /// # Errors
     ///
     /// The service refuses the lock, or cannot be reached for a hundred years.
-    pub async fn elect(
+    pub async fn elect<F: Future<Output = ()>>(
         &self,
         name: impl Into<String>,
         options: &AcquireOptions,
-        mut lead: impl AsyncFnMut(FencedLease),
+        mut lead: impl FnMut(FencedLease) -> F,
     ) -> Result<Infallible, Error> {
         let name = name.into();
         let options = AcquireOptions { wait: FOREVER, ..options.clone() };

@@ -22,6 +22,8 @@ mod once;
 mod options;
 mod session;
 mod target;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod transport;
 mod watch;
 mod watchdog;

@@ -1,0 +1,119 @@
+//! Goal: a test of a program that uses the client needs no service: time moves, leases are lost, work is done once.
+//!
+//! Method: the client over the fake, on a paused clock.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use keylatch_client::testing::Fake;
+use keylatch_client::{
+    AcquireOptions, BeginReply, Error, FOREVER, FencedLease, LeaseStatus, Limit, LossReason,
+    OnceOptions, ReleaseReply, Response,
+};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+#[tokio::test(start_paused = true)]
+async fn lease_is_renewed_for_hours_and_lost_when_the_test_says_so() {
+    let fake = Fake::new();
+    let guard = fake.client().lock("a", &AcquireOptions::default()).await.expect("it is free");
+    fake.advance(HOUR).await;
+    guard.check().expect("it is renewed");
+    fake.lose("a").await;
+    assert_eq!(guard.status(), LeaseStatus::Lost(LossReason::NotHeld));
+    assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::NotHeld);
+}
+
+#[tokio::test(start_paused = true)]
+async fn suspended_process_has_lost_its_lease() {
+    let fake = Fake::new();
+    let guard = fake.client().lock("a", &AcquireOptions::default()).await.expect("it is free");
+    tokio::time::advance(HOUR).await;
+    assert_eq!(guard.status(), LeaseStatus::Lost(LossReason::Paused));
+    drop(guard);
+    let again = fake.client().lock("a", &AcquireOptions::waiting(HOUR)).await;
+    again.expect("it has expired");
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_has_the_lock_after_its_release_with_a_larger_token() {
+    let fake = Fake::new();
+    let (client, options) = (fake.client(), AcquireOptions::waiting(FOREVER));
+    let first = client.lock("a", &options).await.expect("it is free");
+    let before = first.fencing_token();
+    let held = client.lock("a", &AcquireOptions::waiting(HOUR)).await;
+    assert!(matches!(held, Err(Error::Held(held)) if held.name == "a"));
+    let (second, released) = tokio::join!(client.lock("a", &options), first.close());
+    assert_eq!(released.expect("an answer"), ReleaseReply::Released);
+    assert!(second.expect("it is free").fencing_token() > before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn places_and_sets_are_given_out_as_the_service_does() {
+    let fake = Fake::new();
+    let client = fake.client();
+    let pair = AcquireOptions { limit: Limit::Counted(2), ..AcquireOptions::default() };
+    let one = client.lock("a", &pair).await.expect("a place");
+    let two = client.lock("a", &pair).await.expect("a place");
+    assert_eq!((one.slot(), two.slot()), (Some(0), Some(1)));
+    assert!(client.try_lock("a", &pair).await.expect("an answer").is_none());
+    let alone = AcquireOptions::default();
+    assert!(matches!(client.lock_all(["b", "a"], &alone).await, Err(Error::Held(_))));
+    drop((one, two));
+    client.close().await;
+    let set = client.lock_all(["b", "a"], &alone).await.expect("they are free");
+    assert_eq!(set.locks().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn thing_is_done_once_and_its_duplicate_waits() {
+    let fake = Fake::new();
+    let client = fake.client();
+    let options = OnceOptions { wait: HOUR, ..OnceOptions::default() };
+    let work = async |_| {
+        tokio::time::sleep(HOUR / 2).await;
+        Ok::<_, Error>(Response::new("sent"))
+    };
+    let (first, second) =
+        tokio::join!(client.once("k", &options, work), client.once("k", &options, work));
+    let (first, second) = (first.expect("an answer"), second.expect("an answer"));
+    assert_ne!(first.replayed, second.replayed);
+    assert_eq!(first.response.body(), second.response.body());
+
+    let Ok(BeginReply::Begun(run)) = client.begin("l", &options).await else { panic!("it is new") };
+    run.leave();
+    fake.advance(HOUR).await;
+    let unknown = client.begin("l", &options).await;
+    assert!(
+        matches!(&unknown, Err(Error::Problem(it)) if it.code == "outcome-unknown"),
+        "{unknown:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn elected_one_leads_again_after_a_loss() {
+    let fake = Fake::new();
+    let (client, terms) = (fake.client(), Arc::new(Mutex::new(Vec::new())));
+    let told = Arc::clone(&terms);
+    let election = tokio::spawn(async move {
+        let lead = |lease: FencedLease| {
+            let told = Arc::clone(&told);
+            async move {
+                lease.lost().cancelled().await;
+                told.lock().expect("no panic").push((lease.fencing_token(), lease.valid_for()));
+            }
+        };
+        client.elect("leader", &AcquireOptions::default(), lead).await
+    });
+    for term in 1..=2 {
+        fake.advance(HOUR).await;
+        fake.lose("leader").await;
+        assert_eq!(terms.lock().expect("no panic").len(), term);
+    }
+    election.abort();
+    assert!(election.await.expect_err("it leads for ever").is_cancelled());
+    let [(first, left), (second, _)] = terms.lock().expect("no panic")[..] else { panic!("two") };
+    assert!(second > first && !left.is_zero());
+    let next = fake.client().lock("leader", &AcquireOptions::waiting(HOUR)).await;
+    assert!(next.expect("it is given up").fencing_token() > second);
+}
