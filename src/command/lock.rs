@@ -12,7 +12,7 @@ use clap::{Args, Subcommand};
 use futures_util::TryStreamExt as _;
 use http_body_util::BodyDataStream;
 use hyper::Method;
-use keylatch_client::{AcquireOptions, LeaseStatus, LockGuard, Token};
+use keylatch_client::{AcquireOptions, LockGuard, LossReason, Token};
 use keylatch_core::lock::{EntryName, LockName, Owner, Reason, Ttl};
 use keylatch_wire::{
     BreakLockRequest, Code, HeldLock, LockBreak, LockPage, RenewLockRequest, millis,
@@ -228,10 +228,7 @@ impl Hold {
             // The token stays here: it is of use only to end what this process holds.
             print_grant(&guard, None, options.ttl, self.json)?;
             guard.lost().cancelled().await;
-            Err(Failure::Lost(match guard.status() {
-                LeaseStatus::Lost(why) => why.to_string(),
-                _ => "it could not be renewed in time".to_owned(),
-            }))
+            Err(Failure::Lost(guard.loss().unwrap_or(LossReason::Paused).to_string()))
         };
         let ended = tokio::select! {
             lost = held => lost,

@@ -15,7 +15,7 @@ use super::signals::Signals;
 use super::waiting::narrate;
 use super::{Job, Locks};
 use crate::plain::say;
-use keylatch_client::{Client, Error, Guard, LeaseStatus, LossReason, ReleaseReply};
+use keylatch_client::{Client, Error, Guard, LossReason, ReleaseReply};
 use keylatch_core::lock::LockName;
 
 /// How long before a validity ends the command is killed, at most: the signal takes its time.
@@ -186,10 +186,7 @@ fn resume<L>(group: &Group, guard: &Guard<L>, terminal: &mut Terminal, with_term
 
 /// Stops the command before its lease can have ended elsewhere, or at once if it may have.
 async fn stop<L>(job: &Job, group: Group, guard: &Guard<L>) -> Failure {
-    let lost = match guard.status() {
-        LeaseStatus::Lost(reason) => reason,
-        _ => LossReason::Paused,
-    };
+    let lost = guard.loss().unwrap_or(LossReason::Paused);
     let why = format!("{}; stopping the command", what_is_lost(&job.locks, &lost));
     // Standard error may have no reader, and the command has to be stopped all the same.
     let saying = tokio::task::spawn_blocking(move || say(&why));

@@ -5,12 +5,11 @@
 use std::time::Duration;
 
 use keylatch_client::{
-    AcquireOptions, BeginReply, Client, Error, FOREVER, Holder, LeaseStatus, Limit, LockGuard,
+    AcquireOptions, BeginReply, Client, Error, FOREVER, Holder, Lease, Limit, LockGuard,
     LossReason, OnceOptions, ReleaseReply,
 };
 use keylatch_testkit::{Proxy, RedisServer, Service, eventually, redis_test, soon};
 use serde_json::json;
-use tokio_util::sync::CancellationToken;
 
 use crate::KEYLATCH;
 
@@ -41,12 +40,9 @@ pub(crate) async fn with_client() -> (Service, Client) {
 }
 
 /// Waits until the guard or run is lost; says why.
-pub(crate) async fn lost(token: CancellationToken, status: impl Fn() -> LeaseStatus) -> LossReason {
-    soon("the loss", token.cancelled()).await;
-    match status() {
-        LeaseStatus::Lost(lost) => lost,
-        other => panic!("cancelled and not lost: {other:?}"),
-    }
+pub(crate) async fn lost(lease: &Lease) -> LossReason {
+    soon("the loss", lease.lost().cancelled()).await;
+    lease.loss().expect("it is lost")
 }
 
 pub(crate) async fn guard(client: &Client, lock: &str, options: &AcquireOptions) -> LockGuard {
@@ -70,11 +66,10 @@ async fn guard_shows_its_lease_and_releases_it() {
         let valid = guard.valid_for();
         assert!(valid > Duration::from_secs(20) && valid < Duration::from_secs(30), "{valid:?}");
         assert!(!guard.lost().is_cancelled());
-        assert_eq!(*guard.watch().borrow(), LeaseStatus::Held);
 
         let holder = held(&client, lock, &options).await;
         assert_eq!(holder.owner.as_deref(), Some("alice"));
-        assert_eq!(holder.fencing_token, guard.fencing_token());
+        assert_eq!(holder.fencing_token, guard.fencing_token().get());
         let list = service.get("/v1/locks").await;
         assert_eq!(list.json["locks"][0]["name"], lock, "{list:?}");
 
@@ -91,8 +86,8 @@ async fn guard_is_renewed_past_its_ttl() {
     // Another client waits for longer than the TTL and does not get the lock.
     let patient = AcquireOptions { wait: Duration::from_secs(7), ..for_millis(6000) };
     let holder = held(&client, "a", &patient).await;
-    assert_eq!(holder.fencing_token, guard.fencing_token());
-    assert_eq!(guard.status(), LeaseStatus::Held);
+    assert_eq!(holder.fencing_token, guard.fencing_token().get());
+    assert_eq!(guard.loss(), None);
     assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::Released);
 }
 
@@ -204,12 +199,8 @@ async fn late_starting_service_is_awaited() {
 async fn expired_lock_is_reported_lost() {
     let (redis, service) = Service::on_redis().await;
     let guard = guard(&client(&service), "a", &for_millis(1500)).await;
-    let mut standing = guard.watch();
     redis.run::<()>(&["FLUSHALL"]).await;
-    soon("the news", standing.wait_for(|standing| *standing != LeaseStatus::Held))
-        .await
-        .expect("it");
-    assert_eq!(lost(guard.lost(), || guard.status()).await, LossReason::NotHeld);
+    assert_eq!(lost(&guard).await, LossReason::NotHeld);
     assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::NotHeld);
 }
 
@@ -220,7 +211,7 @@ async fn lock_held_by_another_is_reported_lost() {
     redis.run::<()>(&["FLUSHALL"]).await;
     let other = service.create("a", &json!({})).await;
     assert_eq!(other.status, 201, "{other:?}");
-    assert_eq!(lost(guard.lost(), || guard.status()).await, LossReason::TakenOver);
+    assert_eq!(lost(&guard).await, LossReason::TakenOver);
     assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::Mismatch);
     assert_eq!(
         service.look("a").await.fencing_token(),
@@ -234,7 +225,7 @@ async fn unreachable_service_is_reported_before_validity_ends() {
     let (service, proxy, client) = by_proxy().await;
     let guard = guard(&client, "a", &for_millis(6000)).await;
     proxy.refuse();
-    let why = lost(guard.lost(), || guard.status()).await;
+    let why = lost(&guard).await;
     let still_mine = service.look("a").await;
     assert!(matches!(why, LossReason::Unrenewed(_)), "{why:?}");
     assert!(!guard.valid_for().is_zero());
@@ -247,7 +238,7 @@ async fn hanging_service_is_reported_before_validity_ends() {
     let client = Client::new(&format!("http://{}", service.address)).expect("a URL");
     let guard = guard(&client, "a", &for_millis(6000)).await;
     service.signal("-STOP");
-    let why = lost(guard.lost(), || guard.status()).await;
+    let why = lost(&guard).await;
     assert!(!guard.valid_for().is_zero());
     assert!(matches!(&why, LossReason::Unrenewed(why) if why.contains("no answer")), "{why:?}");
     service.signal("-CONT");
@@ -263,7 +254,7 @@ async fn refused_upgrade_is_reported_at_once_and_changes_nothing() {
     // Without the refusal it would wait for as long as a client can.
     let alone = AcquireOptions { token, wait: FOREVER, ..for_millis(60_000) };
     let holder = held(&client, "a", &alone).await;
-    assert_eq!(holder.fencing_token, readers[0].fencing_token());
+    assert_eq!(holder.fencing_token, readers[0].fencing_token().get());
     soon("the releases", client.close()).await;
     assert_eq!(service.look("a").await.json["holding"], 2, "a reader lost its lease");
 }
@@ -299,7 +290,7 @@ async fn run_that_is_not_renewed_is_reported_lost() {
     };
     proxy.refuse();
     soon("the loss", run.lost().cancelled()).await;
-    assert!(matches!(run.status(), LeaseStatus::Lost(_)), "{run:?}");
+    run.check().expect_err("it is lost");
 }
 
 /// The service renewed the lock and stopped, and its last event was still on the way: a client that counted from when it
@@ -320,7 +311,7 @@ async fn late_event_does_not_lengthen_a_hold() {
 
     let next = guard(&client(&other), "a", &waiting(for_millis(30_000))).await;
     assert_eq!(held.valid_for(), Duration::ZERO, "two hold the lock");
-    assert!(matches!(lost(held.lost(), || held.status()).await, LossReason::Unrenewed(_)));
+    assert!(matches!(lost(&held).await, LossReason::Unrenewed(_)));
     assert!(next.fencing_token() > held.fencing_token());
     renewing.signal("-CONT");
 }

@@ -5,10 +5,11 @@
 use std::time::{Duration, Instant};
 
 use keylatch_client::{
-    AcquireOptions, BeginReply, Client, Error, LeaseStatus, LossReason, NothingDone, OnCrash,
-    OnceOptions, Response, StatusCode,
+    AcquireOptions, BeginReply, Client, Error, LossReason, NothingDone, OnCrash, OnceOptions,
+    ProblemDocument, Response, Retry, StatusCode,
 };
 use keylatch_testkit::{Answer, Service, Upstream, eventually, soon};
+use keylatch_wire::Code;
 use reqwest::Method;
 use serde_json::json;
 
@@ -22,7 +23,7 @@ async fn blocked_runtime_hides_no_loss() {
     let over = Instant::now() + guard.valid_for();
     // No task of this runtime runs meanwhile.
     while Instant::now() <= over {}
-    assert!(matches!(guard.status(), LeaseStatus::Lost(LossReason::Paused)), "{guard:?}");
+    assert_eq!(guard.loss(), Some(LossReason::Paused));
     assert!(lost.is_cancelled());
     let refused = guard.check().expect_err("the lease is over").to_string();
     assert_eq!(refused, "`a` is lost: the lease ended while this process was paused");
@@ -97,7 +98,8 @@ async fn broken_lease_says_by_whom() {
     let request = service.request(Method::POST, "/v1/locks/a/break").json(&body);
     assert_eq!(Answer::of(request).await.status, 200);
     soon("the loss", guard.lost().cancelled()).await;
-    assert!(guard.status().to_string().contains("ann"), "{}", guard.status());
+    let refused = guard.check().expect_err("it was broken").to_string();
+    assert_eq!(refused, "`a` is lost: the lease was broken by ann: it hangs");
 }
 
 /// What a repeat reads after a run whose work ended so.
@@ -151,4 +153,34 @@ async fn response_of_another_lock_is_no_grant() {
     let client = Client::new(&upstream.url()).expect("a URL");
     let refused = client.lock("a", &AcquireOptions::default()).await;
     assert!(matches!(refused, Err(Error::Unanswered(_))), "{refused:?}");
+}
+
+#[tokio::test]
+async fn errors_follow_the_table_of_problems() {
+    let upstream = Upstream::start().await;
+    let client = Client::builder(&upstream.url()).timeout(Duration::ZERO).build().expect("a URL");
+    for code in Code::all().filter(|code| *code != Code::LockHeld) {
+        let problem = json!(ProblemDocument::new(code, "Of this request."));
+        let status = StatusCode::from_u16(code.status()).expect("a status");
+        upstream.answers(move |_| (status, problem.to_string()));
+        let options = AcquireOptions::waiting(Duration::ZERO);
+        let error = soon("the lock", client.lock("a", &options)).await.expect_err("a problem");
+        let is_unavailable = matches!(error, Error::Unavailable(_));
+        assert_eq!(is_unavailable, code.retry() == Retry::SameKey, "{code:?}: {error}");
+        assert_eq!(error.retry() == Retry::SameKey, is_unavailable, "{code:?}");
+        assert!(error.to_string().ends_with("Of this request."), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn events_are_read_over_comments() {
+    let upstream = Upstream::start().await;
+    let stream =
+        ": silence\n\nevent: acquired\ndata: {\"a\":1}\nid: 1-1\n\nevent: closing\ndata: {}\n\n";
+    upstream.answers(move |_| stream);
+    let client = Client::new(&upstream.url()).expect("a URL");
+    let mut watch = client.watch("a");
+    let first = soon("an event", watch.next()).await.expect("an event");
+    assert_eq!((first.kind.as_str(), first.data), ("acquired", json!({"a": 1})));
+    assert_eq!(soon("an event", watch.next()).await.expect("another").kind, "closing");
 }

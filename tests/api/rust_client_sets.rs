@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use keylatch_client::{
-    AcquireOptions, Client, Error, FOREVER, Holder, LeaseStatus, Limit, LossReason, ReleaseReply,
-    SetGuard, Token,
+    AcquireOptions, Client, Error, FOREVER, Holder, Limit, LossReason, ReleaseReply, SetGuard,
+    Token,
 };
 use keylatch_testkit::{Service, eventually, soon};
 use serde_json::json;
@@ -70,7 +70,7 @@ async fn refused_set_names_the_held_lock_and_holds_none() {
     let other = service.create("b", &json!({"owner": "alice"})).await;
     let (name, holder) = held(&client(&service), &["a", "b", "c"], &for_millis(30_000)).await;
     assert_eq!((&*name, holder.owner.as_deref()), ("b", Some("alice")));
-    assert_eq!(holder.fencing_token.get(), other.fencing_token());
+    assert_eq!(holder.fencing_token, other.fencing_token());
     is_free(&service, "a").await;
     is_free(&service, "c").await;
 }
@@ -85,7 +85,7 @@ async fn set_is_renewed_past_its_ttl_by_one_request() {
         let refused = soon("the lock", client.try_lock(lock, &patient)).await;
         assert!(matches!(refused, Ok(None)), "{refused:?}");
     }
-    assert_eq!(guard.status(), LeaseStatus::Held);
+    assert_eq!(guard.loss(), None);
     assert!(count(&service, "PUT", "/v1/locks", 200).await > 0);
     assert_eq!(count(&service, "PUT", "/v1/locks/{name}", 200).await, 0);
     assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::Released);
@@ -125,7 +125,7 @@ async fn lost_lock_is_named_and_the_others_are_released() {
     let guard = guard(&client, &["a", "b", "c"], &for_millis(3000)).await;
     assert_eq!(service.release("b", guard.token().expose()).await.status, 204);
     let other = service.create("b", &json!({"ttl_ms": 60_000})).await;
-    let why = lost(guard.lost(), || guard.status()).await;
+    let why = lost(&guard).await;
     assert_eq!(why, one_of_set("b", LossReason::TakenOver));
     assert_eq!(why.to_string(), "`b`: the lease has ended: another client holds the lock");
     assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::Mismatch);
@@ -141,7 +141,7 @@ async fn broken_lock_of_a_set_is_named_with_the_reason() {
     let fencing_token = guard.locks()[1].fencing_token.get();
     service.break_lease("b", fencing_token).await;
     assert_eq!(
-        lost(guard.lost(), || guard.status()).await,
+        lost(&guard).await,
         one_of_set("b", LossReason::Broken { reason: "it hangs".to_owned(), by: None })
     );
 }
@@ -151,7 +151,7 @@ async fn unreachable_service_is_reported_before_the_validity_of_a_set_ends() {
     let (_service, proxy, client) = by_proxy().await;
     let guard = guard(&client, &["a", "b"], &for_millis(6000)).await;
     proxy.refuse();
-    let why = lost(guard.lost(), || guard.status()).await;
+    let why = lost(&guard).await;
     assert!(matches!(why, LossReason::Unrenewed(_)), "{why:?}");
     assert!(!guard.valid_for().is_zero());
 }

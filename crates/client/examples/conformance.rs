@@ -16,9 +16,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use keylatch_client::{
-    AcquireOptions, BeginReply, BoxError, BreakOrder, Builder, Client, ClientCertificate, Error,
-    FencingToken, Guard, Lease, LeaseStatus, Limit, LockGuard, LossReason, NothingDone, OnCrash,
-    OnceOptions, ReleaseReply, Response, Retry, Run, Scope, SetGuard, Token,
+    AcquireOptions, BeginReply, BoxError, BreakLockRequest, Builder, Client, ClientCertificate,
+    Error, Guard, Lease, Limit, LockGuard, LossReason, NothingDone, OnCrash, OnceOptions,
+    ReleaseReply, Response, Retry, Run, Scope, SetGuard, Token,
 };
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -211,9 +211,12 @@ impl Program {
     async fn break_lock(&self, command: &Value) -> Result<Value, Failure> {
         let name = text(command, "name");
         let lock = serde_json::to_value(self.client.show(&name).await?)?;
-        let fencing_token = FencingToken::new(number(&lock, "fencing_token", 0));
-        let by = command["by"].as_str().map(str::to_owned);
-        let order = BreakOrder { by, ..BreakOrder::new(fencing_token, text(command, "reason")) };
+        let order = BreakLockRequest {
+            reason: Some(text(command, "reason")),
+            fencing_token: Some(number(&lock, "fencing_token", 0)),
+            by: command["by"].as_str().map(str::to_owned),
+            ..BreakLockRequest::default()
+        };
         self.client.break_lock(&name, &order).await?;
         Ok(json!({}))
     }
@@ -288,7 +291,10 @@ impl Program {
             let ended = if once.replayed { "replayed" } else { "returned" };
             Ok(json!({"ended": ended, "body": body}))
         });
-        ended(run, &block).await
+        let ended = ended(run, &block).await;
+        // The run of a panic is ended in the background.
+        self.client.close().await;
+        ended
     }
 
     /// One set of options for all.
@@ -475,17 +481,14 @@ fn done(response: &Response<Bytes>) -> Result<Value, Failure> {
 
 /// Says when the lease is lost.
 fn tell_loss<L>(lease: String, guard: &Guard<L>) {
-    let mut status = guard.watch();
+    let watched = Lease::clone(guard);
     tokio::spawn(async move {
-        let lost = status.wait_for(|status| matches!(status, LeaseStatus::Lost(_))).await;
-        if let Ok(LeaseStatus::Lost(reason)) = lost.as_deref() {
-            let (reason, by) = match reason {
-                LossReason::Broken { by, .. } => ("broken".to_owned(), by.clone()),
-                reason => (reason.to_string(), None),
-            };
-            let event = json!({"event": "lost", "lease": lease, "reason": reason, "by": by});
-            println!("{event}");
-        }
+        watched.lost().cancelled().await;
+        let (reason, by) = match watched.loss() {
+            Some(LossReason::Broken { by, .. }) => ("broken".to_owned(), by),
+            reason => (reason.map(|it| it.to_string()).unwrap_or_default(), None),
+        };
+        println!("{}", json!({"event": "lost", "lease": lease, "reason": reason, "by": by}));
     });
 }
 

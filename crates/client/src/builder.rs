@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use hyper::header::HeaderValue;
 use crate::clock::Clock;
 use crate::connection::{Connection, Exchange, Node, RESPONSE_TIMEOUT, Settings};
 use crate::https::{CONNECT_TIMEOUT, ClientCertificate, Trust, https_connector};
-use crate::transport::{UnixConnector, exchange};
+use crate::transport::{exchange, unix_exchange};
 use crate::{Client, Error};
 
 /// For how long nothing may come of a watch, where the program does not say.
@@ -168,8 +168,8 @@ impl Builder {
         let (base, transport) = parse(url)?;
         let trust = match (transport, &self.authorities) {
             (Transport::Unix(path), _) => {
-                let path = path.into();
-                return Ok(Node::new(base, move || exchange(UnixConnector(Arc::clone(&path)))));
+                let path: Arc<Path> = path.into();
+                return Ok(Node::new(base, move || unix_exchange(Arc::clone(&path))));
             }
             (_, Some(file)) => Trust::Authorities(file.clone()),
             (Transport::Clear, None) => Trust::None,

@@ -10,8 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{Method, Request, Response};
-use keylatch_core::lock::FencingToken;
-use keylatch_wire::{self as wire, BreakLockRequest, Code, HeldLock, LockBreak, ProblemDocument};
+use keylatch_wire::{self as wire, BreakLockRequest, Code, HeldLock, LockBreak};
 use serde::de::DeserializeOwned;
 use tokio_util::task::TaskTracker;
 
@@ -21,7 +20,7 @@ use crate::error::{not_keylatch, not_of_this_request};
 use crate::session::Session;
 use crate::target::{Grant, Target, lock_path};
 use crate::watchdog::RenewalError;
-use crate::{AcquireOptions, Builder, Error, Guard, Held, Holder, LockGuard, SetGuard};
+use crate::{AcquireOptions, Builder, Error, Guard, LockGuard, SetGuard};
 
 /// Below this, a service that refuses to let the client wait is polled instead.
 const MIN_REQUEST_WAIT: Duration = Duration::from_secs(1);
@@ -82,7 +81,7 @@ impl Client {
         name: impl Into<String>,
         options: &AcquireOptions,
     ) -> Result<LockGuard, Error> {
-        let target = Target::Lock(name.into(), options.entry.clone());
+        let target = Target::lock(name.into(), options.entry.clone());
         let (session, grant, until) = self.acquire(target, options).await?;
         let lock = grant.locks.into_iter().next().ok_or_else(not_keylatch)?;
         Ok(Guard::start(session, options.ttl, lock, until))
@@ -122,7 +121,8 @@ impl Client {
         if options.entry.is_some() {
             return Err(Error::Options("have an entry, and a set has none"));
         }
-        let target = Target::Set(names.into_iter().map(Into::into).collect());
+        let names = names.into_iter().map(Into::into).collect();
+        let target = Target { names, is_set: true, entry: None };
         let (session, grant, until) = self.acquire(target, options).await?;
         Ok(Guard::start(session, options.ttl, grant.locks, until))
     }
@@ -141,19 +141,23 @@ impl Client {
         loop {
             let wait = whole_millis(end.left().min(longest));
             let failure = match try_acquire(&mut session, options, wait).await {
-                AcquireStep::Granted(grant, until) => return Ok((session, grant, until)),
-                AcquireStep::WaitRefused => {
+                Ok((grant, until)) => return Ok((session, grant, until)),
+                Err(failure) => failure,
+            };
+            let left = match failure.passes {
+                Passes::Never => Duration::ZERO,
+                Passes::WithShorterWait => {
                     let shorter = longest / 4;
                     longest = if shorter < MIN_REQUEST_WAIT { Duration::ZERO } else { shorter };
                     continue;
                 }
-                AcquireStep::Failed(failure) => failure,
+                Passes::WithinWait => end.left(),
+                Passes::InAMoment => patience.left(),
             };
-            let left = if failure.is_hiccup { patience.left() } else { end.left() };
-            match failure.pause {
-                Some(pause) if !left.is_zero() => tokio::time::sleep(pause.min(left)).await,
-                _ => return Err(failure.error),
+            if left.is_zero() {
+                return Err(failure.error);
             }
+            tokio::time::sleep(failure.pause.min(left)).await;
         }
     }
 
@@ -172,29 +176,25 @@ impl Client {
         if of == name { Ok(Some(lock)) } else { Err(not_of_this_request()) }
     }
 
-    /// Ends the lease of another client; its holder reads the reason, and by whom. Gives in how long the lease has ended at
-    /// the latest.
+    /// Ends the lease of another client, of the grant with the `fencing_token` of `order`: its holder reads the `reason`, and
+    /// `by` whom. Gives in how long the lease has ended at the latest.
     ///
     /// # Errors
     ///
     /// The service gave no answer, or refuses the request: another grant holds the lock now, or no client may break.
-    pub async fn break_lock(&self, name: &str, order: &BreakOrder) -> Result<Duration, Error> {
-        let call = Call::new(Method::POST, lock_path(name) + "/break");
-        let request = BreakLockRequest {
-            reason: Some(order.reason.clone()),
-            fencing_token: Some(order.fencing_token.get()),
-            slot: order.slot,
-            by: order.by.clone(),
-            grace_ms: order.grace.map(wire::millis),
-        };
-        let broken: LockBreak = self.ask(&call.with_json(&request)?).await?;
+    pub async fn break_lock(
+        &self,
+        name: &str,
+        order: &BreakLockRequest,
+    ) -> Result<Duration, Error> {
+        let call = Call::new(Method::POST, lock_path(name) + "/break").with_json(order)?;
+        let broken: LockBreak = self.ask(&call).await?;
         Ok(Duration::from_millis(broken.ends_in_ms))
     }
 
     async fn ask<T: DeserializeOwned>(&self, call: &Call) -> Result<T, Error> {
         match self.connection.ask(call, Duration::ZERO).await?.answer {
             Answer::Content(body) => serde_json::from_slice(&body).map_err(|_| not_keylatch()),
-            Answer::Done => Err(not_keylatch()),
             Answer::Refusal(refusal) => Err(refusal.into()),
         }
     }
@@ -206,7 +206,7 @@ impl Client {
     ///
     /// The service gave no answer. Whether it carried the request out is unknown then.
     pub async fn send(&self, request: Request<Bytes>) -> Result<Response<Body>, Error> {
-        Ok(self.connection.forward(request.map(Full::new)).await?)
+        self.connection.forward(request.map(Full::new)).await
     }
 
     pub(crate) fn connection(&self) -> &Arc<Connection> {
@@ -225,51 +225,28 @@ impl Client {
     }
 }
 
-/// Whose lease to break, and why.
-#[derive(Debug, Clone)]
-pub struct BreakOrder {
-    /// Why, for the holder and for the history.
-    pub reason: String,
-    /// The fencing token of the grant to break, so that no later grant is broken in its place.
-    pub fencing_token: FencingToken,
-    /// The slot of the holder; all that share the fencing token where it is `None`.
-    pub slot: Option<u32>,
-    /// A label that says who breaks it.
-    pub by: Option<String>,
-    /// Lets the lease end so soon, be that before its holder's validity ends; `None` waits for that.
-    pub grace: Option<Duration>,
-}
-
-impl BreakOrder {
-    /// Breaks the grant with this fencing token, for this reason.
-    pub fn new(fencing_token: FencingToken, reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), fencing_token, slot: None, by: None, grace: None }
-    }
-}
-
-/// What came of one request for a target.
-enum AcquireStep {
-    /// It is the client's until then.
-    Granted(Grant, BootInstant),
-    /// The service does not let a client wait for so long.
-    WaitRefused,
-    /// It did not succeed.
-    Failed(AcquireFailure),
-}
-
-/// Why a request did not succeed.
+/// Why a request did not get its target.
 struct AcquireFailure {
-    /// What to return, unless there is time to try again.
     error: Error,
-    /// After which pause that may succeed; `None` where it cannot.
-    pause: Option<Duration>,
-    /// Whether the service did not say anything of the lock, which may pass in a moment.
-    is_hiccup: bool,
+    /// Whether and when another try may succeed.
+    passes: Passes,
+    pause: Duration,
 }
 
-impl AcquireFailure {
-    fn hiccup(error: Error) -> AcquireStep {
-        AcquireStep::Failed(Self { error, pause: Some(pause(None)), is_hiccup: true })
+enum Passes {
+    Never,
+    /// The service does not let a client wait for so long.
+    WithShorterWait,
+    /// Others have the lock, or too much is asked of the service.
+    WithinWait,
+    /// Nothing was said of the lock.
+    InAMoment,
+}
+
+/// No answer came, or none of the service.
+impl From<Error> for AcquireFailure {
+    fn from(error: Error) -> Self {
+        Self { error, passes: Passes::InAMoment, pause: pause(None) }
     }
 }
 
@@ -277,47 +254,27 @@ async fn try_acquire(
     session: &mut Session,
     options: &AcquireOptions,
     wait: Duration,
-) -> AcquireStep {
+) -> Result<(Grant, BootInstant), AcquireFailure> {
     let sent = session.claim().connection().now();
-    let refusal = match session.create(options, wait).await {
-        Ok(Answer::Content(body)) => return granted(session, options.ttl, sent, &body).await,
-        Ok(Answer::Done) => return AcquireFailure::hiccup(not_of_this_request()),
-        Ok(Answer::Refusal(refusal)) => refusal,
-        Err(no_reply) => return AcquireFailure::hiccup(no_reply.into()),
+    let refusal = match session.create(options, wait).await? {
+        Answer::Content(body) => return granted(session, options.ttl, sent, &body).await,
+        Answer::Refusal(refusal) => refusal,
     };
-    if refuses_wait(&refusal) && !wait.is_zero() {
-        return AcquireStep::WaitRefused;
-    }
+    let passes = match refusal.status.as_u16() {
+        _ if refuses_wait(&refusal) && !wait.is_zero() => Passes::WithShorterWait,
+        _ if !refusal.is_passing() || refusal.is_final(wait) => Passes::Never,
+        502..=504 => Passes::InAMoment,
+        _ => Passes::WithinWait,
+    };
     if !refusal.is(Code::LockHeld) {
-        let pause = refusal.is_passing().then(|| pause(refusal.retry_after));
-        let is_hiccup = (502..=504).contains(&refusal.status.as_u16());
-        return AcquireStep::Failed(AcquireFailure { error: refusal.into(), pause, is_hiccup });
+        let pause = pause(refusal.retry_after);
+        return Err(AcquireFailure { error: refusal.into(), passes, pause });
     }
-    let is_final = refusal.is_final(wait);
-    let error = Error::Held(Box::new(held(session.claim().target(), refusal)));
+    let error = session.claim().held(refusal);
     // A wait that was granted is over, and the next one begins at once.
     let has_waited = (sent + wait).left().is_zero() && !wait.is_zero();
     let pause = if has_waited { Duration::ZERO } else { pause(None) };
-    let pause = (!is_final).then_some(pause);
-    AcquireStep::Failed(AcquireFailure { error, pause, is_hiccup: false })
-}
-
-pub(crate) fn held(target: &Target, refusal: Refusal) -> Held {
-    let problem = refusal.problem;
-    let name = problem.as_ref().and_then(|problem| target.member(problem.name.as_deref()?));
-    let name = name.or_else(|| target.first().cloned()).unwrap_or_default();
-    Held { name, holder: problem.and_then(|problem| held_by(*problem)) }
-}
-
-/// The holder that a problem names, or of several the one whose lease ends first.
-fn held_by(problem: ProblemDocument) -> Option<Holder> {
-    let of_several = |holder: wire::PublicHolder| Holder {
-        owner: holder.owner,
-        fencing_token: FencingToken::new(holder.fencing_token),
-        expires_in: Duration::from_millis(holder.expires_in_ms),
-    };
-    let first = problem.holders.into_iter().min_by_key(|holder| holder.expires_in_ms);
-    problem.holder.map(Holder::from).or(first.map(of_several))
+    Err(AcquireFailure { error, passes, pause })
 }
 
 fn refuses_wait(refusal: &Refusal) -> bool {
@@ -331,39 +288,26 @@ async fn granted(
     ttl: Duration,
     sent: BootInstant,
     answer: &[u8],
-) -> AcquireStep {
-    let grant = match session.claim().grant(answer) {
-        Ok(grant) => grant,
-        Err(error) => return AcquireFailure::hiccup(error),
-    };
+) -> Result<(Grant, BootInstant), AcquireFailure> {
+    let claim = session.claim();
+    let grant = claim.grant(answer)?;
     let until = sent + grant.valid_from_sending;
     if until.left() >= ttl / 2 {
-        return AcquireStep::Granted(grant, until);
+        return Ok((grant, until));
     }
     let sent = sent.now();
-    match session.claim().renew(ttl, session.claim().connection().settings().timeout).await {
-        Ok(grant) => {
-            let until = sent + grant.valid_from_sending;
-            AcquireStep::Granted(grant, until)
-        }
-        Err(RenewalError::Failed { error, .. }) => AcquireFailure::hiccup(error),
+    let grant = match claim.renew(ttl, claim.connection().settings().timeout).await {
+        Ok(grant) => grant,
+        Err(RenewalError::Failed { error, .. }) => return Err(error.into()),
         Err(RenewalError::Lost(_)) => {
             let error = "the lease was over before it could be used".to_owned();
-            AcquireFailure::hiccup(Error::Unavailable(error))
+            return Err(Error::Unavailable(error).into());
         }
-    }
+    };
+    let until = sent + grant.valid_from_sending;
+    Ok((grant, until))
 }
 
 fn whole_millis(duration: Duration) -> Duration {
     Duration::from_millis(wire::millis(duration))
-}
-
-impl From<wire::Holder> for Holder {
-    fn from(holder: wire::Holder) -> Self {
-        Self {
-            owner: holder.owner,
-            fencing_token: FencingToken::new(holder.fencing_token),
-            expires_in: Duration::from_millis(holder.expires_in_ms),
-        }
-    }
 }

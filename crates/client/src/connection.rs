@@ -15,7 +15,7 @@ use bytes::Bytes;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::header::{AUTHORIZATION, HeaderValue, RETRY_AFTER, USER_AGENT};
-use hyper::{Method, Request, Response, StatusCode, http};
+use hyper::{Method, Request, Response, StatusCode};
 use keylatch_core::lock::Token;
 use keylatch_core::retry::random_part_of;
 use keylatch_wire::{Code, ProblemDocument, Retry};
@@ -39,7 +39,7 @@ pub type Body = BoxBody<Bytes, hyper::Error>;
 
 /// Sends one request.
 pub(crate) type Exchange = Arc<dyn Fn(Request<Full<Bytes>>) -> Exchanged + Send + Sync>;
-pub(crate) type Exchanged = Pin<Box<dyn Future<Output = Result<Response<Body>, NoReply>> + Send>>;
+pub(crate) type Exchanged = Pin<Box<dyn Future<Output = Result<Response<Body>, Error>> + Send>>;
 
 /// A service, and the connections to it.
 pub(crate) struct Connection {
@@ -89,13 +89,26 @@ impl fmt::Debug for Connection {
 pub(crate) struct Call {
     method: Method,
     path: String,
+    query: String,
     token: Option<Token>,
     body: Bytes,
 }
 
 impl Call {
     pub(crate) fn new(method: Method, path: impl Into<String>) -> Self {
-        Self { method, path: path.into(), token: None, body: Bytes::new() }
+        let (query, body) = (String::new(), Bytes::new());
+        Self { method, path: path.into(), query, token: None, body }
+    }
+
+    /// A step of the same thing: what comes behind its path.
+    pub(crate) fn then(&self, method: Method, step: &str) -> Self {
+        let path = format!("{}{step}", self.path);
+        Self { method, path, body: Bytes::new(), ..self.clone() }
+    }
+
+    /// With a query that begins with its question mark.
+    pub(crate) fn with_query(self, query: String) -> Self {
+        Self { query, ..self }
     }
 
     pub(crate) fn with_token(self, token: &Token) -> Self {
@@ -108,31 +121,28 @@ impl Call {
     }
 
     /// The request that asks the service to wait for so long.
-    pub(crate) fn request(&self, wait: Duration) -> http::Result<Request<Full<Bytes>>> {
+    pub(crate) fn request(&self, wait: Duration) -> Result<Request<Full<Bytes>>, Error> {
         let mut request = Request::builder()
             .method(&self.method)
-            .uri(&self.path)
+            .uri(format!("{}{}", self.path, self.query))
             .header("content-type", "application/json");
         if let Some(token) = &self.token {
-            let mut token = HeaderValue::from_str(token.expose())?;
-            token.set_sensitive(true);
-            request = request.header("lock-token", token);
+            request = request.header("lock-token", token.expose());
         }
         if !wait.is_zero() {
             let seconds = wait.as_millis().div_ceil(1000);
             request = request.header("prefer", format!("wait={seconds}"));
         }
-        request.body(Full::new(self.body.clone()))
+        let request = request.body(Full::new(self.body.clone()));
+        request.map_err(|error| Error::Unreachable(error.to_string()))
     }
 }
 
 /// What the service answered.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// 200 or 201, with this body.
+    /// 200 or 201 with this body, or 204 with none.
     Content(Bytes),
-    /// 204.
-    Done,
     /// Anything else.
     Refusal(Refusal),
 }
@@ -153,21 +163,6 @@ pub(crate) struct Refusal {
     pub(crate) retry_after: Option<Duration>,
     /// `None` where something else than keylatch answered.
     pub(crate) problem: Option<Box<ProblemDocument>>,
-}
-
-/// Why there is no answer.
-#[derive(Debug)]
-pub(crate) enum NoReply {
-    /// Nothing was sent.
-    Unsent(String),
-    /// Something was sent, and its effect is unknown.
-    Unknown(String),
-}
-
-impl NoReply {
-    fn late() -> Self {
-        Self::Unknown("no answer came in time".to_owned())
-    }
 }
 
 impl Connection {
@@ -207,7 +202,7 @@ impl Connection {
     }
 
     /// Sends a request, and gives up after `limit`, which holds for the answer's body as well.
-    pub(crate) async fn send(&self, call: &Call, limit: Duration) -> Result<Answer, NoReply> {
+    pub(crate) async fn send(&self, call: &Call, limit: Duration) -> Result<Answer, Error> {
         self.send_waiting(call, Duration::ZERO, limit).await
     }
 
@@ -216,11 +211,11 @@ impl Connection {
         call: &Call,
         wait: Duration,
         limit: Duration,
-    ) -> Result<Answer, NoReply> {
-        let request = call.request(wait).map_err(|error| NoReply::Unsent(error.to_string()))?;
+    ) -> Result<Answer, Error> {
+        let request = call.request(wait)?;
         let node = self.current.load(Ordering::Relaxed);
         let answered = async { read(self.forward(request).await?).await };
-        let answer = timeout(limit, answered).await.unwrap_or_else(|_| Err(NoReply::late()));
+        let answer = timeout(limit, answered).await.unwrap_or_else(|_| Err(Error::late()));
         if answer.is_err() {
             // The next try goes to another URL, unless this one has done so.
             let (next, order) = ((node + 1) % self.nodes.len(), Ordering::Relaxed);
@@ -246,7 +241,7 @@ impl Connection {
                 }
                 Ok(_) => None,
                 Err(no_reply) => {
-                    in_doubt |= matches!(no_reply, NoReply::Unknown(_));
+                    in_doubt |= matches!(no_reply, Error::Unanswered(_));
                     Some(None)
                 }
             };
@@ -264,31 +259,31 @@ impl Connection {
     pub(crate) async fn forward(
         &self,
         request: Request<Full<Bytes>>,
-    ) -> Result<Response<Body>, NoReply> {
+    ) -> Result<Response<Body>, Error> {
         let (first, mut unsent) = (self.current.load(Ordering::Relaxed), Vec::new());
         for index in (first..self.nodes.len()).chain(0..first) {
             let Some(node) = self.nodes.get(index) else { break };
             match self.send_to(node, request.clone()).await {
-                Err(NoReply::Unsent(why)) => unsent.push(why),
+                Err(Error::Unreachable(why)) => unsent.push(why),
                 reply => {
                     self.current.store(index, Ordering::Relaxed);
                     return reply;
                 }
             }
         }
-        Err(NoReply::Unsent(unsent.join("; ")))
+        Err(Error::Unreachable(unsent.join("; ")))
     }
 
     async fn send_to(
         &self,
         node: &Node,
         mut request: Request<Full<Bytes>>,
-    ) -> Result<Response<Body>, NoReply> {
+    ) -> Result<Response<Body>, Error> {
         if self.nodes.len() > 1 && !node.is_known.load(Ordering::Relaxed) {
             self.check_store(node).await?;
         }
         let uri = format!("{}{}", node.base, request.uri());
-        *request.uri_mut() = uri.parse().map_err(|_| NoReply::Unsent("it is no path".into()))?;
+        *request.uri_mut() = uri.parse().map_err(|_| Error::Unreachable("it is no path".into()))?;
         let settings = &self.settings;
         let headers = request.headers_mut();
         headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
@@ -303,15 +298,15 @@ impl Connection {
     }
 
     /// Two URLs of one client lead to one store. Two stores would be two holders.
-    async fn check_store(&self, node: &Node) -> Result<(), NoReply> {
-        let unsent = |why: String| NoReply::Unsent(format!("{}: {why}", node.base));
+    async fn check_store(&self, node: &Node) -> Result<(), Error> {
+        let unsent = |why: String| Error::Unreachable(format!("{}: {why}", node.base));
         let request = Request::get(format!("{}/v1/info", node.base)).body(Full::default());
         let request = request.map_err(|error| unsent(error.to_string()))?;
         let info = async { read((node.exchange)(request).await?).await };
         let info = match timeout(self.settings.timeout, info).await {
             Ok(Ok(Answer::Content(info))) => info,
-            Ok(Ok(Answer::Done | Answer::Refusal(_))) => Bytes::new(),
-            Ok(Err(NoReply::Unsent(why) | NoReply::Unknown(why))) => return Err(unsent(why)),
+            Ok(Ok(Answer::Refusal(_))) => Bytes::new(),
+            Ok(Err(error)) => return Err(unsent(error.to_string())),
             Err(_) => return Err(unsent("no answer came in time".to_owned())),
         };
         let info: serde_json::Value = serde_json::from_slice(&info).unwrap_or_default();
@@ -336,9 +331,9 @@ pub(crate) fn pause(retry_after: Option<Duration>) -> Duration {
 /// What an answer refuses, whose body is read here.
 pub(crate) async fn refusal_of(answer: Response<Body>) -> Result<Refusal, Error> {
     let read = timeout(RESPONSE_TIMEOUT, read(answer)).await;
-    match read.unwrap_or_else(|_| Err(NoReply::late()))? {
+    match read.unwrap_or_else(|_| Err(Error::late()))? {
         Answer::Refusal(refusal) => Ok(refusal),
-        Answer::Content(_) | Answer::Done => Err(not_keylatch()),
+        Answer::Content(_) => Err(not_keylatch()),
     }
 }
 
@@ -392,15 +387,6 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl From<NoReply> for Error {
-    fn from(no_reply: NoReply) -> Self {
-        match no_reply {
-            NoReply::Unsent(cause) => Self::Unreachable(cause),
-            NoReply::Unknown(cause) => Self::Unanswered(cause),
-        }
-    }
-}
-
 impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Self {
         if refusal.is_passing() {
@@ -413,10 +399,10 @@ impl From<Refusal> for Error {
     }
 }
 
-async fn read(response: Response<Body>) -> Result<Answer, NoReply> {
+async fn read(response: Response<Body>) -> Result<Answer, Error> {
     let (head, body) = response.into_parts();
     let body = Limited::new(body, MAX_ANSWER).collect().await;
-    let body = body.map_err(|error| NoReply::Unknown(error.to_string()))?.to_bytes();
+    let body = body.map_err(|error| Error::Unanswered(error.to_string()))?.to_bytes();
     let refusal = |problem: Option<ProblemDocument>| {
         let seconds =
             head.headers.get(RETRY_AFTER).and_then(|after| after.to_str().ok()?.parse().ok());
@@ -426,44 +412,7 @@ async fn read(response: Response<Body>) -> Result<Answer, NoReply> {
         Answer::Refusal(Refusal { status: head.status, retry_after, problem })
     };
     Ok(match head.status {
-        StatusCode::OK | StatusCode::CREATED => Answer::Content(body),
-        StatusCode::NO_CONTENT => Answer::Done,
+        StatusCode::OK | StatusCode::CREATED | StatusCode::NO_CONTENT => Answer::Content(body),
         _ => refusal(serde_json::from_slice(&body).ok()),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn refusal(status: u16, problem: Option<ProblemDocument>) -> Refusal {
-        let status = StatusCode::from_u16(status).unwrap();
-        Refusal { status, retry_after: None, problem: problem.map(Box::new) }
-    }
-
-    #[test]
-    fn errors_follow_the_table_of_problems() {
-        for code in Code::all() {
-            let problem = ProblemDocument::new(code, "Of this request.");
-            let error = Error::from(refusal(code.status(), Some(problem)));
-            let is_unavailable = matches!(error, Error::Unavailable(_));
-            assert_eq!(is_unavailable, code.retry() == Retry::SameKey, "{code:?}: {error}");
-            assert_eq!(error.retry() == Retry::SameKey, is_unavailable, "{code:?}");
-            assert!(error.to_string().ends_with("Of this request."), "{error}");
-        }
-    }
-
-    #[test]
-    fn status_decides_where_something_else_answered() {
-        for (status, is_passing) in
-            [(404, false), (408, true), (429, true), (501, true), (502, true)]
-        {
-            let refusal = refusal(status, None);
-            assert_eq!(refusal.is_passing(), is_passing, "{status}");
-            assert!(refusal.to_string().ends_with("which keylatch did not answer"), "{refusal}");
-        }
-        let mut newer = ProblemDocument::new(Code::StoreUnavailable, "A newer service.");
-        newer.code = "store-on-holiday".into();
-        assert!(refusal(503, Some(newer)).is_passing());
-    }
 }

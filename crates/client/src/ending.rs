@@ -3,6 +3,7 @@
 //! It is a task of the runtime. A runtime that ends drops its tasks, as at the end of `main`, and then a thread of its own
 //! sends the request, on a connection of its own, before the process is gone. Tested in `tests/api/rust_client_ends.rs`.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -16,16 +17,21 @@ use crate::connection::Connection;
 /// How long the end of a runtime may wait for it.
 const LAST_MOMENT: Duration = Duration::from_secs(2);
 
+/// Sends what ends a claim, over these connections.
+pub(crate) type SendEnd = dyn Fn(Arc<Connection>) -> Sent + Send;
+pub(crate) type Sent = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// Sends what ends a claim, in a task that `tasks` tracks.
-pub(crate) fn send_in_background<S, F>(connection: Arc<Connection>, tasks: &TaskTracker, send: S)
-where
-    S: Fn(Arc<Connection>) -> F + Send + 'static,
-    F: Future<Output = ()> + Send + 'static,
-{
+pub(crate) fn send_in_background(
+    connection: Arc<Connection>,
+    tasks: &TaskTracker,
+    send: Box<SendEnd>,
+) {
     let mut ending = Ending { connection, send: Some(send) };
     let task = async move {
-        if let Some(send) = &ending.send {
-            send(Arc::clone(&ending.connection)).await;
+        let sent = ending.send.as_ref().map(|send| send(Arc::clone(&ending.connection)));
+        if let Some(sent) = sent {
+            sent.await;
         }
         drop(ending.send.take());
     };
@@ -36,20 +42,12 @@ where
 }
 
 /// Sends it where it is dropped before it was sent.
-struct Ending<S, F>
-where
-    S: Fn(Arc<Connection>) -> F + Send + 'static,
-    F: Future<Output = ()> + Send + 'static,
-{
+struct Ending {
     connection: Arc<Connection>,
-    send: Option<S>,
+    send: Option<Box<SendEnd>>,
 }
 
-impl<S, F> Drop for Ending<S, F>
-where
-    S: Fn(Arc<Connection>) -> F + Send + 'static,
-    F: Future<Output = ()> + Send + 'static,
-{
+impl Drop for Ending {
     fn drop(&mut self) {
         let Some(send) = self.send.take() else { return };
         // The connections of before are those of the runtime that ends.

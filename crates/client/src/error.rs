@@ -7,8 +7,7 @@ use std::error::Error as StdError;
 use std::io;
 use std::time::Duration;
 
-use keylatch_core::lock::FencingToken;
-use keylatch_wire::{Code, ProblemDocument, Retry};
+use keylatch_wire::{Code, Holder, ProblemDocument, Retry};
 
 use crate::LeaseLost;
 
@@ -70,24 +69,13 @@ pub struct Held {
     pub holder: Option<Holder>,
 }
 
-/// Who holds a lock.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
-    /// The holder's label.
-    pub owner: Option<String>,
-    /// The holder's fencing token.
-    pub fencing_token: FencingToken,
-    /// How long the holder's lease lasts unless it is renewed.
-    pub expires_in: Duration,
-}
-
 impl std::fmt::Display for Held {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Some(holder) = &self.holder else {
             return write!(f, "others wait for `{}`", self.name);
         };
         let owner = holder.owner.as_deref().unwrap_or("a client without a label");
-        let left = holder.expires_in.as_secs_f64();
+        let left = Duration::from_millis(holder.expires_in_ms).as_secs_f64();
         write!(f, "`{}` is held by {owner}, for {left:.1} s unless renewed", self.name)
     }
 }

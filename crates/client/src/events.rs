@@ -83,22 +83,3 @@ impl EventParser {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::EventParser;
-
-    #[test]
-    fn events_are_read_over_comments_and_in_parts() {
-        let mut parser = EventParser::default();
-        parser.bytes.extend(b": silence\n\nevent: acquired\nda");
-        assert_eq!(parser.event(), None);
-        parser.bytes.extend(b"ta: {\"a\":1}\nid: 1-1\n\nevent: closing\ndata: {}\n\n");
-        let first = parser.event().expect("an event");
-        assert_eq!((first.kind.as_str(), first.data), ("acquired", json!({"a": 1})));
-        assert_eq!(parser.event().expect("another").kind, "closing");
-        assert_eq!(parser.event(), None);
-    }
-}

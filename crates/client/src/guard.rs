@@ -102,7 +102,7 @@ impl<L> Guard<L> {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let lease = Lease::new(session.claim().target().names(), ttl, until);
+        let lease = Lease::new(session.claim().target().text(), ttl, until);
         let watchdog = AbortOnDropHandle::new(tokio::spawn(watch(lease.clone())));
         let ending = lease.closing().clone().drop_guard();
         Self { ending, watchdog, session, leased, lease }

@@ -12,9 +12,8 @@ use keylatch_wire::{Code, LossEvent, ProblemDocument, RenewalEvent};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::client::held;
 use crate::clock::BootInstant;
-use crate::connection::{Call, NoReply, Refusal, refusal_of};
+use crate::connection::{Call, Refusal, refusal_of};
 use crate::error::not_keylatch;
 use crate::events::{Event, EventStream};
 use crate::session::Session;
@@ -34,7 +33,7 @@ impl Client {
         name: impl Into<String>,
         options: &AcquireOptions,
     ) -> Result<LockGuard, Error> {
-        let target = Target::Lock(name.into(), options.entry.clone());
+        let target = Target::lock(name.into(), options.entry.clone());
         let connection = Arc::clone(self.connection());
         let (patience, sent) = (connection.settings().timeout, connection.now());
         let mut session = Session::new(connection, self.endings().clone(), target, options)?;
@@ -64,10 +63,9 @@ impl Client {
         let call = Call::new(Method::POST, format!("{}/hold", claim.target().path()));
         let request = call.with_token(claim.token()).with_json(&body)?.request(Duration::ZERO);
         session.opens();
-        let unsent = |error: hyper::http::Error| NoReply::Unsent(error.to_string());
-        let answer = self.connection().forward(request.map_err(unsent)?).await?;
+        let answer = self.connection().forward(request?).await?;
         let error_of = |refusal: Refusal| match refusal.is(Code::LockHeld) {
-            true => Error::Held(Box::new(held(claim.target(), refusal))),
+            true => claim.held(refusal),
             false => refusal.into_problem(),
         };
         if answer.status() != 200 {

@@ -4,57 +4,44 @@
 //! stop in time. Invariant: every question compares with the clock first, so a blocked runtime or a paused process hides no
 //! loss; the [watchdog](crate::watchdog) only tells it sooner. Tested in `tests/api/rust_client_ends.rs`.
 
-use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use keylatch_core::lock::FencingToken;
 use keylatch_core::watchdog::notice;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::BootInstant;
 
-/// Whether a lease is held.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LeaseStatus {
-    /// It is held, and renewed as it should be.
-    Held,
-    /// It is lost, or will be before it can be renewed.
-    Lost(LossReason),
-}
-
 /// Why a lease is lost.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LossReason {
     /// The service says that no client holds it.
+    #[error("the lease has ended: no client holds the lock")]
     NotHeld,
     /// The service says that another client holds it.
+    #[error("the lease has ended: another client holds the lock")]
     TakenOver,
-    /// Another client broke the lease.
-    Broken {
-        /// Why.
-        reason: String,
-        /// The label of the one who broke it.
-        by: Option<String>,
-    },
+    /// Another client broke the lease: why, and the label of that client.
+    #[error("the lease was broken{}: {reason}", .by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default())]
+    #[expect(missing_docs, reason = "the variant says it")]
+    Broken { reason: String, by: Option<String> },
     /// It could not be renewed, and its validity is about to end. Says why, if there was a response.
+    #[error("the lease could not be renewed in time: {0}")]
     Unrenewed(String),
     /// This process was paused or its runtime blocked, and the validity ended meanwhile.
+    #[error("the lease ended while this process was paused")]
     Paused,
     /// This program ended it.
+    #[error("this program has ended the lease")]
     Ended,
     /// The service says that one lock of a set is lost, and so the set is. It is the first that is
     /// lost; the others may still be held until the guard is closed.
-    OneOfSet {
-        /// The name of the first lock that is lost.
-        name: String,
-        /// How it was lost.
-        reason: Box<LossReason>,
-    },
+    #[error("`{name}`: {reason}")]
+    #[expect(missing_docs, reason = "the variant says it")]
+    OneOfSet { name: String, reason: Box<LossReason> },
 }
 
 /// A lease was lost.
@@ -103,7 +90,6 @@ struct State {
     what: String,
     notice: Duration,
     validity: Mutex<Validity>,
-    status: watch::Sender<LeaseStatus>,
     lost: CancellationToken,
     /// What ends now is not lost.
     closing: CancellationToken,
@@ -114,6 +100,7 @@ struct Validity {
     until: BootInstant,
     /// Why the last try to renew failed.
     failure: Option<String>,
+    loss: Option<LossReason>,
 }
 
 impl Lease {
@@ -122,8 +109,7 @@ impl Lease {
         Self(Arc::new(State {
             what,
             notice: notice(ttl),
-            validity: Mutex::new(Validity { until, failure: None }),
-            status: watch::Sender::new(LeaseStatus::Held),
+            validity: Mutex::new(Validity { until, failure: None, loss: None }),
             lost: CancellationToken::new(),
             closing: CancellationToken::new(),
         }))
@@ -136,40 +122,35 @@ impl Lease {
     ///
     /// The lease is lost, or its validity is about to end unrenewed.
     pub fn check(&self) -> Result<(), LeaseLost> {
-        match self.status() {
-            LeaseStatus::Held => Ok(()),
-            LeaseStatus::Lost(reason) => Err(LeaseLost { what: self.0.what.clone(), reason }),
+        match self.loss() {
+            None => Ok(()),
+            Some(reason) => Err(LeaseLost { what: self.0.what.clone(), reason }),
         }
     }
 
-    /// Whether the lease is held, and why it is lost if it is: as [`check`](Self::check).
-    pub fn status(&self) -> LeaseStatus {
+    /// Why the lease is lost; `None` while it is held. It compares with the clock, as [`check`](Self::check).
+    pub fn loss(&self) -> Option<LossReason> {
         if self.0.closing.is_cancelled() {
-            return LeaseStatus::Lost(LossReason::Ended);
+            return Some(LossReason::Ended);
         }
         if let Some(reason) = self.overdue() {
             self.lose(reason);
         }
-        self.0.status.borrow().clone()
+        self.validity().loss.clone()
     }
 
     /// Is cancelled when the lease is lost, or its validity is about to end unrenewed. A task that polls nothing
     /// meanwhile asks [`check`](Self::check).
     pub fn lost(&self) -> CancellationToken {
-        self.status();
+        self.loss();
         self.0.lost.clone()
     }
 
     /// For how long what is leased is exclusively this program's from now on, unless the lease is renewed. Zero once
     /// that is over.
     pub fn valid_for(&self) -> Duration {
-        self.status();
+        self.loss();
         self.until().left()
-    }
-
-    /// The status as a channel, for a task that waits for a change of it.
-    pub fn watch(&self) -> watch::Receiver<LeaseStatus> {
-        self.0.status.subscribe()
     }
 
     pub(crate) fn until(&self) -> BootInstant {
@@ -177,7 +158,8 @@ impl Lease {
     }
 
     pub(crate) fn renewed(&self, until: BootInstant) {
-        *self.validity() = Validity { until, failure: None };
+        let mut validity = self.validity();
+        (validity.until, validity.failure) = (until, None);
     }
 
     pub(crate) fn failed(&self, why: String) {
@@ -186,29 +168,19 @@ impl Lease {
 
     /// Why the lease counts as lost by the clock alone, if it does.
     pub(crate) fn overdue(&self) -> Option<LossReason> {
-        let Validity { until, failure } = &*self.validity();
-        let left = until.left();
-        if left > self.0.notice {
-            return None;
+        let Validity { until, failure, .. } = &*self.validity();
+        let (left, why) = (until.left(), failure.clone());
+        match why {
+            _ if left > self.0.notice => None,
+            None if left.is_zero() => Some(LossReason::Paused),
+            why => Some(LossReason::Unrenewed(why.unwrap_or("there was no time".to_owned()))),
         }
-        Some(match failure {
-            Some(why) => LossReason::Unrenewed(why.clone()),
-            None if left.is_zero() => LossReason::Paused,
-            None => LossReason::Unrenewed("there was no time".to_owned()),
-        })
     }
 
     /// The first loss counts.
     pub(crate) fn lose(&self, reason: LossReason) {
-        let is_news = !self.0.closing.is_cancelled()
-            && self.0.status.send_if_modified(|status| {
-                let is_held = *status == LeaseStatus::Held;
-                if is_held {
-                    *status = LeaseStatus::Lost(reason);
-                }
-                is_held
-            });
-        if is_news {
+        if !self.0.closing.is_cancelled() {
+            self.validity().loss.get_or_insert(reason);
             self.0.lost.cancel();
         }
     }
@@ -220,31 +192,5 @@ impl Lease {
 
     fn validity(&self) -> MutexGuard<'_, Validity> {
         self.0.validity.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl fmt::Display for LeaseStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Held => f.write_str("the lock is held"),
-            Self::Lost(reason) => reason.fmt(f),
-        }
-    }
-}
-
-impl fmt::Display for LossReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotHeld => f.write_str("the lease has ended: no client holds the lock"),
-            Self::TakenOver => f.write_str("the lease has ended: another client holds the lock"),
-            Self::Broken { reason, by: None } => write!(f, "the lease was broken: {reason}"),
-            Self::Broken { reason, by: Some(by) } => {
-                write!(f, "the lease was broken by {by}: {reason}")
-            }
-            Self::Unrenewed(why) => write!(f, "the lease could not be renewed in time: {why}"),
-            Self::Paused => f.write_str("the lease ended while this process was paused"),
-            Self::Ended => f.write_str("this program has ended the lease"),
-            Self::OneOfSet { name, reason } => write!(f, "`{name}`: {reason}"),
-        }
     }
 }

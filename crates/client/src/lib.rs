@@ -23,23 +23,26 @@ mod options;
 mod session;
 mod target;
 #[cfg(feature = "testing")]
+#[path = "../testing/fake.rs"]
 pub mod testing;
 mod transport;
 mod watch;
 mod watchdog;
 
 pub use builder::Builder;
-pub use client::{BreakOrder, Client};
+pub use client::Client;
 pub use connection::Body;
-pub use error::{BoxError, Error, Held, Holder};
+pub use error::{BoxError, Error, Held};
 pub use events::Event;
 pub use guard::{Guard, LockGuard, SetGuard};
 pub use https::ClientCertificate;
 pub use hyper::http::{self, Response, StatusCode};
 pub use keylatch_core::lock::{FencingToken, ReleaseReply, Token};
-pub use keylatch_wire::{DescribedRequest, HeldLock, OnCrash, ProblemDocument, Retry};
-pub use lease::{FencedLease, Lease, LeaseLost, LeaseStatus, LossReason};
-pub use once::{BeginReply, NothingDone, Once, OnceOptions, Run, Scope, json};
+pub use keylatch_wire::{
+    BreakLockRequest, DescribedRequest, HeldLock, Holder, OnCrash, ProblemDocument, Retry,
+};
+pub use lease::{FencedLease, Lease, LeaseLost, LossReason};
+pub use once::{BeginReply, NothingDone, Once, OnceOptions, Run, Scope};
 pub use options::{AcquireOptions, FOREVER, Limit};
 pub use target::LeasedLock;
 pub use watch::Watch;

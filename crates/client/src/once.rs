@@ -7,30 +7,25 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::future::poll_fn;
 use std::ops::Deref;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Response};
 use keylatch_core::lock::{FencingToken, Token};
 use keylatch_wire::{
-    BeginRecordRequest, CompleteRecordRequest, DescribedRequest, FailRecordRequest, HeaderValues,
-    IdempotencyAnswer, IdempotencyRecord, OnCrash, millis,
+    BeginRecordRequest, DescribedRequest, FailRecordRequest, IdempotencyAnswer, IdempotencyRecord,
+    OnCrash, millis,
 };
-use serde::Serialize;
+use serde_json::json;
 use tokio_util::sync::DropGuard;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::connection::{Answer, Call, Connection};
-use crate::ending::send_in_background;
+use crate::ending::{Sent, send_in_background};
 use crate::error::{not_keylatch, not_of_this_request};
 use crate::target::plain;
 use crate::watchdog::{RenewalError, keep};
@@ -118,27 +113,13 @@ pub struct Run {
     _ending: DropGuard,
     _watchdog: AbortOnDropHandle<()>,
     client: Client,
-    target: RunTarget,
+    /// The begin, whose path and token those of the others are made of.
+    begin: Call,
     /// What the end sends; `None` before the program has said how it ends.
     end: Option<Call>,
     has_ended: bool,
     on_crash: OnCrash,
     lease: FencedLease,
-}
-
-/// Which record a run is about, and its proof.
-#[derive(Clone)]
-struct RunTarget {
-    path: String,
-    query: String,
-    token: Token,
-}
-
-impl RunTarget {
-    fn call(&self, method: Method, step: &str) -> Call {
-        let Self { path, query, token } = self;
-        Call::new(method, format!("{path}{step}{query}")).with_token(token)
-    }
 }
 
 impl Client {
@@ -151,7 +132,8 @@ impl Client {
     pub async fn begin(&self, key: &str, options: &OnceOptions) -> Result<BeginReply, Error> {
         let token = options.token.clone().map_or_else(Token::generate, Ok)?;
         let path = format!("/v1/idempotency/{}", plain(key));
-        let target = RunTarget { path, query: options.scope.query(), token };
+        let begin = Call::new(Method::POST, path).with_query(options.scope.query());
+        let begin = begin.with_token(&token);
         let body = BeginRecordRequest {
             fingerprint: options.fingerprint.clone(),
             request: options.request.clone(),
@@ -159,21 +141,21 @@ impl Client {
             retention_ms: options.retention.map(millis),
             on_crash: Some(options.on_crash),
         };
-        let call = target.call(Method::POST, "").with_json(&body)?;
-        let reply = self.connection().ask(&call, options.wait).await?;
+        let begin = begin.with_json(&body)?;
+        let reply = self.connection().ask(&begin, options.wait).await?;
         let answer = content(reply.answer)?;
         let record: IdempotencyRecord =
             serde_json::from_slice(&answer).map_err(|_| not_keylatch())?;
         if record.state == "done" {
             return Ok(BeginReply::Done(record.answer.map(response_of).transpose()?));
         }
-        if record.token.is_none_or(|of| of.expose() != target.token.expose()) {
+        if record.token.is_none_or(|of| of.expose() != token.expose()) {
             return Err(not_of_this_request());
         }
         let lease =
             Lease::new(format!("the run of `{key}`"), options.lease, reply.sent + options.lease);
         let lease = FencedLease::new(lease, FencingToken::new(record.fencing_token));
-        Ok(BeginReply::Begun(Run::start(self.clone(), target, options, lease)))
+        Ok(BeginReply::Begun(Run::start(self.clone(), begin, options, lease)))
     }
 
     /// Does a thing once: runs `work` and keeps its answer, or gives the answer that an earlier run came to.
@@ -199,21 +181,7 @@ impl Client {
             BeginReply::Done(Some(response)) => return Ok(Once { response, replayed: true }),
             BeginReply::Done(None) => return Err(Error::Refused("no answer was kept".to_owned())),
         };
-        let mut work = pin!(work(run.lease.clone()));
-        let caught = poll_fn(|context| {
-            let poll = AssertUnwindSafe(|| work.as_mut().poll(context));
-            catch_unwind(poll).map_or_else(|panic| Poll::Ready(Err(panic)), |poll| poll.map(Ok))
-        });
-        let done = match caught.await {
-            Ok(done) => done,
-            Err(panic) => {
-                let text = panic.downcast_ref::<String>().map(String::as_str);
-                let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-                let _ = run.fail(&format!("it panicked: {}", text.unwrap_or_default())).await;
-                resume_unwind(panic)
-            }
-        };
-        match done {
+        match work(run.lease.clone()).await {
             Ok(response) => {
                 let response = response.map(Into::into);
                 run.complete(response.clone()).await?;
@@ -234,19 +202,18 @@ impl Client {
 }
 
 impl Run {
-    fn start(client: Client, target: RunTarget, options: &OnceOptions, lease: FencedLease) -> Self {
-        let (connection, run, ttl) =
-            (Arc::clone(client.connection()), target.clone(), options.lease);
-        let of_run = Lease::clone(&lease);
+    fn start(client: Client, begin: Call, options: &OnceOptions, lease: FencedLease) -> Self {
+        let (connection, ttl) = (Arc::clone(client.connection()), options.lease);
+        let (renewal, of_run) = (begin.then(Method::POST, "/renew"), Lease::clone(&lease));
         let watchdog = AbortOnDropHandle::new(tokio::spawn(async move {
-            let renew = async |limit| renew(&connection, &run, limit).await.map(|()| ttl);
+            let renew = async |limit| renew(&connection, &renewal, limit).await.map(|()| ttl);
             keep(of_run, ttl, renew).await;
         }));
         Self {
             _ending: lease.closing().clone().drop_guard(),
             _watchdog: watchdog,
             client,
-            target,
+            begin,
             end: None,
             has_ended: false,
             on_crash: options.on_crash,
@@ -259,33 +226,24 @@ impl Run {
         self.lease.fencing_token()
     }
 
-    /// Keeps an answer for every repeat: of text, of bytes, or of [`json`].
+    /// Keeps an answer for every repeat, of text or of bytes, with its status and headers.
     ///
     /// # Errors
     ///
     /// The service gave no answer, or the run is no longer this client's.
     pub async fn complete(self, response: Response<impl Into<Bytes>>) -> Result<(), Error> {
         let (head, body) = response.into_parts();
-        let body = Vec::from(body.into());
         let mut headers = BTreeMap::<_, Vec<_>>::new();
         for (name, value) in &head.headers {
-            let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
-            headers.entry(name.to_string()).or_default().push(value);
+            let value = String::from_utf8_lossy(value.as_bytes());
+            headers.entry(name.as_str()).or_default().push(value);
         }
-        let (body, body_base64) = match String::from_utf8(body) {
-            Ok(text) => (Some(text), None),
-            Err(bytes) => (None, Some(STANDARD.encode(bytes.into_bytes()))),
-        };
-        let headers =
-            headers.into_iter().map(|(name, values)| (name, HeaderValues::Many(values))).collect();
-        let answer = CompleteRecordRequest {
-            status: Some(head.status.as_u16()),
-            headers: Some(headers),
-            body,
-            body_base64,
-            json: None,
-        };
-        let call = self.target.call(Method::PUT, "").with_json(&answer)?;
+        let mut answer = json!({"status": head.status.as_u16(), "headers": headers});
+        match String::from_utf8(body.into().into()) {
+            Ok(text) => answer["body"] = text.into(),
+            Err(error) => answer["body_base64"] = STANDARD.encode(error.into_bytes()).into(),
+        }
+        let call = self.begin.then(Method::PUT, "").with_json(&answer)?;
         self.end(call).await
     }
 
@@ -295,7 +253,7 @@ impl Run {
     ///
     /// As [`complete`](Self::complete).
     pub async fn abandon(self) -> Result<(), Error> {
-        let call = self.target.call(Method::DELETE, "");
+        let call = self.begin.then(Method::DELETE, "");
         self.end(call).await
     }
 
@@ -318,13 +276,13 @@ impl Run {
     /// The caller said that a rerun is safe, or else a person finds out.
     fn failure(&self, reason: &str) -> Call {
         if self.on_crash == OnCrash::Rerun {
-            return self.target.call(Method::DELETE, "");
+            return self.begin.then(Method::DELETE, "");
         }
         let plain: String = reason.chars().filter(|it| !it.is_control()).collect();
         let mut ends = (0..=MAX_REASON.min(plain.len())).rev();
         let reason = ends.find_map(|end| plain.get(..end)).filter(|it| !it.is_empty());
         let reason = reason.map(str::to_owned);
-        let call = self.target.call(Method::POST, "/fail");
+        let call = self.begin.then(Method::POST, "/fail");
         call.clone().with_json(&FailRecordRequest { reason }).unwrap_or(call)
     }
 
@@ -346,11 +304,12 @@ impl Drop for Run {
             if std::thread::panicking() { "the work panicked" } else { "the run was dropped" };
         let call = self.end.take().unwrap_or_else(|| self.failure(why));
         let connection = Arc::clone(self.client.connection());
-        send_in_background(connection, self.client.endings(), move |connection| {
+        let send = move |connection: Arc<Connection>| -> Sent {
             let call = call.clone();
             // The caller is gone, so no caller reads an error.
-            async move { drop(connection.ask(&call, Duration::ZERO).await) }
-        });
+            Box::pin(async move { drop(connection.ask(&call, Duration::ZERO).await) })
+        };
+        send_in_background(connection, self.client.endings(), Box::new(send));
     }
 }
 
@@ -384,17 +343,6 @@ impl Scope {
     }
 }
 
-/// An answer of JSON for [`Run::complete`].
-///
-/// # Errors
-///
-/// The value cannot be written as JSON.
-pub fn json(value: &impl Serialize) -> serde_json::Result<Response<Bytes>> {
-    let mut response = Response::new(serde_json::to_vec(value)?.into());
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Ok(response)
-}
-
 fn response_of(answer: IdempotencyAnswer) -> Result<Response<Bytes>, Error> {
     let body = match (answer.body, answer.body_base64) {
         (Some(text), _) => text.into_bytes(),
@@ -413,11 +361,10 @@ fn is_nothing_done(error: &(dyn std::error::Error + 'static)) -> bool {
     causes.any(|cause| cause.is::<NothingDone>())
 }
 
-/// What the service answered, be that nothing, unless it refuses.
+/// What the service answered, unless it refuses.
 fn content(answer: Answer) -> Result<Bytes, Error> {
     match answer {
         Answer::Content(body) => Ok(body),
-        Answer::Done => Ok(Bytes::new()),
         Answer::Refusal(refusal) => Err(refusal.into_problem()),
     }
 }
@@ -425,16 +372,16 @@ fn content(answer: Answer) -> Result<Bytes, Error> {
 /// Keeps a run from being over while the program carries it out.
 async fn renew(
     connection: &Connection,
-    run: &RunTarget,
+    renewal: &Call,
     limit: Duration,
 ) -> Result<(), RenewalError> {
     let failed = |after, error| Err(RenewalError::Failed { after, error });
-    match connection.send(&run.call(Method::POST, "/renew"), limit).await {
-        Ok(Answer::Content(_) | Answer::Done) => Ok(()),
+    match connection.send(renewal, limit).await {
+        Ok(Answer::Content(_)) => Ok(()),
         Ok(Answer::Refusal(refusal)) if !refusal.is_passing() => {
             Err(RenewalError::Lost(LossReason::NotHeld))
         }
         Ok(Answer::Refusal(refusal)) => failed(refusal.retry_after, refusal.into()),
-        Err(no_reply) => failed(None, no_reply.into()),
+        Err(error) => failed(None, error),
     }
 }

@@ -13,8 +13,8 @@ use keylatch_core::lock::{ReleaseReply, Token};
 use keylatch_wire::Code;
 use tokio_util::task::TaskTracker;
 
-use crate::connection::{Answer, Call, Connection, NoReply};
-use crate::ending::send_in_background;
+use crate::connection::{Answer, Call, Connection, Refusal};
+use crate::ending::{Sent, send_in_background};
 use crate::error::not_keylatch;
 use crate::target::{Grant, Target};
 use crate::watchdog::RenewalError;
@@ -66,7 +66,7 @@ impl Session {
         &mut self,
         options: &AcquireOptions,
         wait: Duration,
-    ) -> Result<Answer, NoReply> {
+    ) -> Result<Answer, Error> {
         let before = std::mem::replace(&mut self.open, !self.keep);
         let answer = self.claim.create(options, wait).await;
         let nothing_left = match &answer {
@@ -75,7 +75,7 @@ impl Session {
                 wait.is_zero() || refusal.is_final(wait)
             }
             Ok(Answer::Refusal(refusal)) => refusal.status.is_client_error(),
-            Err(NoReply::Unsent(_)) => true,
+            Err(Error::Unreachable(_)) => true,
             _ => false,
         };
         if nothing_left {
@@ -103,11 +103,12 @@ impl Drop for Session {
         }
         let claim = Arc::clone(&self.claim);
         let connection = Arc::clone(&claim.connection);
-        send_in_background(connection, &self.releases, move |connection| {
+        let send = move |connection: Arc<Connection>| -> Sent {
             let claim = Arc::clone(&claim);
             // The caller is gone, so no caller reads an error.
-            async move { drop(claim.release(&connection).await) }
-        });
+            Box::pin(async move { drop(claim.release(&connection).await) })
+        };
+        send_in_background(connection, &self.releases, Box::new(send));
     }
 }
 
@@ -133,6 +134,11 @@ impl Claim {
     /// The connections to the service.
     pub(crate) fn connection(&self) -> &Connection {
         &self.connection
+    }
+
+    /// Who holds what is claimed.
+    pub(crate) fn held(&self, refusal: Refusal) -> Error {
+        Error::Held(Box::new(self.target.held(refusal.problem.map(|problem| *problem))))
     }
 
     /// What a response grants to this claim.
@@ -161,15 +167,14 @@ impl Claim {
                     }
                 })
             }
-            Ok(Answer::Done) => Err(failed(not_keylatch())),
-            Err(no_reply) => Err(failed(no_reply.into())),
+            Err(error) => Err(failed(error)),
         }
     }
 
-    async fn create(&self, options: &AcquireOptions, wait: Duration) -> Result<Answer, NoReply> {
+    async fn create(&self, options: &AcquireOptions, wait: Duration) -> Result<Answer, Error> {
         let call = Call::new(Method::POST, self.target.path()).with_token(&self.token);
         let body = self.target.creation(options, self.connection.settings().owner.as_deref(), wait);
-        let call = call.with_json(&body).map_err(|error| NoReply::Unsent(error.to_string()))?;
+        let call = call.with_json(&body)?;
         self.connection.send(&call, wait + self.connection.settings().timeout).await
     }
 
@@ -177,8 +182,7 @@ impl Claim {
         let call = Call::new(Method::DELETE, self.target.release_path()).with_token(&self.token);
         let reply = connection.ask(&call, Duration::ZERO).await?;
         let released = match reply.answer {
-            Answer::Done => ReleaseReply::Released,
-            Answer::Content(body) if self.target.has_entries(&body) => ReleaseReply::Released,
+            Answer::Content(body) if self.target.is_released(&body) => ReleaseReply::Released,
             Answer::Content(_) => return Err(not_keylatch()),
             Answer::Refusal(refusal) if refusal.is(Code::LockNotHeld) => ReleaseReply::NotHeld,
             Answer::Refusal(refusal) if refusal.is(Code::TokenMismatch) => ReleaseReply::Mismatch,

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use keylatch_core::lock::{FencingToken, Token};
 use keylatch_wire::{
-    self as wire, BreakNote, Code, CreateLockRequest, CreateLocksRequest, LockEntries, LockMode,
-    ProblemDocument, RenewLockRequest, RenewLocksRequest, millis,
+    self as wire, BreakNote, Code, Holder, LockEntries, ProblemDocument, SecretToken, millis,
 };
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::error::not_of_this_request;
-use crate::{AcquireOptions, Error, Limit, LossReason};
+use crate::{AcquireOptions, Error, Held, Limit, LossReason};
 
 /// What may stand in a path segment or a query as it is. A dot may not: `..` would be a step in the path.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
@@ -25,11 +25,12 @@ const LOCKS: &str = "/v1/locks";
 
 /// One lock, or a set of them.
 #[derive(Debug)]
-pub(crate) enum Target {
-    /// One lock, and the entry that a release leaves; `None` leaves all.
-    Lock(String, Option<String>),
-    /// Several locks.
-    Set(Vec<String>),
+pub(crate) struct Target {
+    pub(crate) names: Vec<String>,
+    /// Whether the requests are those for sets.
+    pub(crate) is_set: bool,
+    /// Of one lock: the entry that a release leaves; `None` leaves all.
+    pub(crate) entry: Option<String>,
 }
 
 /// A lock that a guard holds.
@@ -53,26 +54,28 @@ pub(crate) struct Grant {
 }
 
 impl Target {
+    pub(crate) fn lock(name: String, entry: Option<String>) -> Self {
+        Self { names: vec![name], is_set: false, entry }
+    }
+
     /// The path of the requests that create and renew.
     pub(crate) fn path(&self) -> String {
-        match self {
-            Self::Lock(name, _) => lock_path(name),
-            Self::Set(_) => LOCKS.to_owned(),
+        match self.names.first() {
+            Some(name) if !self.is_set => lock_path(name),
+            _ => LOCKS.to_owned(),
         }
     }
 
     /// The path and the query of the request that releases.
     pub(crate) fn release_path(&self) -> String {
-        match self {
-            Self::Lock(_, None) => self.path(),
-            Self::Lock(_, Some(entry)) => {
-                format!("{}?entry={}", self.path(), plain(entry))
+        let query: Vec<_> = match &self.entry {
+            Some(entry) => vec![format!("entry={}", plain(entry))],
+            None if self.is_set => {
+                self.names.iter().map(|name| format!("name={}", plain(name))).collect()
             }
-            Self::Set(set) => {
-                let names = set.iter().map(|name| format!("name={}", plain(name)));
-                format!("{LOCKS}?{}", names.collect::<Vec<_>>().join("&"))
-            }
-        }
+            None => return self.path(),
+        };
+        format!("{}?{}", self.path(), query.join("&"))
     }
 
     /// The body of a request that creates, and waits for `wait`.
@@ -82,56 +85,53 @@ impl Target {
         owner: Option<&str>,
         wait: Duration,
     ) -> Value {
-        let (ttl_ms, wait_ms) = (Some(millis(options.ttl)), Some(millis(wait)));
-        let owner = options.owner.as_deref().or(owner).map(str::to_owned);
-        let mode = (options.limit != Limit::Exclusive).then_some(LockMode::Shared);
-        let limit = match options.limit {
-            Limit::Counted(slots) => Some(slots),
-            Limit::Exclusive | Limit::Shared => None,
-        };
-        match self {
-            Self::Lock(_, entry) => {
-                let entry = entry.clone();
-                json!(CreateLockRequest { ttl_ms, owner, wait_ms, mode, limit, entry })
-            }
-            Self::Set(names) => {
-                let names = names.clone();
-                json!(CreateLocksRequest { names, ttl_ms, owner, wait_ms, mode, limit })
-            }
+        let mut body = self.renewal(options.ttl);
+        body["wait_ms"] = millis(wait).into();
+        body["owner"] = options.owner.as_deref().or(owner).into();
+        if options.limit != Limit::Exclusive {
+            body["mode"] = "shared".into();
         }
+        if let Limit::Counted(slots) = options.limit {
+            body["limit"] = slots.into();
+        }
+        if let Some(entry) = &self.entry {
+            body["entry"] = entry.as_str().into();
+        }
+        body
     }
 
     /// The body of a request that renews.
     pub(crate) fn renewal(&self, ttl: Duration) -> Value {
-        let ttl_ms = Some(millis(ttl));
-        match self {
-            Self::Lock(..) => json!(RenewLockRequest { ttl_ms }),
-            Self::Set(names) => json!(RenewLocksRequest { names: names.clone(), ttl_ms }),
+        let mut body = json!({"ttl_ms": millis(ttl)});
+        if self.is_set {
+            body["names"] = self.names.as_slice().into();
         }
+        body
     }
 
     /// The grant of this target to this token that a response says.
     pub(crate) fn grant(&self, token: &Token, response: &[u8]) -> Result<Grant, Error> {
-        let grant = match self {
-            Self::Lock(name, _) => {
-                let lease = serde_json::from_slice::<wire::Lease<'_>>(response).ok();
-                let lease = lease
-                    .filter(|it| it.name == name.as_str() && it.token.expose() == token.expose());
-                lease.map(|lease| of_one(name, &lease))
-            }
-            Self::Set(names) => {
-                let leases = serde_json::from_slice::<wire::LeaseSet<'_>>(response).ok();
-                let leases = leases.filter(|it| it.token.expose() == token.expose());
-                leases.and_then(|leases| of_set(names, &leases))
-            }
-        };
-        grant.ok_or_else(not_of_this_request)
+        self.read_grant(token, response).ok_or_else(not_of_this_request)
     }
 
-    /// Whether an answer to a release says that the token still holds the lock, by other entries.
-    pub(crate) fn has_entries(&self, answer: &[u8]) -> bool {
-        matches!(self, Self::Lock(_, Some(_)))
-            && serde_json::from_slice::<LockEntries>(answer).is_ok()
+    fn read_grant(&self, token: &Token, response: &[u8]) -> Option<Grant> {
+        let lease: LeaseResponse<'_> = serde_json::from_slice(response).ok()?;
+        let granted = if self.is_set { lease.locks } else { vec![lease.lock?] };
+        let lock = |name: &String| {
+            let lock = granted.iter().find(|lock| lock.name == name.as_str())?;
+            let fencing_token = FencingToken::new(lock.fencing_token);
+            Some(LeasedLock { name: name.clone(), fencing_token, slot: lock.slot })
+        };
+        let locks = self.names.iter().map(lock).collect::<Option<_>>()?;
+        let valid = lease.waited_ms.saturating_add(lease.valid_for_ms);
+        let valid_from_sending = Duration::from_millis(valid);
+        (lease.token.expose() == token.expose()).then_some(Grant { locks, valid_from_sending })
+    }
+
+    /// Whether a response to a release says that it is done; the token may still hold the lock by other entries.
+    pub(crate) fn is_released(&self, response: &[u8]) -> bool {
+        response.is_empty()
+            || self.entry.is_some() && serde_json::from_slice::<LockEntries>(response).is_ok()
     }
 
     /// Why the token does not hold the target, if a problem says that; of several lost locks, of the first.
@@ -142,34 +142,50 @@ impl Target {
             Code::LockBroken => broken(problem.broken.clone()),
             _ => return None,
         };
-        let name = problem.locks.first().and_then(|lost| self.member(&lost.name));
-        Some(match name {
-            Some(name) => LossReason::OneOfSet { name, reason: Box::new(reason) },
+        let lost =
+            problem.locks.first().filter(|lost| self.is_set && self.names.contains(&lost.name));
+        Some(match lost {
+            Some(lost) => {
+                LossReason::OneOfSet { name: lost.name.clone(), reason: Box::new(reason) }
+            }
             None => reason,
         })
     }
 
-    /// The lock of a set that is called so.
-    pub(crate) fn member(&self, name: &str) -> Option<String> {
-        let Self::Set(names) = self else { return None };
-        names.iter().find(|member| *member == name).cloned()
-    }
-
-    /// The first of the locks.
-    pub(crate) fn first(&self) -> Option<&String> {
-        match self {
-            Self::Lock(name, _) => Some(name),
-            Self::Set(names) => names.first(),
-        }
+    /// Who holds it, as a refusal says.
+    pub(crate) fn held(&self, problem: Option<ProblemDocument>) -> Held {
+        let name = problem.as_ref().and_then(|problem| problem.name.clone());
+        let name = name.filter(|name| self.names.contains(name));
+        let name = name.or_else(|| self.names.first().cloned()).unwrap_or_default();
+        Held { name, holder: problem.and_then(first_holder) }
     }
 
     /// The locks, as a message names them.
-    pub(crate) fn names(&self) -> String {
-        match self {
-            Self::Lock(name, _) => format!("`{name}`"),
-            Self::Set(names) => format!("`{}`", names.join("`, `")),
-        }
+    pub(crate) fn text(&self) -> String {
+        format!("`{}`", self.names.join("`, `"))
     }
+}
+
+/// The lease of one lock, or of several.
+#[derive(Deserialize)]
+struct LeaseResponse<'a> {
+    token: SecretToken<'a>,
+    waited_ms: u64,
+    valid_for_ms: u64,
+    #[serde(flatten, borrow)]
+    lock: Option<wire::LeasedLock<'a>>,
+    #[serde(default)]
+    locks: Vec<wire::LeasedLock<'a>>,
+}
+
+/// The holder that a problem names, or of several the one whose lease ends first.
+fn first_holder(problem: ProblemDocument) -> Option<Holder> {
+    let first = problem.holders.into_iter().min_by_key(|holder| holder.expires_in_ms);
+    problem.holder.or(first.map(|holder| Holder {
+        owner: holder.owner,
+        fencing_token: holder.fencing_token,
+        expires_in_ms: holder.expires_in_ms,
+    }))
 }
 
 /// The loss of a lease that was broken.
@@ -185,20 +201,4 @@ pub(crate) fn lock_path(name: &str) -> String {
 
 pub(crate) fn plain(text: &str) -> impl std::fmt::Display {
     utf8_percent_encode(text, PLAIN)
-}
-
-fn of_one(name: &str, lease: &wire::Lease<'_>) -> Grant {
-    let fencing_token = FencingToken::new(lease.fencing_token);
-    let lock = LeasedLock { name: name.to_owned(), fencing_token, slot: lease.slot };
-    Grant { locks: vec![lock], valid_from_sending: lease.valid_from_sending() }
-}
-
-fn of_set(names: &[String], leases: &wire::LeaseSet<'_>) -> Option<Grant> {
-    let lock = |name: &String| {
-        let lease = leases.locks.iter().find(|lease| lease.name == name.as_str())?;
-        let fencing_token = FencingToken::new(lease.fencing_token);
-        Some(LeasedLock { name: name.clone(), fencing_token, slot: lease.slot })
-    };
-    let locks = names.iter().map(lock).collect::<Option<_>>()?;
-    Some(Grant { locks, valid_from_sending: leases.valid_from_sending() })
 }

@@ -2,24 +2,22 @@
 //!
 //! Tested in `tests/api/rust_client.rs` and `tests/cli/listeners.rs`.
 
-use std::io;
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::Uri;
 use hyper::body::Body;
+use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::Connect;
-use hyper_util::client::legacy::{self, Error};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::UnixStream;
-use tower_service::Service;
+use tower::service_fn;
 
-use crate::connection::{Exchange, NoReply};
+use crate::Error;
+use crate::connection::Exchange;
 
 /// How long a connection may stay unused.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -59,31 +57,20 @@ where
     })
 }
 
-fn no_reply(error: &Error) -> NoReply {
+fn no_reply(error: &legacy::Error) -> Error {
     // The innermost cause says what happened; hyper's own text does not.
     let mut cause: &dyn std::error::Error = error;
     while let Some(source) = cause.source() {
         cause = source;
     }
     let cause = cause.to_string();
-    if error.is_connect() { NoReply::Unsent(cause) } else { NoReply::Unknown(cause) }
+    if error.is_connect() { Error::Unreachable(cause) } else { Error::Unanswered(cause) }
 }
 
-/// Connects to one socket, whatever host a request is for.
-#[derive(Debug, Clone)]
-pub(crate) struct UnixConnector(pub(crate) Arc<Path>);
-
-impl Service<Uri> for UnixConnector {
-    type Response = TokioIo<UnixStream>;
-    type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _: Uri) -> Self::Future {
-        let path = Arc::clone(&self.0);
+/// What sends requests to the socket at this path, whatever host they are for.
+pub(crate) fn unix_exchange(path: Arc<Path>) -> Exchange {
+    exchange(service_fn(move |_: Uri| {
+        let path = Arc::clone(&path);
         Box::pin(async move { UnixStream::connect(path).await.map(TokioIo::new) })
-    }
+    }))
 }

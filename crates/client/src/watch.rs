@@ -8,7 +8,7 @@ use std::time::Duration;
 use hyper::Method;
 use tokio::time::{sleep, timeout};
 
-use crate::connection::{Call, NoReply, pause, refusal_of};
+use crate::connection::{Call, pause, refusal_of};
 use crate::events::{Event, EventStream};
 use crate::target::lock_path;
 use crate::{Client, Error};
@@ -56,8 +56,7 @@ impl Watch {
 
     async fn open(&self) -> Result<EventStream, Error> {
         let connection = self.client.connection();
-        let request = Call::new(Method::GET, &self.path).request(Duration::ZERO);
-        let request = request.map_err(|error| NoReply::Unsent(error.to_string()))?;
+        let request = Call::new(Method::GET, &self.path).request(Duration::ZERO)?;
         let answer = timeout(connection.settings().timeout, connection.forward(request)).await;
         let answer = answer.map_err(|_| Error::late())??;
         if answer.status() != 200 {

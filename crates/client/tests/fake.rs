@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use keylatch_client::testing::Fake;
 use keylatch_client::{
-    AcquireOptions, BeginReply, Error, FOREVER, FencedLease, LeaseStatus, Limit, LossReason,
-    OnceOptions, ReleaseReply, Response,
+    AcquireOptions, BeginReply, Error, FOREVER, FencedLease, Limit, LossReason, OnceOptions,
+    ReleaseReply, Response,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -20,7 +20,7 @@ async fn lease_is_renewed_for_hours_and_lost_when_the_test_says_so() {
     fake.advance(HOUR).await;
     guard.check().expect("it is renewed");
     fake.lose("a").await;
-    assert_eq!(guard.status(), LeaseStatus::Lost(LossReason::NotHeld));
+    assert_eq!(guard.loss(), Some(LossReason::NotHeld));
     assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::NotHeld);
 }
 
@@ -29,7 +29,7 @@ async fn suspended_process_has_lost_its_lease() {
     let fake = Fake::new();
     let guard = fake.client().lock("a", &AcquireOptions::default()).await.expect("it is free");
     tokio::time::advance(HOUR).await;
-    assert_eq!(guard.status(), LeaseStatus::Lost(LossReason::Paused));
+    assert_eq!(guard.loss(), Some(LossReason::Paused));
     drop(guard);
     let again = fake.client().lock("a", &AcquireOptions::waiting(HOUR)).await;
     again.expect("it has expired");
