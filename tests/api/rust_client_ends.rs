@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use keylatch_client::{
     AcquireOptions, BeginReply, Client, Error, LossReason, NothingDone, OnCrash, OnceOptions,
     ProblemDocument, Response, Retry, StatusCode,
@@ -157,19 +158,20 @@ async fn response_of_another_lock_is_no_grant() {
 
 #[tokio::test]
 async fn errors_follow_the_table_of_problems() {
-    let upstream = Upstream::start().await;
-    let client = Client::builder(&upstream.url()).timeout(Duration::ZERO).build().expect("a URL");
-    for code in Code::all().filter(|code| *code != Code::LockHeld) {
+    let follows = async |code: Code| {
+        let upstream = Upstream::start().await;
         let problem = json!(ProblemDocument::new(code, "Of this request."));
         let status = StatusCode::from_u16(code.status()).expect("a status");
         upstream.answers(move |_| (status, problem.to_string()));
-        let options = AcquireOptions::waiting(Duration::ZERO);
-        let error = soon("the lock", client.lock("a", &options)).await.expect_err("a problem");
+        let client = Client::new(&upstream.url()).expect("a URL");
+        let error = soon("the lock", client.lock("a", &AcquireOptions::default())).await;
+        let error = error.expect_err("a problem");
         let is_unavailable = matches!(error, Error::Unavailable(_));
         assert_eq!(is_unavailable, code.retry() == Retry::SameKey, "{code:?}: {error}");
         assert_eq!(error.retry() == Retry::SameKey, is_unavailable, "{code:?}");
         assert!(error.to_string().ends_with("Of this request."), "{error}");
-    }
+    };
+    join_all(Code::all().filter(|code| *code != Code::LockHeld).map(follows)).await;
 }
 
 #[tokio::test]

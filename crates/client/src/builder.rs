@@ -4,9 +4,8 @@
 //! have, a file that cannot be read. No error text has the key. Tested in `tests/api/rust_client.rs`,
 //! `tests/api/client_certificates.rs` and `tests/api/tls.rs`.
 
-use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -15,15 +14,23 @@ use hyper::Uri;
 use hyper::header::HeaderValue;
 
 use crate::clock::Clock;
-use crate::connection::{Connection, Exchange, Node, RESPONSE_TIMEOUT, Settings};
-use crate::https::{CONNECT_TIMEOUT, ClientCertificate, Trust, https_connector};
-use crate::transport::{exchange, unix_exchange};
+use crate::connection::{Connection, Exchange, Node, RESPONSE_TIMEOUT};
+use crate::transport::{CONNECT_TIMEOUT, exchange, unix_exchange};
 use crate::{Client, Error};
 
 /// For how long nothing may come of a watch, where the program does not say.
 const SILENCE: Duration = Duration::from_secs(90);
 /// How long connecting may take where there is another URL to go to.
 const SHORT_CONNECT: Duration = Duration::from_secs(1);
+
+/// The certificate that a client shows to a service that asks for one, and its key: files in PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientCertificate {
+    /// The certificate, and those that lead from it to its root.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+}
 
 /// What a client is made of.
 ///
@@ -40,18 +47,23 @@ const SHORT_CONNECT: Duration = Duration::from_secs(1);
 /// ```
 #[must_use]
 #[derive(Clone)]
+#[expect(missing_debug_implementations, reason = "it has functions and a secret")]
 pub struct Builder {
     urls: String,
     api_key: Option<String>,
     authorities: Option<PathBuf>,
     certificate: Option<ClientCertificate>,
-    pub(crate) settings: Settings,
-}
-
-impl fmt::Debug for Builder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Builder(..)")
-    }
+    transport: Option<Exchange>,
+    pub(crate) traceparent: Option<Arc<dyn Fn() -> Option<String> + Send + Sync>>,
+    /// The label of acquires that have none.
+    pub(crate) owner: Option<String>,
+    /// For how long nothing may come of a watch.
+    pub(crate) silence: Duration,
+    /// How long an answer may take.
+    pub(crate) timeout: Duration,
+    pub(crate) clock: Clock,
+    /// Whether the last moment of a runtime was too short for a client of this.
+    pub(crate) given_up: Arc<AtomicBool>,
 }
 
 impl Builder {
@@ -59,16 +71,19 @@ impl Builder {
     pub(crate) fn new(urls: &str) -> Self {
         let machine = nix::unistd::gethostname().unwrap_or_default();
         let owner = format!("{}/{}", machine.to_string_lossy(), std::process::id());
-        let settings = Settings {
-            authorization: None,
+        Self {
+            urls: urls.to_owned(),
+            api_key: None,
+            authorities: None,
+            certificate: None,
+            transport: None,
             traceparent: None,
             owner: Some(owner),
             silence: SILENCE,
             timeout: RESPONSE_TIMEOUT,
             clock: Clock::Boot,
-        };
-        let urls = urls.to_owned();
-        Self { urls, api_key: None, authorities: None, certificate: None, settings }
+            given_up: Arc::default(),
+        }
     }
 
     /// For the service at `KEYLATCH_URL`, or at `http://127.0.0.1:7070`, with what [`with_env`](Self::with_env) reads.
@@ -125,28 +140,34 @@ impl Builder {
     /// With the `traceparent` that `of` gives for each request (W3C Trace Context). A value that is no header is left
     /// out.
     pub fn traceparent(mut self, of: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
-        self.settings.traceparent = Some(Arc::new(of));
+        self.traceparent = Some(Arc::new(of));
         self
     }
 
     /// With a label for the locks whose options have none, in place of host and process. An empty one is none.
     pub fn owner(mut self, label: impl Into<String>) -> Self {
-        self.settings.owner = Some(label.into()).filter(|label| !label.is_empty());
+        self.owner = Some(label.into()).filter(|label| !label.is_empty());
         self
     }
 
     /// With another time for a response than 5 s, beyond what the service was asked to wait. An outage is outlasted for as
     /// long.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.settings.timeout = timeout;
+        self.timeout = timeout;
         self
     }
 
     /// Opens a watch again on which nothing comes for so long, not even a comment: 90 s unless this is called. The service
     /// sends a comment every 15 s unless it is configured otherwise.
     pub fn silence(mut self, silence: Duration) -> Self {
-        self.settings.silence = silence;
+        self.silence = silence;
         self
+    }
+
+    /// Sends every request by this function in place of connections, as the fake does.
+    #[cfg(feature = "testing")]
+    pub(crate) fn transport(self, exchange: Exchange, clock: Clock) -> Self {
+        Self { transport: Some(exchange), clock, ..self }
     }
 
     /// A client that is not connected yet.
@@ -155,43 +176,49 @@ impl Builder {
     ///
     /// A text is not a URL with `http`, `https` or `unix`; the API key has characters that no key has; a file or the
     /// system's certificates cannot be read.
-    pub fn build(mut self) -> Result<Client, Error> {
-        self.settings.authorization = self.api_key.as_deref().map(bearer).transpose()?;
+    pub fn build(self) -> Result<Client, Error> {
+        Ok(Client::over(self.connect()?))
+    }
+
+    /// New connections to the service.
+    pub(crate) fn connect(self) -> Result<Arc<Connection>, Error> {
+        let authorization = self.api_key.as_deref().map(bearer).transpose()?;
         let urls: Vec<_> = self.urls.split(',').map(str::trim).collect();
         let connect_timeout = if urls.len() > 1 { SHORT_CONNECT } else { CONNECT_TIMEOUT };
         let nodes = urls.iter().map(|url| self.node(url, connect_timeout));
         let nodes = nodes.collect::<Result<_, _>>()?;
-        Ok(Client::over(Connection::new(nodes, self.settings)))
+        Ok(Arc::new(Connection::new(nodes, self, authorization)))
     }
 
     fn node(&self, url: &str, connect_timeout: Duration) -> Result<Node, Error> {
         let (base, transport) = parse(url)?;
-        let trust = match (transport, &self.authorities) {
-            (Transport::Unix(path), _) => {
-                let path: Arc<Path> = path.into();
-                return Ok(Node::new(base, move || unix_exchange(Arc::clone(&path))));
-            }
-            (_, Some(file)) => Trust::Authorities(file.clone()),
-            (Transport::Clear, None) => Trust::None,
-            (Transport::Tls, None) => Trust::System,
+        let exchange = match (&self.transport, transport) {
+            (Some(exchange), _) => Arc::clone(exchange),
+            (None, Transport::Unix(path)) => unix_exchange(path.into()),
+            (None, transport) => self.network(transport == Transport::Tls, connect_timeout)?,
+        };
+        Ok(Node { base, exchange, is_known: AtomicBool::new(false) })
+    }
+
+    #[cfg(feature = "tls")]
+    fn network(&self, is_https: bool, connect_timeout: Duration) -> Result<Exchange, Error> {
+        use crate::https::{Trust, https_connector};
+
+        let trust = match &self.authorities {
+            Some(file) => Trust::Authorities(file.clone()),
+            None if is_https => Trust::System,
+            None => Trust::None,
         };
         let connector = https_connector(&trust, self.certificate.as_ref(), connect_timeout);
-        let connector = connector.map_err(Error::Certificates)?;
-        Ok(Node::new(base, move || exchange(connector.clone())))
+        Ok(exchange(connector.map_err(Error::Certificates)?))
     }
-}
 
-impl Node {
-    pub(crate) fn new(
-        base: String,
-        connect: impl Fn() -> Exchange + Send + Sync + 'static,
-    ) -> Self {
-        Self {
-            base,
-            exchange: connect(),
-            connect: Arc::new(connect),
-            is_known: AtomicBool::new(false),
+    #[cfg(not(feature = "tls"))]
+    fn network(&self, is_https: bool, connect_timeout: Duration) -> Result<Exchange, Error> {
+        if is_https || self.authorities.is_some() || self.certificate.is_some() {
+            return Err(Error::Url("needs the feature `tls` of keylatch-client"));
         }
+        Ok(exchange(crate::transport::http_connector(connect_timeout)))
     }
 }
 

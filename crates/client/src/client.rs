@@ -12,6 +12,7 @@ use http_body_util::Full;
 use hyper::{Method, Request, Response};
 use keylatch_wire::{self as wire, BreakLockRequest, Code, HeldLock, LockBreak};
 use serde::de::DeserializeOwned;
+use serde_json::json;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::BootInstant;
@@ -60,8 +61,8 @@ impl Client {
         Builder::from_env()?.build()
     }
 
-    pub(crate) fn over(connection: Connection) -> Self {
-        Self { connection: Arc::new(connection), endings: TaskTracker::new() }
+    pub(crate) fn over(connection: Arc<Connection>) -> Self {
+        Self { connection, endings: TaskTracker::new() }
     }
 
     /// Gets a lock, and waits for it as long as `options` say.
@@ -141,7 +142,10 @@ impl Client {
         loop {
             let wait = whole_millis(end.left().min(longest));
             let failure = match try_acquire(&mut session, options, wait).await {
-                Ok((grant, until)) => return Ok((session, grant, until)),
+                Ok((grant, until)) => {
+                    event!(debug, locks = session.claim().target().text(), "a lease is granted");
+                    return Ok((session, grant, until));
+                }
                 Err(failure) => failure,
             };
             let left = match failure.passes {
@@ -157,6 +161,7 @@ impl Client {
             if left.is_zero() {
                 return Err(failure.error);
             }
+            event!(debug, why = %failure.error, "an acquire is tried again");
             tokio::time::sleep(failure.pause.min(left)).await;
         }
     }
@@ -187,7 +192,7 @@ impl Client {
         name: &str,
         order: &BreakLockRequest,
     ) -> Result<Duration, Error> {
-        let call = Call::new(Method::POST, lock_path(name) + "/break").with_json(order)?;
+        let call = Call::new(Method::POST, lock_path(name) + "/break").with_body(&json!(order));
         let broken: LockBreak = self.ask(&call).await?;
         Ok(Duration::from_millis(broken.ends_in_ms))
     }

@@ -19,12 +19,12 @@ use hyper::{Method, Request, Response, StatusCode};
 use keylatch_core::lock::Token;
 use keylatch_core::retry::random_part_of;
 use keylatch_wire::{Code, ProblemDocument, Retry};
-use serde::Serialize;
+use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
-use crate::Error;
-use crate::clock::{BootInstant, Clock};
+use crate::clock::BootInstant;
 use crate::error::not_keylatch;
+use crate::{Builder, Error};
 
 /// How long an answer may take, beyond what the service was asked to wait, unless the client says otherwise.
 pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -48,31 +48,14 @@ pub(crate) struct Connection {
     current: AtomicUsize,
     /// The store of the nodes, once one has said which.
     store: OnceLock<String>,
-    settings: Settings,
-    /// Whether the last moment of a runtime was too short for it.
-    given_up: Arc<AtomicBool>,
-}
-
-/// What holds for all requests.
-#[derive(Clone)]
-pub(crate) struct Settings {
-    pub(crate) authorization: Option<HeaderValue>,
-    pub(crate) traceparent: Option<Arc<dyn Fn() -> Option<String> + Send + Sync>>,
-    /// The label of acquires that have none.
-    pub(crate) owner: Option<String>,
-    /// For how long nothing may come of a watch.
-    pub(crate) silence: Duration,
-    /// How long an answer may take.
-    pub(crate) timeout: Duration,
-    pub(crate) clock: Clock,
+    settings: Builder,
+    authorization: Option<HeaderValue>,
 }
 
 /// One URL of a service.
 pub(crate) struct Node {
     /// The URL without the path of a request and without a slash at its end.
     pub(crate) base: String,
-    /// Makes connections that no other runtime has.
-    pub(crate) connect: Arc<dyn Fn() -> Exchange + Send + Sync>,
     pub(crate) exchange: Exchange,
     /// Whether its store is known to be that of the others.
     pub(crate) is_known: AtomicBool,
@@ -115,9 +98,8 @@ impl Call {
         Self { token: Some(token.clone()), ..self }
     }
 
-    pub(crate) fn with_json(self, body: &impl Serialize) -> Result<Self, Error> {
-        let body = serde_json::to_vec(body).map_err(|_| not_keylatch())?;
-        Ok(Self { body: body.into(), ..self })
+    pub(crate) fn with_body(self, json: &Value) -> Self {
+        Self { body: json.to_string().into(), ..self }
     }
 
     /// The request that asks the service to wait for so long.
@@ -127,7 +109,9 @@ impl Call {
             .uri(format!("{}{}", self.path, self.query))
             .header("content-type", "application/json");
         if let Some(token) = &self.token {
-            request = request.header("lock-token", token.expose());
+            let mut token = HeaderValue::try_from(token.expose()).map_err(|_| not_keylatch())?;
+            token.set_sensitive(true);
+            request = request.header("lock-token", token);
         }
         if !wait.is_zero() {
             let seconds = wait.as_millis().div_ceil(1000);
@@ -167,33 +151,16 @@ pub(crate) struct Refusal {
 
 impl Connection {
     /// Connections to a service that goes by all these URLs. None is opened yet.
-    pub(crate) fn new(nodes: Vec<Node>, settings: Settings) -> Self {
-        let given_up = Arc::new(AtomicBool::new(false));
-        Self { nodes, current: AtomicUsize::new(0), store: OnceLock::new(), settings, given_up }
+    pub(crate) fn new(
+        nodes: Vec<Node>,
+        settings: Builder,
+        authorization: Option<HeaderValue>,
+    ) -> Self {
+        let (current, store) = (AtomicUsize::new(0), OnceLock::new());
+        Self { nodes, current, store, settings, authorization }
     }
 
-    /// New connections to the same service, for the last moment of a runtime; `None` where that was of no use before.
-    pub(crate) fn last_resort(&self) -> Option<Arc<Self>> {
-        let fresh = |node: &Node| {
-            let (base, connect) = (node.base.clone(), Arc::clone(&node.connect));
-            let is_known = AtomicBool::new(node.is_known.load(Ordering::Relaxed));
-            Node { base, exchange: connect(), connect, is_known }
-        };
-        let given_up = Arc::clone(&self.given_up);
-        let settings = self.settings.clone();
-        (!given_up.load(Ordering::Relaxed)).then(|| {
-            let nodes = self.nodes.iter().map(fresh).collect();
-            let current = AtomicUsize::new(self.current.load(Ordering::Relaxed));
-            Arc::new(Self { nodes, current, store: self.store.clone(), settings, given_up })
-        })
-    }
-
-    /// Notes that the last moment of a runtime was too short.
-    pub(crate) fn give_up(&self) {
-        self.given_up.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn settings(&self) -> &Settings {
+    pub(crate) fn settings(&self) -> &Builder {
         &self.settings
     }
 
@@ -284,13 +251,13 @@ impl Connection {
         }
         let uri = format!("{}{}", node.base, request.uri());
         *request.uri_mut() = uri.parse().map_err(|_| Error::Unreachable("it is no path".into()))?;
-        let settings = &self.settings;
         let headers = request.headers_mut();
         headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
-        if let Some(key) = &settings.authorization {
+        if let Some(key) = &self.authorization {
             headers.insert(AUTHORIZATION, key.clone());
         }
-        let trace = settings.traceparent.as_ref().and_then(|of| HeaderValue::try_from(of()?).ok());
+        let trace =
+            self.settings.traceparent.as_ref().and_then(|of| HeaderValue::try_from(of()?).ok());
         if let Some(trace) = trace {
             headers.insert("traceparent", trace);
         }
@@ -309,7 +276,7 @@ impl Connection {
             Ok(Err(error)) => return Err(unsent(error.to_string())),
             Err(_) => return Err(unsent("no answer came in time".to_owned())),
         };
-        let info: serde_json::Value = serde_json::from_slice(&info).unwrap_or_default();
+        let info: Value = serde_json::from_slice(&info).unwrap_or_default();
         if let Some(id) = info["store"]["id"].as_str() {
             let of_others = self.store.get_or_init(|| id.to_owned());
             if id != of_others {

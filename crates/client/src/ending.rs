@@ -3,8 +3,8 @@
 //! It is a task of the runtime. A runtime that ends drops its tasks, as at the end of `main`, and then a thread of its own
 //! sends the request, on a connection of its own, before the process is gone. Tested in `tests/api/rust_client_ends.rs`.
 
-use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
@@ -12,28 +12,19 @@ use tokio::runtime::{Builder, Handle};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use crate::connection::Connection;
+use crate::connection::{Call, Connection};
 
 /// How long the end of a runtime may wait for it.
 const LAST_MOMENT: Duration = Duration::from_secs(2);
 
-/// Sends what ends a claim, over these connections.
-pub(crate) type SendEnd = dyn Fn(Arc<Connection>) -> Sent + Send;
-pub(crate) type Sent = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// Sends what ends a claim, in a task that `tasks` tracks.
-pub(crate) fn send_in_background(
-    connection: Arc<Connection>,
-    tasks: &TaskTracker,
-    send: Box<SendEnd>,
-) {
-    let mut ending = Ending { connection, send: Some(send) };
+/// Sends what ends a claim, in a task that `tasks` tracks. The caller is gone, so no caller reads an error.
+pub(crate) fn send_in_background(connection: Arc<Connection>, tasks: &TaskTracker, call: Call) {
+    let mut ending = Ending { connection, call: Some(call) };
     let task = async move {
-        let sent = ending.send.as_ref().map(|send| send(Arc::clone(&ending.connection)));
-        if let Some(sent) = sent {
-            sent.await;
+        if let Some(call) = &ending.call {
+            let _ = ending.connection.ask(call, Duration::ZERO).await;
         }
-        drop(ending.send.take());
+        drop(ending.call.take());
     };
     match Handle::try_current() {
         Ok(runtime) => drop(tasks.spawn_on(task, &runtime)),
@@ -44,24 +35,26 @@ pub(crate) fn send_in_background(
 /// Sends it where it is dropped before it was sent.
 struct Ending {
     connection: Arc<Connection>,
-    send: Option<Box<SendEnd>>,
+    call: Option<Call>,
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        let Some(send) = self.send.take() else { return };
-        // The connections of before are those of the runtime that ends.
-        let Some(connection) = self.connection.last_resort() else { return };
-        let sending = move || {
-            let Ok(runtime) = Builder::new_current_thread().enable_all().build() else { return };
-            let sent = async { timeout(LAST_MOMENT, send(Arc::clone(&connection))).await };
-            if runtime.block_on(sent).is_err() {
-                connection.give_up();
-            }
+        let settings = self.connection.settings().clone();
+        let given_up = Arc::clone(&settings.given_up);
+        let Some(call) = self.call.take().filter(|_| !given_up.load(Ordering::Relaxed)) else {
+            return;
+        };
+        let send = move || {
+            let runtime = Builder::new_current_thread().enable_all().build();
+            // The connections of before are those of the runtime that ends.
+            let (Ok(runtime), Ok(connection)) = (runtime, settings.connect()) else { return };
+            let asked = async { timeout(LAST_MOMENT, connection.ask(&call, Duration::ZERO)).await };
+            given_up.store(runtime.block_on(asked).is_err(), Ordering::Relaxed);
             // A lookup of a name may hang.
             runtime.shutdown_background();
         };
-        if let Ok(thread) = thread::Builder::new().spawn(sending) {
+        if let Ok(thread) = thread::Builder::new().spawn(send) {
             // A panic there is no reason for one here.
             let _ = thread.join();
         }

@@ -61,7 +61,7 @@ impl Client {
         let owner = self.connection().settings().owner.as_deref();
         let body = claim.target().creation(options, owner, options.wait);
         let call = Call::new(Method::POST, format!("{}/hold", claim.target().path()));
-        let request = call.with_token(claim.token()).with_json(&body)?.request(Duration::ZERO);
+        let request = call.with_token(claim.token()).with_body(&body).request(Duration::ZERO);
         session.opens();
         let answer = self.connection().forward(request?).await?;
         let error_of = |refusal: Refusal| match refusal.is(Code::LockHeld) {
@@ -135,6 +135,7 @@ async fn read_until_lost(
     }
 }
 
+/// Why the service ended the hold, by the code of a problem or a word.
 fn loss(data: Value) -> LossReason {
     let Ok(LossEvent { reason, detail, broken: note }) = serde_json::from_value(data) else {
         return LossReason::Unrenewed("the stream has ended".to_owned());

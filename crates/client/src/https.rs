@@ -19,10 +19,9 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 
-use crate::transport::pooled;
+use crate::ClientCertificate;
+use crate::transport::{CONNECT_TIMEOUT, http_connector, pooled};
 
-/// How long connecting may take.
-pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections to any number of servers. Clones share them.
 pub type HttpsClient<B> = Client<HttpsConnector<HttpConnector>, B>;
 
@@ -36,15 +35,6 @@ pub enum Trust {
     Authorities(PathBuf),
     /// None, for a client that speaks plain HTTP alone: a machine without certificates will do.
     None,
-}
-
-/// The certificate that a client shows to a service that asks for one, and its key: files in PEM.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClientCertificate {
-    /// The certificate, and those that lead from it to its root.
-    pub cert: PathBuf,
-    /// Its private key.
-    pub key: PathBuf,
 }
 
 /// A client without connections, which shows a certificate if it has one.
@@ -70,10 +60,6 @@ pub(crate) fn https_connector(
     certificate: Option<&ClientCertificate>,
     connect_timeout: Duration,
 ) -> io::Result<HttpsConnector<HttpConnector>> {
-    let mut connector = HttpConnector::new();
-    connector.enforce_http(false);
-    connector.set_connect_timeout(Some(connect_timeout));
-    connector.set_nodelay(true);
     let config = ClientConfig::builder_with_provider(default_provider().into())
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?;
@@ -87,7 +73,7 @@ pub(crate) fn https_connector(
         None => config.with_no_client_auth(),
     };
     let tls = HttpsConnectorBuilder::new().with_tls_config(config);
-    Ok(tls.https_or_http().enable_http1().wrap_connector(connector))
+    Ok(tls.https_or_http().enable_http1().wrap_connector(http_connector(connect_timeout)))
 }
 
 /// The configuration of a client that shows this certificate.

@@ -163,6 +163,7 @@ impl Lease {
     }
 
     pub(crate) fn failed(&self, why: String) {
+        event!(debug, what = self.0.what, why, "a renewal failed");
         self.validity().failure = Some(why);
     }
 
@@ -180,7 +181,11 @@ impl Lease {
     /// The first loss counts.
     pub(crate) fn lose(&self, reason: LossReason) {
         if !self.0.closing.is_cancelled() {
-            self.validity().loss.get_or_insert(reason);
+            let mut validity = self.validity();
+            if validity.loss.is_none() {
+                event!(warn, what = self.0.what, %reason, "a lease is lost");
+                validity.loss = Some(reason);
+            }
             self.0.lost.cancel();
         }
     }

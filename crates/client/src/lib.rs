@@ -6,6 +6,14 @@
 //! own, so each is safe to repeat. The tests are with the service, over real connections that fail.
 #![doc = include_str!("../README.md")]
 
+/// An event for the log of a program that has one.
+macro_rules! event {
+    ($level:ident, $($event:tt)+) => {
+        #[cfg(feature = "tracing")]
+        tracing::$level!($($event)+)
+    };
+}
+
 mod builder;
 mod client;
 mod clock;
@@ -16,6 +24,7 @@ mod error;
 mod events;
 mod guard;
 mod hold;
+#[cfg(feature = "tls")]
 pub mod https;
 mod lease;
 mod once;
@@ -29,13 +38,12 @@ mod transport;
 mod watch;
 mod watchdog;
 
-pub use builder::Builder;
+pub use builder::{Builder, ClientCertificate};
 pub use client::Client;
 pub use connection::Body;
 pub use error::{BoxError, Error, Held};
 pub use events::Event;
 pub use guard::{Guard, LockGuard, SetGuard};
-pub use https::ClientCertificate;
 pub use hyper::http::{self, Response, StatusCode};
 pub use keylatch_core::lock::{FencingToken, ReleaseReply, Token};
 pub use keylatch_wire::{

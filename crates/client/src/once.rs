@@ -16,16 +16,13 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use hyper::{Method, Response};
 use keylatch_core::lock::{FencingToken, Token};
-use keylatch_wire::{
-    BeginRecordRequest, DescribedRequest, FailRecordRequest, IdempotencyAnswer, IdempotencyRecord,
-    OnCrash, millis,
-};
+use keylatch_wire::{DescribedRequest, IdempotencyAnswer, IdempotencyRecord, OnCrash, millis};
 use serde_json::json;
 use tokio_util::sync::DropGuard;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::connection::{Answer, Call, Connection};
-use crate::ending::{Sent, send_in_background};
+use crate::ending::send_in_background;
 use crate::error::{not_keylatch, not_of_this_request};
 use crate::target::plain;
 use crate::watchdog::{RenewalError, keep};
@@ -134,14 +131,13 @@ impl Client {
         let path = format!("/v1/idempotency/{}", plain(key));
         let begin = Call::new(Method::POST, path).with_query(options.scope.query());
         let begin = begin.with_token(&token);
-        let body = BeginRecordRequest {
-            fingerprint: options.fingerprint.clone(),
-            request: options.request.clone(),
-            lease_ms: Some(millis(options.lease)),
-            retention_ms: options.retention.map(millis),
-            on_crash: Some(options.on_crash),
-        };
-        let begin = begin.with_json(&body)?;
+        let begin = begin.with_body(&json!({
+            "fingerprint": options.fingerprint,
+            "request": options.request,
+            "lease_ms": millis(options.lease),
+            "retention_ms": options.retention.map(millis),
+            "on_crash": options.on_crash,
+        }));
         let reply = self.connection().ask(&begin, options.wait).await?;
         let answer = content(reply.answer)?;
         let record: IdempotencyRecord =
@@ -243,7 +239,7 @@ impl Run {
             Ok(text) => answer["body"] = text.into(),
             Err(error) => answer["body_base64"] = STANDARD.encode(error.into_bytes()).into(),
         }
-        let call = self.begin.then(Method::PUT, "").with_json(&answer)?;
+        let call = self.begin.then(Method::PUT, "").with_body(&answer);
         self.end(call).await
     }
 
@@ -281,9 +277,7 @@ impl Run {
         let plain: String = reason.chars().filter(|it| !it.is_control()).collect();
         let mut ends = (0..=MAX_REASON.min(plain.len())).rev();
         let reason = ends.find_map(|end| plain.get(..end)).filter(|it| !it.is_empty());
-        let reason = reason.map(str::to_owned);
-        let call = self.begin.then(Method::POST, "/fail");
-        call.clone().with_json(&FailRecordRequest { reason }).unwrap_or(call)
+        self.begin.then(Method::POST, "/fail").with_body(&json!({"reason": reason}))
     }
 
     async fn end(mut self, call: Call) -> Result<(), Error> {
@@ -304,12 +298,7 @@ impl Drop for Run {
             if std::thread::panicking() { "the work panicked" } else { "the run was dropped" };
         let call = self.end.take().unwrap_or_else(|| self.failure(why));
         let connection = Arc::clone(self.client.connection());
-        let send = move |connection: Arc<Connection>| -> Sent {
-            let call = call.clone();
-            // The caller is gone, so no caller reads an error.
-            Box::pin(async move { drop(connection.ask(&call, Duration::ZERO).await) })
-        };
-        send_in_background(connection, self.client.endings(), Box::new(send));
+        send_in_background(connection, self.client.endings(), call);
     }
 }
 

@@ -14,7 +14,7 @@ use keylatch_wire::Code;
 use tokio_util::task::TaskTracker;
 
 use crate::connection::{Answer, Call, Connection, Refusal};
-use crate::ending::{Sent, send_in_background};
+use crate::ending::send_in_background;
 use crate::error::not_keylatch;
 use crate::target::{Grant, Target};
 use crate::watchdog::RenewalError;
@@ -90,7 +90,7 @@ impl Session {
         if self.keep {
             return Ok(ReleaseReply::Released);
         }
-        let released = self.claim.release(&self.claim.connection).await;
+        let released = self.claim.release().await;
         self.open = false;
         released
     }
@@ -101,14 +101,8 @@ impl Drop for Session {
         if !self.open {
             return;
         }
-        let claim = Arc::clone(&self.claim);
-        let connection = Arc::clone(&claim.connection);
-        let send = move |connection: Arc<Connection>| -> Sent {
-            let claim = Arc::clone(&claim);
-            // The caller is gone, so no caller reads an error.
-            Box::pin(async move { drop(claim.release(&connection).await) })
-        };
-        send_in_background(connection, &self.releases, Box::new(send));
+        let connection = Arc::clone(&self.claim.connection);
+        send_in_background(connection, &self.releases, self.claim.release_call());
     }
 }
 
@@ -154,7 +148,7 @@ impl Claim {
     ) -> Result<Grant, RenewalError> {
         let failed = |error| RenewalError::Failed { after: None, error };
         let call = Call::new(Method::PUT, self.target.path()).with_token(&self.token);
-        let call = call.with_json(&self.target.renewal(ttl)).map_err(failed)?;
+        let call = call.with_body(&self.target.renewal(ttl));
         match self.connection.send(&call, limit).await {
             Ok(Answer::Content(body)) => self.grant(&body).map_err(failed),
             Ok(Answer::Refusal(refusal)) => {
@@ -174,13 +168,17 @@ impl Claim {
     async fn create(&self, options: &AcquireOptions, wait: Duration) -> Result<Answer, Error> {
         let call = Call::new(Method::POST, self.target.path()).with_token(&self.token);
         let body = self.target.creation(options, self.connection.settings().owner.as_deref(), wait);
-        let call = call.with_json(&body)?;
-        self.connection.send(&call, wait + self.connection.settings().timeout).await
+        self.connection
+            .send(&call.with_body(&body), wait + self.connection.settings().timeout)
+            .await
     }
 
-    async fn release(&self, connection: &Connection) -> Result<ReleaseReply, Error> {
-        let call = Call::new(Method::DELETE, self.target.release_path()).with_token(&self.token);
-        let reply = connection.ask(&call, Duration::ZERO).await?;
+    fn release_call(&self) -> Call {
+        Call::new(Method::DELETE, self.target.release_path()).with_token(&self.token)
+    }
+
+    async fn release(&self) -> Result<ReleaseReply, Error> {
+        let reply = self.connection.ask(&self.release_call(), Duration::ZERO).await?;
         let released = match reply.answer {
             Answer::Content(body) if self.target.is_released(&body) => ReleaseReply::Released,
             Answer::Content(_) => return Err(not_keylatch()),

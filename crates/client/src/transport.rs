@@ -11,7 +11,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::Uri;
 use hyper::body::Body;
 use hyper_util::client::legacy;
-use hyper_util::client::legacy::connect::Connect;
+use hyper_util::client::legacy::connect::{Connect, HttpConnector};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::UnixStream;
 use tower::service_fn;
@@ -19,6 +19,8 @@ use tower::service_fn;
 use crate::Error;
 use crate::connection::Exchange;
 
+/// How long connecting may take.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection may stay unused.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 // gunicorn closes one that was unused for 2 s, and a request that it closes under has an unknown outcome.
@@ -40,6 +42,15 @@ where
         .pool_timer(TokioTimer::new())
         .http1_max_headers(MAX_HEADERS)
         .build(connector)
+}
+
+/// Connects over TCP.
+pub(crate) fn http_connector(connect_timeout: Duration) -> HttpConnector {
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    connector.set_connect_timeout(Some(connect_timeout));
+    connector.set_nodelay(true);
+    connector
 }
 
 /// What sends requests over connections of this kind.

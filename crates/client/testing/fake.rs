@@ -17,10 +17,9 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::builder::Builder;
 use crate::clock::Clock;
-use crate::connection::{Connection, Exchange, Exchanged, Node, Settings};
-use crate::{Body, Client};
+use crate::connection::{Exchange, Exchanged};
+use crate::{Body, Builder, Client};
 
 /// A service in the process. Clones are of the same one.
 #[derive(Debug, Clone)]
@@ -88,14 +87,10 @@ impl Fake {
     /// A client of this service.
     pub fn client(&self) -> Client {
         let service = Arc::clone(&self.0);
-        let connect = move || -> Exchange {
-            let service = Arc::clone(&service);
-            Arc::new(move |request| Arc::clone(&service).exchange(request))
-        };
-        let clock = Clock::Runtime(self.0.start);
-        let settings = Settings { clock, ..Builder::new("").settings };
-        let nodes = vec![Node::new("http://fake".to_owned(), connect)];
-        Client::over(Connection::new(nodes, settings))
+        let exchange: Exchange = Arc::new(move |request| Arc::clone(&service).exchange(request));
+        let settings =
+            Builder::new("http://fake").transport(exchange, Clock::Runtime(self.0.start));
+        settings.build().unwrap_or_else(|error| unreachable!("it is a URL: {error}"))
     }
 
     /// Lets so much time pass, with every renewal that is due in it. Where the clock is paused this takes none.
