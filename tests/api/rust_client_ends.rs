@@ -186,3 +186,20 @@ async fn events_are_read_over_comments() {
     assert_eq!((first.kind.as_str(), first.data), ("acquired", json!({"a": 1})));
     assert_eq!(soon("an event", watch.next()).await.expect("another").kind, "closing");
 }
+
+#[tokio::test]
+async fn url_with_another_store_is_refused_by_name() {
+    let [first, second] = [Upstream::start().await, Upstream::start().await];
+    first.answers(|_| json!({"store": {"id": "one"}}).to_string());
+    second.answers(|_| json!({"store": {"id": "two"}}).to_string());
+    let urls = format!("{},{}", first.url(), second.url());
+    let client = Client::new(&urls).expect("URLs");
+    let shown = client.show("a").await;
+    assert!(matches!(shown, Err(Error::Refused(_))), "{shown:?}");
+    drop(first);
+    let refused = client.lock("a", &AcquireOptions::default()).await.expect_err("two stores");
+    let two = format!("{}: its store is two, and that of the others one", second.url());
+    assert!(matches!(refused, Error::Unreachable(_)), "{refused}");
+    assert!(refused.to_string().contains(&two), "{refused}");
+    assert!(second.seen().iter().all(|request| request.uri == "/v1/info"));
+}

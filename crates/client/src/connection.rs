@@ -230,7 +230,11 @@ impl Connection {
         let (first, mut unsent) = (self.current.load(Ordering::Relaxed), Vec::new());
         for index in (first..self.nodes.len()).chain(0..first) {
             let Some(node) = self.nodes.get(index) else { break };
-            match self.send_to(node, request.clone()).await {
+            let sent = async {
+                self.check_store(node).await?;
+                self.send_to(node, request.clone()).await
+            };
+            match sent.await {
                 Err(Error::Unreachable(why)) => unsent.push(why),
                 reply => {
                     self.current.store(index, Ordering::Relaxed);
@@ -246,9 +250,6 @@ impl Connection {
         node: &Node,
         mut request: Request<Full<Bytes>>,
     ) -> Result<Response<Body>, Error> {
-        if self.nodes.len() > 1 && !node.is_known.load(Ordering::Relaxed) {
-            self.check_store(node).await?;
-        }
         let uri = format!("{}{}", node.base, request.uri());
         *request.uri_mut() = uri.parse().map_err(|_| Error::Unreachable("it is no path".into()))?;
         let headers = request.headers_mut();
@@ -266,21 +267,24 @@ impl Connection {
 
     /// Two URLs of one client lead to one store. Two stores would be two holders.
     async fn check_store(&self, node: &Node) -> Result<(), Error> {
-        let unsent = |why: String| Error::Unreachable(format!("{}: {why}", node.base));
-        let request = Request::get(format!("{}/v1/info", node.base)).body(Full::default());
-        let request = request.map_err(|error| unsent(error.to_string()))?;
-        let info = async { read((node.exchange)(request).await?).await };
-        let info = match timeout(self.settings.timeout, info).await {
-            Ok(Ok(Answer::Content(info))) => info,
-            Ok(Ok(Answer::Refusal(_))) => Bytes::new(),
-            Ok(Err(error)) => return Err(unsent(error.to_string())),
-            Err(_) => return Err(unsent("no answer came in time".to_owned())),
+        if self.nodes.len() == 1 || node.is_known.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let unsent = |why: &str| Error::Unreachable(format!("{}: {why}", node.base));
+        let request = Call::new(Method::GET, "/v1/info").request(Duration::ZERO)?;
+        let info = async { read(self.send_to(node, request).await?).await };
+        let info = timeout(self.settings.timeout, info).await;
+        let info = match info.unwrap_or_else(|_| Err(Error::late())) {
+            Ok(Answer::Content(info)) => info,
+            Ok(Answer::Refusal(_)) => Bytes::new(),
+            Err(Error::Unreachable(why) | Error::Unanswered(why)) => return Err(unsent(&why)),
+            Err(error) => return Err(error),
         };
         let info: Value = serde_json::from_slice(&info).unwrap_or_default();
         if let Some(id) = info["store"]["id"].as_str() {
-            let of_others = self.store.get_or_init(|| id.to_owned());
-            if id != of_others {
-                return Err(unsent(format!("its store is {id}, that of the others {of_others}")));
+            let other = self.store.get_or_init(|| id.to_owned());
+            if id != other {
+                return Err(unsent(&format!("its store is {id}, and that of the others {other}")));
             }
         }
         node.is_known.store(true, Ordering::Relaxed);
