@@ -16,12 +16,13 @@ use serde_json::json;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::BootInstant;
-use crate::connection::{Answer, Body, Call, Connection, REQUEST_WAIT, Refusal, pause};
+use crate::connection::{Answer, Call, Connection, REQUEST_WAIT, Refusal, pause};
 use crate::error::{not_keylatch, not_of_this_request};
 use crate::session::Session;
 use crate::target::{Grant, Target, lock_path};
+use crate::transport::Body;
 use crate::watchdog::RenewalError;
-use crate::{AcquireOptions, Builder, Error, Guard, LockGuard, SetGuard};
+use crate::{AcquireOptions, Error, Guard, LockGuard, SetGuard};
 
 /// Below this, a service that refuses to let the client wait is polled instead.
 const MIN_REQUEST_WAIT: Duration = Duration::from_secs(1);
@@ -37,30 +38,6 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the service at `url`, such as `http://127.0.0.1:7070`, or `unix:/run/keylatch.sock` where it
-    /// listens on a Unix socket. It does not connect yet.
-    ///
-    /// # Errors
-    ///
-    /// The text is not a URL with `http`, `https` or `unix`, or the system's certificates cannot be read.
-    pub fn new(url: &str) -> Result<Self, Error> {
-        Self::builder(url).build()
-    }
-
-    /// A client of the service at `url`, with more to say. Several URLs of one service have commas between them.
-    pub fn builder(url: &str) -> Builder {
-        Builder::new(url)
-    }
-
-    /// A client of the service that the environment names: [`Builder::from_env`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Builder::from_env`] and [`Builder::build`].
-    pub fn from_env() -> Result<Self, Error> {
-        Builder::from_env()?.build()
-    }
-
     pub(crate) fn over(connection: Arc<Connection>) -> Self {
         Self { connection, endings: TaskTracker::new() }
     }

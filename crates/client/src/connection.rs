@@ -6,13 +6,11 @@
 //! proxy, is judged by its status alone.
 
 use std::fmt;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::header::{AUTHORIZATION, HeaderValue, RETRY_AFTER, USER_AGENT};
 use hyper::{Method, Request, Response, StatusCode};
@@ -22,24 +20,17 @@ use keylatch_wire::{Code, ProblemDocument, Retry};
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
+use crate::Error;
 use crate::clock::BootInstant;
 use crate::error::not_keylatch;
-use crate::{Builder, Error};
+use crate::settings::{Node, RESPONSE_TIMEOUT, Settings};
+use crate::transport::Body;
 
-/// How long an answer may take, beyond what the service was asked to wait, unless the client says otherwise.
-pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long one request waits at the service. The next request keeps the place in the queue.
 pub(crate) const REQUEST_WAIT: Duration = Duration::from_secs(50);
 /// The largest answer that is read, in bytes: a kept one may be of any size that a service is configured for.
 const MAX_ANSWER: usize = 16 * 1024 * 1024;
 const AGENT: &str = concat!("keylatch-rust/", env!("CARGO_PKG_VERSION"));
-
-/// The body of a response that is still to be read.
-pub type Body = BoxBody<Bytes, hyper::Error>;
-
-/// Sends one request.
-pub(crate) type Exchange = Arc<dyn Fn(Request<Full<Bytes>>) -> Exchanged + Send + Sync>;
-pub(crate) type Exchanged = Pin<Box<dyn Future<Output = Result<Response<Body>, Error>> + Send>>;
 
 /// A service, and the connections to it.
 pub(crate) struct Connection {
@@ -48,17 +39,8 @@ pub(crate) struct Connection {
     current: AtomicUsize,
     /// The store of the nodes, once one has said which.
     store: OnceLock<String>,
-    settings: Builder,
+    settings: Settings,
     authorization: Option<HeaderValue>,
-}
-
-/// One URL of a service.
-pub(crate) struct Node {
-    /// The URL without the path of a request and without a slash at its end.
-    pub(crate) base: String,
-    pub(crate) exchange: Exchange,
-    /// Whether its store is known to be that of the others.
-    pub(crate) is_known: AtomicBool,
 }
 
 impl fmt::Debug for Connection {
@@ -150,17 +132,14 @@ pub(crate) struct Refusal {
 }
 
 impl Connection {
-    /// Connections to a service that goes by all these URLs. None is opened yet.
-    pub(crate) fn new(
-        nodes: Vec<Node>,
-        settings: Builder,
-        authorization: Option<HeaderValue>,
-    ) -> Self {
+    /// New connections to a service. None is opened yet.
+    pub(crate) fn open(settings: Settings) -> Result<Arc<Self>, Error> {
+        let (nodes, authorization) = (settings.nodes()?, settings.authorization()?);
         let (current, store) = (AtomicUsize::new(0), OnceLock::new());
-        Self { nodes, current, store, settings, authorization }
+        Ok(Arc::new(Self { nodes, current, store, settings, authorization }))
     }
 
-    pub(crate) fn settings(&self) -> &Builder {
+    pub(crate) fn settings(&self) -> &Settings {
         &self.settings
     }
 

@@ -48,7 +48,9 @@ impl Drop for Ending {
         let send = move || {
             let runtime = Builder::new_current_thread().enable_all().build();
             // The connections of before are those of the runtime that ends.
-            let (Ok(runtime), Ok(connection)) = (runtime, settings.connect()) else { return };
+            let (Ok(runtime), Ok(connection)) = (runtime, Connection::open(settings)) else {
+                return;
+            };
             let asked = async { timeout(LAST_MOMENT, connection.ask(&call, Duration::ZERO)).await };
             given_up.store(runtime.block_on(asked).is_err(), Ordering::Relaxed);
             // A lookup of a name may hang.

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::Error;
-use crate::connection::Body;
+use crate::transport::Body;
 
 /// The longest event that is read, in bytes.
 const MAX_EVENT: usize = 1024 * 1024;

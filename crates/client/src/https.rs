@@ -19,8 +19,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 
-use crate::ClientCertificate;
-use crate::transport::{CONNECT_TIMEOUT, http_connector, pooled};
+use crate::transport::{CONNECT_TIMEOUT, ClientCertificate, http_connector, pooled};
 
 /// Connections to any number of servers. Clones share them.
 pub type HttpsClient<B> = Client<HttpsConnector<HttpConnector>, B>;

@@ -30,6 +30,7 @@ mod lease;
 mod once;
 mod options;
 mod session;
+mod settings;
 mod target;
 #[cfg(feature = "testing")]
 #[path = "../testing/fake.rs"]
@@ -38,9 +39,8 @@ mod transport;
 mod watch;
 mod watchdog;
 
-pub use builder::{Builder, ClientCertificate};
+pub use builder::Builder;
 pub use client::Client;
-pub use connection::Body;
 pub use error::{BoxError, Error, Held};
 pub use events::Event;
 pub use guard::{Guard, LockGuard, SetGuard};
@@ -53,4 +53,5 @@ pub use lease::{FencedLease, Lease, LeaseLost, LossReason};
 pub use once::{BeginReply, NothingDone, Once, OnceOptions, Run, Scope};
 pub use options::{AcquireOptions, FOREVER, Limit};
 pub use target::LeasedLock;
+pub use transport::{Body, ClientCertificate};
 pub use watch::Watch;

@@ -2,14 +2,16 @@
 //!
 //! Tested in `tests/api/rust_client.rs` and `tests/cli/listeners.rs`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full};
-use hyper::Uri;
-use hyper::body::Body;
+use hyper::body::Body as HttpBody;
+use hyper::{Request, Response, Uri};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::{Connect, HttpConnector};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -17,7 +19,22 @@ use tokio::net::UnixStream;
 use tower::service_fn;
 
 use crate::Error;
-use crate::connection::Exchange;
+
+/// The body of a response that is still to be read.
+pub type Body = BoxBody<Bytes, hyper::Error>;
+
+/// Sends one request.
+pub(crate) type Exchange = Arc<dyn Fn(Request<Full<Bytes>>) -> Exchanged + Send + Sync>;
+pub(crate) type Exchanged = Pin<Box<dyn Future<Output = Result<Response<Body>, Error>> + Send>>;
+
+/// The certificate that a client shows to a service that asks for one, and its key: files in PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientCertificate {
+    /// The certificate, and those that lead from it to its root.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+}
 
 /// How long connecting may take.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -34,7 +51,7 @@ const MAX_HEADERS: usize = 1000;
 pub(crate) fn pooled<C, B>(connector: C) -> legacy::Client<C, B>
 where
     C: Connect + Clone,
-    B: Body + Send,
+    B: HttpBody + Send,
     B::Data: Send,
 {
     legacy::Client::builder(TokioExecutor::new())

@@ -1,7 +1,7 @@
 //! The watchdog of a lease, be it that of a guard or that of a run.
 //!
 //! It renews at each third of the TTL by the schedule of the core. It counts the validity from the sending of each
-//! request, on [`BootInstant`], and gives the lease up a quarter of the TTL (at most 10 s) before the validity ends, so
+//! request, on [`BootInstant`](crate::clock::BootInstant), and gives the lease up a quarter of the TTL (at most 10 s) before the validity ends, so
 //! that the program stops before another client can have what it holds. Tested in `tests/api/rust_client.rs` and by
 //! `clients/conformance`.
 
@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use keylatch_core::watchdog::LeaseSchedule;
 
-use crate::connection::RESPONSE_TIMEOUT;
 use crate::lease::Lease;
+use crate::settings::RESPONSE_TIMEOUT;
 use crate::{Error, LossReason};
 
 /// Why a lease was not renewed.

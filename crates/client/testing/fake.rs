@@ -18,8 +18,8 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::clock::Clock;
-use crate::connection::{Exchange, Exchanged};
-use crate::{Body, Builder, Client};
+use crate::transport::{Exchange, Exchanged};
+use crate::{Body, Client};
 
 /// A service in the process. Clones are of the same one.
 #[derive(Debug, Clone)]
@@ -89,7 +89,7 @@ impl Fake {
         let service = Arc::clone(&self.0);
         let exchange: Exchange = Arc::new(move |request| Arc::clone(&service).exchange(request));
         let settings =
-            Builder::new("http://fake").transport(exchange, Clock::Runtime(self.0.start));
+            Client::builder("http://fake").transport(exchange, Clock::Runtime(self.0.start));
         settings.build().unwrap_or_else(|error| unreachable!("it is a URL: {error}"))
     }
 

@@ -1,0 +1,158 @@
+//! What holds for all requests of a client, and the URLs that they go to.
+//!
+//! What is wrong is an error here, before the first request. No error text has the key. Tested in
+//! `tests/api/rust_client.rs`, `tests/api/client_certificates.rs` and `tests/api/tls.rs`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use hyper::Uri;
+use hyper::header::HeaderValue;
+
+use crate::Error;
+use crate::clock::Clock;
+use crate::transport::{CONNECT_TIMEOUT, ClientCertificate, Exchange, exchange, unix_exchange};
+
+/// How long an answer may take, beyond what the service was asked to wait, unless the client says otherwise.
+pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// For how long nothing may come of a watch, where the program does not say.
+const SILENCE: Duration = Duration::from_secs(90);
+/// How long connecting may take where there is another URL to go to.
+const SHORT_CONNECT: Duration = Duration::from_secs(1);
+
+/// What a client is made of.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(crate) urls: String,
+    pub(crate) api_key: Option<String>,
+    pub(crate) authorities: Option<PathBuf>,
+    pub(crate) certificate: Option<ClientCertificate>,
+    /// What sends every request in place of connections.
+    pub(crate) transport: Option<Exchange>,
+    pub(crate) traceparent: Option<Arc<dyn Fn() -> Option<String> + Send + Sync>>,
+    /// The label of acquires that have none.
+    pub(crate) owner: Option<String>,
+    /// For how long nothing may come of a watch.
+    pub(crate) silence: Duration,
+    /// How long an answer may take.
+    pub(crate) timeout: Duration,
+    pub(crate) clock: Clock,
+    /// Whether the last moment of a runtime was too short for a client of this.
+    pub(crate) given_up: Arc<AtomicBool>,
+}
+
+/// One URL of a service.
+pub(crate) struct Node {
+    /// The URL without the path of a request and without a slash at its end.
+    pub(crate) base: String,
+    pub(crate) exchange: Exchange,
+    /// Whether its store is known to be that of the others.
+    pub(crate) is_known: AtomicBool,
+}
+
+impl Settings {
+    pub(crate) fn new(urls: &str) -> Self {
+        let machine = nix::unistd::gethostname().unwrap_or_default();
+        let owner = format!("{}/{}", machine.to_string_lossy(), std::process::id());
+        Self {
+            urls: urls.to_owned(),
+            api_key: None,
+            authorities: None,
+            certificate: None,
+            transport: None,
+            traceparent: None,
+            owner: Some(owner),
+            silence: SILENCE,
+            timeout: RESPONSE_TIMEOUT,
+            clock: Clock::Boot,
+            given_up: Arc::default(),
+        }
+    }
+
+    /// The value of `Authorization`, if there is an API key.
+    pub(crate) fn authorization(&self) -> Result<Option<HeaderValue>, Error> {
+        self.api_key.as_deref().map(bearer).transpose()
+    }
+
+    /// All URLs, with connections that are not opened yet.
+    pub(crate) fn nodes(&self) -> Result<Vec<Node>, Error> {
+        let urls: Vec<_> = self.urls.split(',').map(str::trim).collect();
+        let connect_timeout = if urls.len() > 1 { SHORT_CONNECT } else { CONNECT_TIMEOUT };
+        urls.iter().map(|url| self.node(url, connect_timeout)).collect()
+    }
+
+    fn node(&self, url: &str, connect_timeout: Duration) -> Result<Node, Error> {
+        let (base, transport) = parse(url)?;
+        let exchange = match (&self.transport, transport) {
+            (Some(exchange), _) => Arc::clone(exchange),
+            (None, Transport::Unix(path)) => unix_exchange(path.into()),
+            (None, transport) => self.network(transport == Transport::Tls, connect_timeout)?,
+        };
+        Ok(Node { base, exchange, is_known: AtomicBool::new(false) })
+    }
+
+    #[cfg(feature = "tls")]
+    fn network(&self, is_https: bool, connect_timeout: Duration) -> Result<Exchange, Error> {
+        use crate::https::{Trust, https_connector};
+
+        let trust = match &self.authorities {
+            Some(file) => Trust::Authorities(file.clone()),
+            None if is_https => Trust::System,
+            None => Trust::None,
+        };
+        let connector = https_connector(&trust, self.certificate.as_ref(), connect_timeout);
+        Ok(exchange(connector.map_err(Error::Certificates)?))
+    }
+
+    #[cfg(not(feature = "tls"))]
+    fn network(&self, is_https: bool, connect_timeout: Duration) -> Result<Exchange, Error> {
+        if is_https || self.authorities.is_some() || self.certificate.is_some() {
+            return Err(Error::Url("needs the feature `tls` of keylatch-client"));
+        }
+        Ok(exchange(crate::transport::http_connector(connect_timeout)))
+    }
+}
+
+/// The value of `Authorization`.
+fn bearer(key: &str) -> Result<HeaderValue, Error> {
+    if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(Error::ApiKey);
+    }
+    let mut bearer = HeaderValue::try_from(format!("Bearer {key}")).map_err(|_| Error::ApiKey)?;
+    bearer.set_sensitive(true);
+    Ok(bearer)
+}
+
+/// How a service is reached.
+#[derive(Debug, PartialEq, Eq)]
+enum Transport {
+    Clear,
+    Tls,
+    Unix(PathBuf),
+}
+
+/// A URL without a slash at its end, and how its service is reached; `http` where it has no scheme.
+fn parse(url: &str) -> Result<(String, Transport), Error> {
+    if let Some(path) = url.strip_prefix("unix:") {
+        return match path {
+            "" => Err(Error::Url("must have the path of a socket behind unix:")),
+            path => Ok(("http://localhost".to_owned(), Transport::Unix(path.into()))),
+        };
+    }
+    let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
+    let uri: Uri = url.parse().map_err(|_| Error::Url("is not a URL"))?;
+    let transport = match uri.scheme_str() {
+        Some("http") => Transport::Clear,
+        Some("https") => Transport::Tls,
+        _ => return Err(Error::Url("must begin with http://, https:// or unix:")),
+    };
+    if uri.authority().is_none_or(|host| host.as_str().contains('@')) {
+        return Err(Error::Url("must not hold a user or a password"));
+    }
+    if uri.query().is_some() || url.contains('#') {
+        return Err(Error::Url("must end with its path"));
+    }
+    Ok((url.trim_end_matches('/').to_owned(), transport))
+}
