@@ -6,7 +6,7 @@ run:
 	cargo run --release
 
 # The binaries of `make test`, and those that `make test-all` runs besides.
-QUICK = api stores cli snapshots modes
+QUICK = api stores cli snapshots modes fake
 SLOW = browser campaign faults
 # Most tests wait for something most of the time, so more of them run at once than there are cores.
 WIDE = --test-threads $$((6 * $$(nproc)))

@@ -56,7 +56,6 @@ version = "0.0.0"
 edition = "2024"
 
 [dependencies]
-hyper = "1"
 keylatch-client = "$version"
 tokio = { version = "1", features = ["macros", "rt-multi-thread"] }
 
