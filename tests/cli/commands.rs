@@ -132,10 +132,11 @@ async fn invalid_address_is_named() {
 
 #[tokio::test]
 async fn unknown_store_lists_the_known_ones() {
-    for store in ["nonsense:", "nonsense://host", "embedded:", "memory", ""] {
+    for store in ["nonsense:", "nonsense://host", "memory", ""] {
         is_refused(&start_on(store).await, &["`memory:`", "`redis://"]);
     }
     is_refused(&start_on("memory:somewhere").await, &["`memory:`"]);
+    is_refused(&start_on("embedded:").await, &["`embedded:DIRECTORY`"]);
 }
 
 #[tokio::test]

@@ -58,18 +58,21 @@ async fn empty_queue_leaves_no_key() {
 #[tokio::test]
 async fn many_waiters_share_one_connection_and_one_is_woken() {
     let (redis, store) = on_redis().await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    // Neither the lease nor a place ends while the waiters come, however slowly.
+    let lasts = Duration::from_secs(3600);
+    granted(store.acquire(&Acquire { ttl: ttl(lasts), ..ask("a", "one", 1) }).await.unwrap());
     // Those of the pool, the subscription, and the connection of the test.
     let settled = async || (connections(&redis).await == 4).then_some(());
     eventually(settled).await;
+    let waiter = |number| ask("a", &format!("waiter {number}"), number);
     let waiters: Vec<_> =
-        (0..5000).map(|number| place("a", &format!("waiter {number}"), number)).collect();
+        (0..2000).map(|number| Acquire { queue: Some(lasts), ..waiter(number) }).collect();
     held(store.acquire(&waiters[0]).await.unwrap());
     let turns: Vec<_> =
         waiters.iter().map(|waiter| store.wakeup(&waiter.name, &waiter.token)).collect();
     join_all(waiters.iter().map(|waiter| async { held(store.acquire(waiter).await.unwrap()) }))
         .await;
-    assert_eq!(store.look(&name("a")).await.unwrap().expect("it is held").first.waiting, 5000);
+    assert_eq!(store.look(&name("a")).await.unwrap().expect("it is held").first.waiting, 2000);
     assert_eq!(connections(&redis).await, 4);
 
     let (last, mut turns) = (store.wakeup(&name("b"), &token("two")), turns.into_iter());
