@@ -153,10 +153,23 @@ func (c *Client) Begin(ctx context.Context, key string, options ...OnceOption) (
 	var begun effect
 	beginning := run.request("POST", "", asked.body)
 	beginning.effect = &begun
-	answer, err := c.ask(ctx, beginning, asked.wait)
-	if err == nil && answer.State != "done" && answer.Token != token {
-		err = &UnreachableError{Sent: true, Err: errOfAnother}
-	}
+	var answer document
+	err = c.retry(ctx, run.path, asked.wait, func(wait, timeout time.Duration) (err error) {
+		sent := c.clock.Now()
+		beginning.prefers, beginning.timeout = wait, timeout
+		if answer, err = c.send(ctx, beginning); err != nil || answer.State == "done" {
+			return err
+		} else if answer.Token != token {
+			return &UnreachableError{Sent: true, Err: errOfAnother}
+		}
+		until := sent + asked.lease
+		// The response was so late that little of the lease is left, if any.
+		if c.clock.Now()-sent > asked.lease/2 {
+			until, err = run.extend(ctx, c.timeout)
+		}
+		run.until.Store(int64(until))
+		return err
+	})
 	if err != nil {
 		if asked.token == "" && begun.mayBeDone {
 			c.clock.Go(func() { _ = run.Abandon(ctx) })
@@ -172,7 +185,6 @@ func (c *Client) Begin(ctx context.Context, key string, options ...OnceOption) (
 		run.Leave()
 		return run, nil
 	}
-	run.until.Store(int64(c.clock.Now() + asked.lease))
 	c.clock.Go(func() { run.renew(run.extend) })
 	return run, nil
 }

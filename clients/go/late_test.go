@@ -1,0 +1,66 @@
+package keylatch_test
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	keylatch "github.com/keylatch/keylatch/clients/go"
+)
+
+// handClock is moved by the test, and by what sleeps. Nothing runs beside the caller.
+type handClock struct {
+	mutex sync.Mutex
+	at    time.Duration
+}
+
+func (c *handClock) Now() time.Duration {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	return c.at
+}
+
+func (c *handClock) pass(time time.Duration) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.at += time
+}
+
+func (c *handClock) Go(func()) {}
+func (c *handClock) SleepUntil(ctx context.Context, then time.Duration) error {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if c.at < then {
+		c.at = then
+	}
+	return ctx.Err()
+}
+
+func TestRunCountsFromTheSending(t *testing.T) {
+	for late, renews := range map[time.Duration]bool{10 * time.Second: false, 40 * time.Second: true} {
+		clock := &handClock{}
+		s, _ := serve(t, func(w http.ResponseWriter, r *http.Request, body string) bool {
+			if r.URL.Path == "/v1/idempotency/k" {
+				clock.pass(late)
+			}
+			return false
+		})
+		client, err := keylatch.New(keylatch.URL(s.URL), keylatch.UseClock(clock))
+		if err != nil {
+			t.Fatal(err)
+		}
+		run, err := client.Begin(context.Background(), "k", keylatch.AwaitRun(time.Minute))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := 20 * time.Second
+		if renews {
+			want = 30 * time.Second
+		}
+		if left := run.ValidFor(); left != want || len(s.requests) != 1 != renews {
+			t.Error(late, left, s.requests)
+		}
+	}
+}
