@@ -2,6 +2,8 @@ package keylatch_test
 
 import (
 	"context"
+	"errors"
+	"io"
 	"net/http"
 	"sync"
 	"testing"
@@ -38,6 +40,13 @@ func (c *handClock) SleepUntil(ctx context.Context, then time.Duration) error {
 	return ctx.Err()
 }
 
+// refuse answers with a problem.
+func refuse(w http.ResponseWriter, status int, code string) bool {
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, `{"code":"`+code+`","detail":"It is `+code+`.","retry":"new-key"}`)
+	return true
+}
+
 func TestRunCountsFromTheSending(t *testing.T) {
 	for late, renews := range map[time.Duration]bool{10 * time.Second: false, 40 * time.Second: true} {
 		clock := &handClock{}
@@ -61,6 +70,22 @@ func TestRunCountsFromTheSending(t *testing.T) {
 		}
 		if left := run.ValidFor(); left != want || len(s.requests) != 1 != renews {
 			t.Error(late, left, s.requests)
+		}
+	}
+}
+
+func TestRunWhoseAnswerIsRefusedFails(t *testing.T) {
+	for _, status := range []int{400, 413} {
+		s, client := serve(t, func(w http.ResponseWriter, r *http.Request, body string) bool {
+			return r.Method == http.MethodPut && refuse(w, status, "too-much")
+		})
+		_, err := client.Once(context.Background(), "k", func(context.Context) (keylatch.Answer, error) {
+			return keylatch.Answer{Status: 7}, nil
+		})
+		var problem *keylatch.Problem
+		if !errors.As(err, &problem) || problem.Status != status ||
+			s.requests[len(s.requests)-1] != `POST /v1/idempotency/k/fail {"reason":"keylatch: It is too-much."}` {
+			t.Error(err, s.requests)
 		}
 	}
 }

@@ -246,11 +246,8 @@ func (r *Run) finish(ctx context.Context, last request) error {
 	return err
 }
 
-// undone ends a run whose function has failed, unless that has ended it by hand.
+// undone ends a run whose function has failed.
 func (r *Run) undone(ctx context.Context, why error) {
-	if r.isEnded.Load() {
-		return
-	}
 	var err error
 	if r.reruns || errors.Is(why, ErrNothingDone) {
 		err = r.Abandon(ctx)
@@ -292,7 +289,9 @@ func (c *Client) Once(
 		if why != nil {
 			err = fmt.Errorf("panic: %v", why)
 		}
-		run.undone(ctx, err)
+		if !run.isEnded.Load() {
+			run.undone(ctx, err)
+		}
 		if why != nil {
 			panic(why)
 		}
@@ -302,10 +301,15 @@ func (c *Client) Once(
 	if answer.Status == 0 {
 		answer.Status = http.StatusOK
 	}
-	if err != nil {
-		run.undone(ctx, err)
-	} else if !run.isEnded.Load() {
+	isOpen := !run.isEnded.Load()
+	if err == nil && isOpen {
 		err = run.Complete(ctx, answer)
+		// An answer that is refused ends no run.
+		var problem *Problem
+		isOpen = errors.As(err, &problem) && !problem.isPassing()
+	}
+	if err != nil && isOpen {
+		run.undone(ctx, err)
 	}
 	return answer, err
 }
