@@ -134,7 +134,16 @@ func (c *claim) try(ctx context.Context, wait, timeout time.Duration) (grant, er
 	}
 	renewed, err := c.renew(ctx, c.client.timeout)
 	got.until = renewed.until
-	return got, err
+	return got, ofLate(err)
+}
+
+// ofLate is the error of a renewal before use. What was over before its response was read is asked for again, as without one.
+func ofLate(err error) error {
+	var problem *Problem
+	if errors.As(err, &problem) && (problem.Code == "no-record" || lossOf(problem.Code, problem.document) != nil) {
+		return &UnreachableError{Sent: true, Err: errors.New("it was over before its response was read")}
+	}
+	return err
 }
 
 // renew starts the TTL again, and counts from the sending of the request.

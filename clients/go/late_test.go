@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -86,6 +87,29 @@ func TestRunWhoseAnswerIsRefusedFails(t *testing.T) {
 		if !errors.As(err, &problem) || problem.Status != status ||
 			s.requests[len(s.requests)-1] != `POST /v1/idempotency/k/fail {"reason":"keylatch: It is too-much."}` {
 			t.Error(err, s.requests)
+		}
+	}
+}
+
+func TestWaitGoesOnAfterAGrantThatWasOverBeforeItWasRead(t *testing.T) {
+	for _, code := range []string{"lock-not-held", "token-mismatch"} {
+		clock, renewals := &handClock{}, 0
+		s, _ := serve(t, func(w http.ResponseWriter, r *http.Request, body string) bool {
+			if renewals == 0 {
+				clock.pass(40 * time.Second)
+			}
+			if r.Method != http.MethodPut {
+				return false
+			}
+			renewals++
+			return renewals == 1 && refuse(w, 412, code)
+		})
+		client, err := keylatch.New(keylatch.URL(s.URL), keylatch.UseClock(clock))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.Lock(context.Background(), "a", keylatch.Wait(keylatch.WaitForever)); err != nil {
+			t.Error(code, err, strings.Join(s.requests, "\n"))
 		}
 	}
 }

@@ -168,7 +168,7 @@ func (c *Client) Begin(ctx context.Context, key string, options ...OnceOption) (
 			until, err = run.extend(ctx, c.timeout)
 		}
 		run.until.Store(int64(until))
-		return err
+		return ofLate(err)
 	})
 	if err != nil {
 		if asked.token == "" && begun.mayBeDone {
