@@ -31,10 +31,8 @@ func (c *Client) events(ctx context.Context, r request) (*eventStream, error) {
 	if err != nil {
 		return nil, err
 	}
-	if response.StatusCode != 200 {
-		defer response.Body.Close()
-		body, _ := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
-		return nil, problemOf(response.StatusCode, body, retryAfter(response))
+	if response.StatusCode >= 300 {
+		return nil, read(response, nil)
 	}
 	return &eventStream{body: response.Body, reader: bufio.NewReader(response.Body)}, nil
 }

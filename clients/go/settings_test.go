@@ -216,3 +216,41 @@ func TestLogIsToldOfRetries(t *testing.T) {
 		t.Error(line)
 	}
 }
+
+func TestURLWhoseStoreIsNotKnownIsNotUsed(t *testing.T) {
+	for name, say := range map[string]func(w http.ResponseWriter){
+		"cut":      func(w http.ResponseWriter) { w.Header().Set("Content-Length", "99"); _, _ = io.WriteString(w, `{"st`) },
+		"not JSON": func(w http.ResponseWriter) { _, _ = io.WriteString(w, "<p>Welcome") },
+		"empty":    func(w http.ResponseWriter) {},
+		"429":      func(w http.ResponseWriter) { w.WriteHeader(http.StatusTooManyRequests) },
+		"503":      func(w http.ResponseWriter) { w.WriteHeader(http.StatusServiceUnavailable) },
+	} {
+		says := say
+		s, _ := serve(t, func(w http.ResponseWriter, r *http.Request, body string) bool {
+			if r.URL.Path != "/v1/info" {
+				return false
+			} else if says == nil {
+				_, _ = io.WriteString(w, `{"store":{"id":"one"}}`)
+			} else {
+				says(w)
+			}
+			return true
+		})
+		client, err := keylatch.New(keylatch.URL(s.URL, s.URL), keylatch.Timeout(time.Millisecond*300))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = client.Lock(context.Background(), "a")
+		var unreachable *keylatch.UnreachableError
+		var problem *keylatch.Problem
+		if !errors.As(err, &unreachable) || unreachable.Sent || errors.As(err, &problem) || strings.Contains(fmt.Sprint(s.requests), "POST") {
+			t.Error(name, err, s.requests)
+		}
+		says = nil
+		lease, err := client.Lock(context.Background(), "a")
+		if err != nil {
+			t.Fatal(name, err, s.requests)
+		}
+		_ = lease.Close()
+	}
+}

@@ -68,22 +68,25 @@ func (c *Client) send(ctx context.Context, r request) (answer document, err erro
 	if err != nil {
 		return document{}, err
 	}
+	if r.into == nil {
+		r.into = &answer
+	}
+	return answer, read(response, r.into)
+}
+
+// read reads a response to its end. Its error is a *Problem or an *UnreachableError.
+func read(response *http.Response, into any) error {
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
-	if err != nil {
-		return document{}, &UnreachableError{Sent: true, Err: err}
+	switch {
+	case err != nil:
+		return &UnreachableError{Sent: true, Err: err}
+	case response.StatusCode >= 300:
+		return problemOf(response.StatusCode, body, retryAfter(response))
+	case len(body) > 0 && json.Unmarshal(body, into) != nil:
+		return &UnreachableError{Sent: true, Err: errOfAnother}
 	}
-	if response.StatusCode >= 300 {
-		return document{}, problemOf(response.StatusCode, body, retryAfter(response))
-	}
-	into := r.into
-	if into == nil {
-		into = &answer
-	}
-	if len(body) > 0 && json.Unmarshal(body, into) != nil {
-		return document{}, &UnreachableError{Sent: true, Err: errOfAnother}
-	}
-	return answer, nil
+	return nil
 }
 
 // open gives the response when it begins. The caller closes its body. A request that got no connection goes to the next
@@ -116,31 +119,33 @@ func (c *Client) agree(ctx context.Context, at int) error {
 	if isKnown {
 		return nil
 	}
-	var info struct{ Store struct{ ID string } }
+	var info *struct{ Store struct{ ID string } }
 	response, err := c.openAt(ctx, at, request{method: "GET", path: "/v1/info"})
 	if err == nil {
-		defer response.Body.Close()
-		err = json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(&info)
+		err = read(response, &info)
 	}
+	var problem *Problem
 	var unreachable *UnreachableError
-	if errors.As(err, &unreachable) {
+	switch isProblem := errors.As(err, &problem); {
+	case errors.As(err, &unreachable):
 		// The request itself is not.
 		unreachable.Sent = false
 		return unreachable
-	} else if err != nil && ctx.Err() != nil {
-		return &UnreachableError{Err: err}
+	case isProblem && problem.isPassing(), !isProblem && info == nil:
+		return &UnreachableError{Err: fmt.Errorf("%s does not say which store it has: %v", c.urls[at], err)}
 	}
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	if id := info.Store.ID; id != "" {
+	// It may have none, or not say it to this client.
+	if info != nil && info.Store.ID != "" {
 		if c.store.id == "" {
-			c.store.id, c.store.url = id, c.urls[at]
+			c.store.id, c.store.url = info.Store.ID, c.urls[at]
 		}
-		if c.store.id != id {
+		if c.store.id != info.Store.ID {
 			return &UnreachableError{Err: fmt.Errorf("%s has another store than %s", c.urls[at], c.store.url)}
 		}
 	}
-	c.asked[at] = response.StatusCode < 500
+	c.asked[at] = true
 	return nil
 }
 
