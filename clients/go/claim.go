@@ -55,7 +55,9 @@ type claim struct {
 	limit              *int
 	entry              string
 	token              string
-	created            effect
+	// isOwn says that the token is the caller's.
+	isOwn   bool
+	created effect
 }
 
 // grant is what the service granted, exclusive until then on the client's clock.
@@ -69,6 +71,7 @@ func (c *Client) claim(names []string, isSet bool, options []LockOption) (*claim
 	for _, option := range options {
 		option(claim)
 	}
+	claim.isOwn = claim.token != ""
 	token, err := tokenOr(claim.token)
 	claim.token = token
 	return claim, err

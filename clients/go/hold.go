@@ -7,27 +7,32 @@ import (
 	"time"
 )
 
-// holdWait is for how long the service lets a hold wait, as a rule.
-const holdWait = 5 * time.Minute
-
-// Hold holds a lock by a connection: the service renews it, and frees it when this process is gone.
-func (c *Client) Hold(ctx context.Context, name string, options ...LockOption) (*Lease, error) {
+// Hold holds a lock by a connection: the service renews it, and frees it when this process is gone. What fails on the way is
+// retried as by Lock, but with a new token after a lost response, and not with a [Token].
+func (c *Client) Hold(ctx context.Context, name string, options ...LockOption) (lease *Lease, err error) {
 	claim, err := c.claim([]string{name}, false, options)
 	if err != nil {
 		return nil, err
 	}
-	for waits := c.clock.Now() + claim.wait; ; {
-		wait := longer(shorter(waits-c.clock.Now(), holdWait), 0)
-		lease, err := claim.hold(ctx, wait)
-		if wait < holdWait || !errors.Is(err, ErrHeld) {
-			return lease, callers(ctx, err)
+	retrying, stop := context.WithCancel(ctx)
+	defer stop()
+	err = c.retry(retrying, claim.path(), claim.wait, func(wait, timeout time.Duration) (err error) {
+		lease, err = claim.hold(ctx, wait, timeout)
+		// When the service ends a stream that is lost it releases what the token holds, also by another stream.
+		if claim.created.note(err); claim.created.mayBeDone && claim.isOwn {
+			stop()
+		} else if claim.created.mayBeDone && err != nil {
+			claim.created = effect{}
+			claim.token, _ = tokenOr("")
 		}
-	}
+		return err
+	})
+	return lease, callers(ctx, claim.orHeld(err))
 }
 
-func (c *claim) hold(ctx context.Context, wait time.Duration) (*Lease, error) {
+func (c *claim) hold(ctx context.Context, wait, timeout time.Duration) (*Lease, error) {
 	reading, cancel := context.WithCancel(valuesOf{ctx})
-	opening, opened := context.WithTimeout(ctx, wait+c.client.timeout)
+	opening, opened := context.WithTimeout(ctx, timeout)
 	defer opened()
 	stop := cancelWith(opening, cancel)
 	body := c.creation(wait)
@@ -52,7 +57,7 @@ func (c *claim) hold(ctx context.Context, wait time.Duration) (*Lease, error) {
 		isSent := !errors.As(err, &unreachable) || unreachable.Sent
 		err = &UnreachableError{Sent: isSent, Err: why}
 	}
-	return nil, c.orHeld(err)
+	return nil, err
 }
 
 // heldBy waits for the event that says that the lock is held.

@@ -3,6 +3,7 @@ package keylatch_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -112,4 +113,75 @@ func TestWaitGoesOnAfterAGrantThatWasOverBeforeItWasRead(t *testing.T) {
 			t.Error(code, err, strings.Join(s.requests, "\n"))
 		}
 	}
+}
+
+func TestHoldIsRetriedAsALock(t *testing.T) {
+	for name, first := range map[string]func(w http.ResponseWriter, body string) bool{
+		"a lost response": func(http.ResponseWriter, string) bool { panic(http.ErrAbortHandler) },
+		"a 503": func(w http.ResponseWriter, _ string) bool {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = io.WriteString(w, `{"outcome":"not-executed","retry":"same-key"}`)
+			return true
+		},
+		"a lost stream": func(w http.ResponseWriter, _ string) bool {
+			_, _ = io.WriteString(w, "event: waiting\ndata: {\"ahead\":0}\n\n")
+			return true
+		},
+	} {
+		tries, tokens := 0, map[string]bool{}
+		_, client := serve(t, func(w http.ResponseWriter, r *http.Request, body string) bool {
+			tries++
+			tokens[r.Header.Get("Lock-Token")] = true
+			if tries == 1 {
+				return first(w, body)
+			}
+			return streamOf(w, r)
+		})
+		lease, err := client.Hold(context.Background(), "a")
+		if err != nil || tries != 2 {
+			t.Fatal(name, tries, err)
+		}
+		// The service may keep the lost stream for a while, and releases what its token holds when that ends.
+		if isNew := len(tokens) == 2; isNew != (name != "a 503") {
+			t.Error(name, tokens)
+		}
+		_ = lease.Close()
+	}
+}
+
+func TestLostHoldWithATokenOfTheCallersIsNotRetried(t *testing.T) {
+	s, client := serve(t, func(http.ResponseWriter, *http.Request, string) bool { panic(http.ErrAbortHandler) })
+	_, err := client.Hold(context.Background(), "a", keylatch.Token(strings.Repeat("t", 20)))
+	var unreachable *keylatch.UnreachableError
+	if !errors.As(err, &unreachable) || !unreachable.Sent || len(s.all()) != 1 {
+		t.Error(err, s.all())
+	}
+}
+
+func TestHoldWhoseWaitIsTooLongWaitsInSteps(t *testing.T) {
+	s, client := serve(t, func(w http.ResponseWriter, r *http.Request, body string) bool {
+		if strings.Contains(body, `"wait_ms":50000`) {
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(w, `{"code":"invalid-body","field":"wait_ms","retry":"new-key"}`)
+			return true
+		}
+		return streamOf(w, r)
+	})
+	lease, err := client.Hold(context.Background(), "a", keylatch.Wait(time.Minute))
+	if err != nil || !s.got(`POST /v1/locks/a/hold {"owner"`) {
+		t.Fatal(err, s.requests)
+	}
+	_ = lease.Close()
+}
+
+// streamOf is a hold, until its client closes it.
+func streamOf(w http.ResponseWriter, r *http.Request) bool {
+	if r.Method == http.MethodDelete {
+		return false
+	}
+	_, _ = fmt.Fprintf(w, "event: acquired\ndata: {\"name\":\"a\",\"token\":%q,\"waited_ms\":0,\"valid_for_ms\":30000}\n\n",
+		r.Header.Get("Lock-Token"))
+	w.(http.Flusher).Flush()
+	<-r.Context().Done()
+	return true
 }

@@ -57,6 +57,13 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
+// all has the requests so far.
+func (s *service) all() []string {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return append([]string(nil), s.requests...)
+}
+
 // got waits until a request that begins so has come.
 func (s *service) got(start string) bool {
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {

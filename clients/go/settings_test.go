@@ -254,3 +254,21 @@ func TestURLWhoseStoreIsNotKnownIsNotUsed(t *testing.T) {
 		_ = lease.Close()
 	}
 }
+
+func TestURLThatHasNoInfoIsUsed(t *testing.T) {
+	s, _ := serve(t, func(w http.ResponseWriter, r *http.Request, body string) bool {
+		if r.URL.Path == "/v1/info" {
+			w.WriteHeader(http.StatusForbidden)
+		}
+		return r.URL.Path == "/v1/info"
+	})
+	client, err := keylatch.New(keylatch.URL(s.URL, s.URL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease, err := client.Lock(context.Background(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = lease.Close()
+}
