@@ -2,6 +2,11 @@ package keylatch
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
 	"testing"
 	"time"
 )
@@ -73,3 +78,48 @@ func TestLeaseIsLostByTheClockBeforeATimerTells(t *testing.T) {
 }
 
 var seen context.Context
+
+// pausedClient is of a process that is stopped, so that no timer tells.
+func pausedClient(t *testing.T) (*stoppedClock, *Client) {
+	clock := &stoppedClock{}
+	fake := roundTrip(func(r *http.Request) (*http.Response, error) {
+		text := fmt.Sprintf(`{"name":"a","token":%q,"fencing_token":1,"waited_ms":0,"valid_for_ms":30000}`, r.Header.Get("Lock-Token"))
+		return &http.Response{StatusCode: 200, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(text)), Request: r}, nil
+	})
+	client, err := New(UseClock(clock), HTTPClient(&http.Client{Transport: fake}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return clock, client
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func TestContextOfABlockLooksAtTheClock(t *testing.T) {
+	clock, client := pausedClient(t)
+	see := func(ctx context.Context) error {
+		if ctx.Err() != nil {
+			t.Error("it is over too soon")
+		}
+		clock.at += time.Minute
+		if ctx.Err() == nil {
+			t.Error("its error is nil after a pause")
+		}
+		select {
+		case <-ctx.Done():
+		default:
+			t.Error("it goes on after a pause")
+		}
+		return errors.New("enough")
+	}
+	lead := func(ctx context.Context, _ *Lease) error { return see(ctx) }
+	_ = client.With(context.Background(), "a", lead)
+	_, _ = client.Once(context.Background(), "k", func(ctx context.Context) (Answer, error) {
+		if RunOf(ctx) == nil {
+			t.Error("it has no run")
+		}
+		return Answer{}, see(ctx)
+	}, OnCrash("rerun"))
+}

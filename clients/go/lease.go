@@ -44,7 +44,7 @@ func (c *Client) keeper(ctx context.Context, names []string, ttl, lead, until ti
 // Hand it to what the lease protects.
 func (k *keeper) Context() context.Context {
 	_ = k.Err()
-	return keptContext{k.ctx, k}
+	return keptContext{k.ctx, k, k.cancel}
 }
 
 // Err is a *LostError once the lease is lost, and else nil. It looks at the clock. Ask it before each step of the work.
@@ -73,11 +73,24 @@ func (k *keeper) ValidFor() time.Duration {
 type keptContext struct {
 	context.Context
 	keeper *keeper
+	cancel context.CancelFunc
 }
 
 func (c keptContext) Err() error {
-	_ = c.keeper.Err()
+	if c.keeper.Err() != nil {
+		c.cancel()
+	}
 	return c.Context.Err()
+}
+
+// during is a context that ends with ctx, and when the lease is lost. The caller ends it.
+func (k *keeper) during(ctx context.Context) (working context.Context, end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := cancelWith(k.ctx, cancel)
+	return keptContext{ctx, k, cancel}, func() {
+		stop()
+		cancel()
+	}
 }
 
 func (k *keeper) validUntil() time.Duration { return time.Duration(k.until.Load()) }
@@ -243,11 +256,9 @@ func (c *Client) With(
 }
 
 func (l *Lease) use(ctx context.Context, action func(context.Context, *Lease) error) (err error) {
-	working, cancel := context.WithCancel(ctx)
-	stop := cancelWith(l.ctx, cancel)
+	working, end := l.during(ctx)
 	defer func() {
-		stop()
-		cancel()
+		end()
 		var lost *LostError
 		// The lease of a release that failed ends by itself.
 		if closed := l.Close(); err == nil && errors.As(closed, &lost) {

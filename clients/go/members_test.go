@@ -83,7 +83,7 @@ func bodies(t *testing.T) map[string]map[string]any {
 		case "CreateLocks", "RenewLocks":
 			_, _ = w.Write([]byte(`{"locks":[{"name":"a"},{"name":"b"}],"token":"` + r.Header.Get("Lock-Token") + `","waited_ms":0,"valid_for_ms":1}`))
 		case "HoldLock":
-			w.WriteHeader(http.StatusNotImplemented)
+			refuse(w, http.StatusNotImplemented, "not-supported")
 		default:
 			if strings.HasSuffix(r.URL.Path, "/a") && r.Method == http.MethodGet {
 				_, _ = w.Write([]byte(`{"name":"a","holders":[{"slot":1}]}`))

@@ -276,7 +276,9 @@ func (c *Client) Once(
 	defer cancel()
 	if run.reruns {
 		// Another may do it by then.
-		defer cancelWith(run.ctx, cancel)()
+		kept, end := run.during(working)
+		defer end()
+		working = kept
 	}
 	hasReturned := false
 	defer func() {
