@@ -55,11 +55,15 @@ func (k *keeper) Err() error {
 	} else if at >= until-k.lead {
 		k.lose(&LostError{Reason: "unrenewed", Detail: fmt.Sprint("it could not be renewed in time: ", k.why.Load())})
 	}
+	if lost := k.lost(); lost != nil {
+		return lost
+	}
+	return nil
+}
+
+func (k *keeper) lost() *LostError {
 	k.mutex.Lock()
 	defer k.mutex.Unlock()
-	if k.loss == nil {
-		return nil
-	}
 	return k.loss
 }
 
@@ -97,8 +101,14 @@ func (k *keeper) validUntil() time.Duration { return time.Duration(k.until.Load(
 
 // lose cancels the context of the lease, unless it is lost already or the program has ended it.
 func (k *keeper) lose(loss *LostError) {
+	if !k.isEnded.Load() {
+		k.record(loss)
+	}
+}
+
+func (k *keeper) record(loss *LostError) {
 	k.mutex.Lock()
-	isFirst := !k.isEnded.Load() && k.loss == nil
+	isFirst := k.loss == nil
 	if isFirst {
 		if len(loss.Names) == 0 {
 			loss.Names = k.names
@@ -228,16 +238,14 @@ func (l *Lease) Release(ctx context.Context) (bool, error) {
 
 // Close releases the lease, for defer. The error is a *LostError if the lease was lost before. A lease that is released
 // is closed without error.
-func (l *Lease) Close() error {
-	lost := l.Err()
-	if l.isEnded.Swap(true) {
-		return lost
+func (l *Lease) Close() (err error) {
+	_ = l.Err()
+	if isHeld := true; !l.isEnded.Swap(true) {
+		if isHeld, err = l.Release(l.keeping); err == nil && !isHeld {
+			l.record(&LostError{Reason: "expired", Detail: "it was not held when it was released"})
+		}
 	}
-	isHeld, err := l.Release(l.keeping)
-	if lost == nil && err == nil && !isHeld {
-		lost = &LostError{Names: l.names, Reason: "expired", Detail: "it was not held when it was released"}
-	}
-	if lost != nil {
+	if lost := l.lost(); lost != nil {
 		return lost
 	}
 	return err
@@ -274,7 +282,7 @@ func (l *Lease) use(ctx context.Context, action func(context.Context, *Lease) er
 func (c *Client) Elect(
 	ctx context.Context, name string, lead func(ctx context.Context, lease *Lease) error, options ...LockOption,
 ) error {
-	options = append([]LockOption{Wait(WaitForever)}, options...)
+	options = append(options[:len(options):len(options)], Wait(WaitForever))
 	for {
 		lease, err := c.Lock(ctx, name, options...)
 		if err != nil {
@@ -284,8 +292,7 @@ func (c *Client) Elect(
 		if err == nil && ctx.Err() != nil {
 			return ctx.Err()
 		}
-		var lost *LostError
-		if isLost := lease.Err() != nil || errors.As(err, &lost); !isLost || ctx.Err() != nil {
+		if lease.lost() == nil || ctx.Err() != nil {
 			return err
 		}
 	}

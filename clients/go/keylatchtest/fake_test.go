@@ -253,3 +253,39 @@ func TestRunThatIsLeftIsUnknownAfterItsLease(t *testing.T) {
 		}
 	}
 }
+
+func TestElectWaitsForeverAlsoWithAWait(t *testing.T) {
+	fake, ctx := keylatchtest.New(), context.Background()
+	first, err := fake.Client().Lock(ctx, "leader")
+	must(t, err)
+	done := make(chan error)
+	go func() {
+		lead := func(context.Context, *keylatch.Lease) error { return nil }
+		done <- fake.Client().Elect(ctx, "leader", lead, keylatch.Wait(0))
+	}()
+	select {
+	case err := <-done:
+		t.Fatal(err)
+	case <-time.After(200 * time.Millisecond):
+	}
+	must(t, first.Close())
+	must(t, <-done)
+}
+
+func TestElectReturnsTheLossOfAnInnerLock(t *testing.T) {
+	fake, ctx := keylatchtest.New(), context.Background()
+	client, times := fake.Client(), 0
+	err := client.Elect(ctx, "leader", func(ctx context.Context, _ *keylatch.Lease) error {
+		if times++; times == 2 {
+			return errors.New("it leads again")
+		}
+		return client.With(ctx, "inner", func(context.Context, *keylatch.Lease) error {
+			fake.Lose("inner")
+			return nil
+		})
+	})
+	var lost *keylatch.LostError
+	if !errors.As(err, &lost) || lost.Names[0] != "inner" {
+		t.Error(err)
+	}
+}
