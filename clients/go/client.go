@@ -160,8 +160,9 @@ func (c *Client) parseURLs() error {
 
 // transport reads the files of TLS.
 func (c *Client) transport() (*http.Transport, error) {
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.MaxIdleConnsPerHost = 20
+	transport := &http.Transport{
+		ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 20, IdleConnTimeout: 90 * time.Second, TLSHandshakeTimeout: 10 * time.Second,
+	}
 	// A URL that does not answer leaves time for the others.
 	dialer := &net.Dialer{Timeout: c.timeout / time.Duration(len(c.urls))}
 	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {

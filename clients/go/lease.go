@@ -240,7 +240,8 @@ func (l *Lease) Release(ctx context.Context) (bool, error) {
 // is closed without error.
 func (l *Lease) Close() (err error) {
 	_ = l.Err()
-	if isHeld := true; !l.isEnded.Swap(true) {
+	if !l.isEnded.Swap(true) {
+		var isHeld bool
 		if isHeld, err = l.Release(l.keeping); err == nil && !isHeld {
 			l.record(&LostError{Reason: "expired", Detail: "it was not held when it was released"})
 		}

@@ -272,3 +272,32 @@ func TestURLThatHasNoInfoIsUsed(t *testing.T) {
 	}
 	_ = lease.Close()
 }
+
+type transport func(*http.Request) (*http.Response, error)
+
+func (t transport) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
+
+func TestReplacedDefaultTransportIsNoNeedOfTheClient(t *testing.T) {
+	s, _ := serve(t, nil)
+	replaced := http.DefaultTransport
+	defer func() { http.DefaultTransport = replaced }()
+	http.DefaultTransport = transport(func(*http.Request) (*http.Response, error) { return nil, io.ErrUnexpectedEOF })
+	client, err := keylatch.New(keylatch.URL(s.URL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lease, err := client.Lock(context.Background(), "a"); err != nil {
+		t.Error(err)
+	} else {
+		_ = lease.Close()
+	}
+	client, err = keylatch.New(keylatch.URL(s.URL), keylatch.HTTPClient(&http.Client{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = client.Call(context.Background(), http.MethodPost, "/v1/locks/a", nil, nil)
+	var unreachable *keylatch.UnreachableError
+	if !errors.As(err, &unreachable) || !unreachable.Sent {
+		t.Errorf("it may have been sent: %T %v", err, err)
+	}
+}

@@ -201,8 +201,12 @@ func (c *Client) openAt(ctx context.Context, at int, r request) (*http.Response,
 // of its connections.
 func (c *Client) isUnsent(err error) bool {
 	var operation *net.OpError
-	_, isPlain := c.http.Transport.(*http.Transport)
-	return isPlain || c.http.Transport == nil || errors.As(err, &operation) && operation.Op == "dial"
+	transport := c.http.Transport
+	if transport == nil {
+		transport = http.DefaultTransport
+	}
+	_, isPlain := transport.(*http.Transport)
+	return isPlain || errors.As(err, &operation) && operation.Op == "dial"
 }
 
 // valuesOf has the values of a context, such as those of a trace, and never ends with it: for what outlives the call
