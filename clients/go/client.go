@@ -151,12 +151,15 @@ func (c *Client) parseURLs() error {
 		}
 		parsed, err := url.Parse(text)
 		if err != nil || parsed.Host == "" || parsed.Scheme != "http" && parsed.Scheme != "https" {
-			return fmt.Errorf("keylatch: %q is not an http:, https: or unix: URL", text)
+			return fmt.Errorf("keylatch: %q is not an http:, https: or unix: URL", shown(text))
 		}
 	}
 	c.urls = urls
 	return nil
 }
+
+// shown is a URL for people, without its password.
+func shown(url string) string { return url[strings.LastIndex(url, "@")+1:] }
 
 // transport reads the files of TLS.
 func (c *Client) transport() (*http.Transport, error) {
@@ -178,6 +181,9 @@ func (c *Client) transport() (*http.Transport, error) {
 		return http.ProxyFromEnvironment(r)
 	}
 	settings := &tls.Config{MinVersion: tls.VersionTLS12}
+	if files := c.authorities + c.certificate + c.key; strings.Contains(files, "-----") || strings.Contains(files, "\n") {
+		return nil, errors.New("the settings of TLS are the names of files, and not what they have")
+	}
 	if c.authorities != "" {
 		text, err := os.ReadFile(c.authorities)
 		if err != nil {

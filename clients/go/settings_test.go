@@ -33,6 +33,11 @@ func TestBadSettingsAreRefusedAtOnce(t *testing.T) {
 		{keylatch.URL("localhost:7070"), "localhost:7070"},
 		{keylatch.URL("http://a", "http://"), "http://"},
 		{keylatch.URL("http://[::1"), "http://[::1"},
+		{keylatch.URL("ftp://ann:secret@host"), "host"},
+		{keylatch.URL("http://ann:sec%secret@host"), "host"},
+		{keylatch.URL("ann:secret@host"), "host"},
+		{keylatch.CA("-----BEGIN CERTIFICATE-----secret"), "names of files"},
+		{keylatch.Certificate("c.pem", "-----BEGIN PRIVATE KEY-----\nsecret"), "names of files"},
 		{keylatch.CA(absent), absent},
 		{keylatch.CA(empty), empty},
 		{keylatch.Certificate(empty, empty), empty},
@@ -299,5 +304,36 @@ func TestReplacedDefaultTransportIsNoNeedOfTheClient(t *testing.T) {
 	var unreachable *keylatch.UnreachableError
 	if !errors.As(err, &unreachable) || !unreachable.Sent {
 		t.Errorf("it may have been sent: %T %v", err, err)
+	}
+}
+
+func TestPasswordOfAURLIsNotSaid(t *testing.T) {
+	with := func(url string) string { return strings.Replace(url, "http://", "http://ann:secret@", 1) }
+	one, end := instance(t, "one")
+	two, _ := instance(t, "two")
+	var mutex sync.Mutex
+	said := ""
+	log := func(message string, fields ...any) {
+		mutex.Lock()
+		defer mutex.Unlock()
+		said += fmt.Sprintln(append([]any{message}, fields...)...)
+	}
+	client, err := keylatch.New(keylatch.URL(with(one), with(two)), keylatch.Log(log), keylatch.Timeout(time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/v1/info", "/%zz", "/v1/info"} {
+		err := client.Call(context.Background(), http.MethodGet, path, nil, nil)
+		if strings.Contains(fmt.Sprint(err), "secret") {
+			t.Error(err)
+		}
+		if path == "/%zz" {
+			end()
+		}
+	}
+	mutex.Lock()
+	defer mutex.Unlock()
+	if strings.Contains(said, "secret") || !strings.Contains(said, strings.TrimPrefix(one, "http://")) {
+		t.Error(said)
 	}
 }

@@ -103,7 +103,7 @@ func (c *Client) open(ctx context.Context, r request) (response *http.Response, 
 			return response, err
 		}
 		c.chosen.CompareAndSwap(chosen, chosen+1)
-		c.log("keylatch gets no response", "url", c.urls[at], "error", err)
+		c.log("keylatch gets no response", "url", shown(c.urls[at]), "error", err)
 		if unreachable.Sent || ctx.Err() != nil {
 			break
 		}
@@ -132,17 +132,17 @@ func (c *Client) agree(ctx context.Context, at int) error {
 		unreachable.Sent = false
 		return unreachable
 	case isProblem && problem.isPassing(), !isProblem && info == nil:
-		return &UnreachableError{Err: fmt.Errorf("%s does not say which store it has: %v", c.urls[at], err)}
+		return &UnreachableError{Err: fmt.Errorf("%s does not say which store it has: %v", shown(c.urls[at]), err)}
 	}
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	// It may have none, or not say it to this client.
 	if info != nil && info.Store.ID != "" {
 		if c.store.id == "" {
-			c.store.id, c.store.url = info.Store.ID, c.urls[at]
+			c.store.id, c.store.url = info.Store.ID, shown(c.urls[at])
 		}
 		if c.store.id != info.Store.ID {
-			return &UnreachableError{Err: fmt.Errorf("%s has another store than %s", c.urls[at], c.store.url)}
+			return &UnreachableError{Err: fmt.Errorf("%s has another store than %s", shown(c.urls[at]), c.store.url)}
 		}
 	}
 	c.asked[at] = true
@@ -162,7 +162,7 @@ func (c *Client) openAt(ctx context.Context, at int, r request) (*http.Response,
 	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { isConnected.Store(true) }}
 	outgoing, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), r.method, c.urls[at]+r.path, body)
 	if err != nil {
-		return nil, &UnreachableError{Err: err}
+		return nil, &UnreachableError{Err: unsaid(err)}
 	}
 	// Each request is safe to repeat, and this package does so itself.
 	outgoing.GetBody = nil
@@ -192,9 +192,18 @@ func (c *Client) openAt(ctx context.Context, at int, r request) (*http.Response,
 	}
 	response, err := c.http.Do(outgoing)
 	if err != nil {
-		return nil, &UnreachableError{Sent: isConnected.Load() || !c.isUnsent(err), Err: err}
+		return nil, &UnreachableError{Sent: isConnected.Load() || !c.isUnsent(err), Err: unsaid(err)}
 	}
 	return response, nil
+}
+
+// unsaid is an error of net/http whose text does not have the password of the URL.
+func unsaid(err error) error {
+	var of *url.Error
+	if errors.As(err, &of) {
+		of.URL = shown(of.URL)
+	}
+	return err
 }
 
 // isUnsent says whether an error without a connection means that nothing was sent. A transport of one's own need not tell
