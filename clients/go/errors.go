@@ -140,6 +140,9 @@ type UnreachableError struct {
 func (u *UnreachableError) Error() string { return "keylatch: no response: " + u.Err.Error() }
 func (u *UnreachableError) Unwrap() error { return u.Err }
 
+// ErrLost is what errors.Is finds in a *LostError.
+var ErrLost = errors.New("keylatch: the lease is lost")
+
 // LostError says why a lease is over, or will be before it can be renewed.
 type LostError struct {
 	// Names of the locks that are lost, or the key of the run.
@@ -162,6 +165,9 @@ func (l *LostError) Error() string {
 	}
 	return fmt.Sprintf("keylatch: the lease of %s was broken by %s: %s", names, l.By, l.Detail)
 }
+
+// Is finds ErrLost.
+func (l *LostError) Is(target error) bool { return target == ErrLost }
 
 // lossOf says why the lease is over, if a code of the service says that it is.
 func lossOf(code string, said document) *LostError {

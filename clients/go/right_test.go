@@ -277,3 +277,9 @@ func TestLossSaysOfWhatAndByWhom(t *testing.T) {
 		t.Error(text)
 	}
 }
+
+func TestLossIsFoundByErrorsIs(t *testing.T) {
+	if err := fmt.Errorf("deploying: %w", &keylatch.LostError{}); !errors.Is(err, keylatch.ErrLost) || errors.Is(err, keylatch.ErrHeld) {
+		t.Error(err)
+	}
+}

@@ -92,7 +92,6 @@ func (p *program) block(
 		}
 	}()
 	ended, err = do(ctx, c, of)
-	var lost *keylatch.LostError
 	switch {
 	case err == nil:
 		return ended, nil
@@ -100,7 +99,7 @@ func (p *program) block(
 		return object{"ended": "threw"}, nil
 	case errors.Is(err, keylatch.ErrHeld):
 		return object{"ended": "held"}, nil
-	case errors.As(err, &lost):
+	case errors.Is(err, keylatch.ErrLost):
 		return object{"ended": "lost"}, nil
 	case errors.Is(err, context.Canceled):
 		return object{"ended": "cancelled"}, nil

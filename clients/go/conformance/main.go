@@ -176,7 +176,7 @@ func (p *program) carryOut(ctx context.Context, c command) (object, error) {
 		released, err := p.lease(c).Release(ctx)
 		return object{"released": released}, err
 	case "lease":
-		return object{"lost": p.lease(c).Err() != nil}, nil
+		return object{"lost": errors.Is(p.lease(c).Err(), keylatch.ErrLost)}, nil
 	case "show":
 		shown, err := p.client.Show(ctx, c.Name)
 		if shown == nil || err != nil {
