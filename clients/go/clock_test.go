@@ -62,9 +62,6 @@ func TestLeaseIsLostByTheClockBeforeATimerTells(t *testing.T) {
 				t.Fatal("lost too soon")
 			}
 			clock.at = passed
-			if name == "ValidFor" && reason == "unrenewed" {
-				continue
-			}
 			if !ask(lease) || lease.loss == nil || lease.loss.Reason != reason {
 				t.Errorf("%s after %v: %v", name, passed, lease.loss)
 			}
@@ -122,4 +119,24 @@ func TestContextOfABlockLooksAtTheClock(t *testing.T) {
 		}
 		return Answer{}, see(ctx)
 	}, OnCrash("rerun"))
+}
+
+func TestLeaseThatIsReleasedIsNotValid(t *testing.T) {
+	_, client := pausedClient(t)
+	lease, err := client.Lock(context.Background(), "a")
+	if err != nil || lease.Err() != nil || lease.ValidFor() != 30*time.Second {
+		t.Fatal(err, lease)
+	}
+	_ = lease.Close()
+	if lease.Err() != ErrReleased || lease.ValidFor() != 0 || lease.Close() != nil {
+		t.Error(lease.Err(), lease.ValidFor())
+	}
+	run, err := client.Begin(context.Background(), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	run.Leave()
+	if run.Err() != ErrReleased || run.ValidFor() != 0 {
+		t.Error(run.Err(), run.ValidFor())
+	}
 }

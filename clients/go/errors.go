@@ -143,6 +143,9 @@ func (u *UnreachableError) Unwrap() error { return u.Err }
 // ErrLost is what errors.Is finds in a *LostError.
 var ErrLost = errors.New("keylatch: the lease is lost")
 
+// ErrReleased is what Err gives of a lease or a run that the program has ended.
+var ErrReleased = errors.New("keylatch: the lease is released")
+
 // LostError says why a lease is over, or will be before it can be renewed.
 type LostError struct {
 	// Names of the locks that are lost, or the key of the run.

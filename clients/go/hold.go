@@ -101,7 +101,7 @@ func (l *Lease) follow(stream *eventStream, sent time.Duration) {
 // stream stays open until then, because the service frees the lock with the stream.
 func (l *Lease) outlast(endStream context.CancelFunc) {
 	defer endStream()
-	for l.Err() == nil && !l.isEnded.Load() {
+	for l.Err() == nil {
 		if l.client.clock.SleepUntil(l.keeping, l.validUntil()-l.lead) != nil {
 			return
 		}

@@ -47,7 +47,7 @@ func (k *keeper) Context() context.Context {
 	return keptContext{k.ctx, k, k.cancel}
 }
 
-// Err is a *LostError once the lease is lost, and else nil. It looks at the clock. Ask it before each step of the work.
+// Err is a *LostError once the lease is lost, [ErrReleased] once the program has ended it, and else nil. It looks at the clock. Ask it before each step of the work.
 func (k *keeper) Err() error {
 	at, until := k.client.clock.Now(), k.validUntil()
 	if at >= until && k.lead > 0 {
@@ -57,6 +57,8 @@ func (k *keeper) Err() error {
 	}
 	if lost := k.lost(); lost != nil {
 		return lost
+	} else if k.isEnded.Load() {
+		return ErrReleased
 	}
 	return nil
 }
@@ -67,9 +69,11 @@ func (k *keeper) lost() *LostError {
 	return k.loss
 }
 
-// ValidFor is for how long the lease is exclusive from now on unless it is renewed.
+// ValidFor is for how long the lease is exclusive from now on unless it is renewed; 0 once Err says that it is over.
 func (k *keeper) ValidFor() time.Duration {
-	_ = k.Err()
+	if k.Err() != nil {
+		return 0
+	}
 	return longer(k.validUntil()-k.client.clock.Now(), 0)
 }
 
@@ -128,7 +132,7 @@ func (k *keeper) renew(renewal func(ctx context.Context, timeout time.Duration) 
 	due := clock.Now() + k.ttl/3
 	for {
 		giveUp := k.validUntil() - k.lead
-		if clock.SleepUntil(k.keeping, shorter(due, giveUp)) != nil || k.Err() != nil || k.isEnded.Load() {
+		if clock.SleepUntil(k.keeping, shorter(due, giveUp)) != nil || k.Err() != nil {
 			return
 		}
 		sent := clock.Now()
