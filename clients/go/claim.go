@@ -67,7 +67,7 @@ type grant struct {
 }
 
 func (c *Client) claim(names []string, isSet bool, options []LockOption) (*claim, error) {
-	claim := &claim{client: c, names: names, isSet: isSet, ttl: defaultTTL, owner: c.owner}
+	claim := &claim{client: c, names: append([]string(nil), names...), isSet: isSet, ttl: defaultTTL, owner: c.owner}
 	for _, option := range options {
 		option(claim)
 	}

@@ -41,7 +41,7 @@ func serve(t *testing.T, answers func(w http.ResponseWriter, r *http.Request, bo
 func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	s.mutex.Lock()
-	s.requests = append(s.requests, r.Method+" "+r.URL.Path+" "+string(body))
+	s.requests = append(s.requests, r.Method+" "+r.URL.RequestURI()+" "+string(body))
 	s.mutex.Unlock()
 	if s.answers != nil && s.answers(w, r, string(body)) {
 		return
@@ -281,5 +281,22 @@ func TestLossSaysOfWhatAndByWhom(t *testing.T) {
 func TestLossIsFoundByErrorsIs(t *testing.T) {
 	if err := fmt.Errorf("deploying: %w", &keylatch.LostError{}); !errors.Is(err, keylatch.ErrLost) || errors.Is(err, keylatch.ErrHeld) {
 		t.Error(err)
+	}
+}
+
+func TestNamesOfASetAreCopied(t *testing.T) {
+	s, client := serve(t, func(w http.ResponseWriter, r *http.Request, body string) bool {
+		_, _ = io.WriteString(w, `{"locks":[{"name":"a"}],"token":"`+r.Header.Get("Lock-Token")+`","waited_ms":0,"valid_for_ms":30000}`)
+		return true
+	})
+	names := []string{"a"}
+	lease, err := client.LockAll(context.Background(), names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names[0] = "b"
+	_ = lease.Close()
+	if !s.got("DELETE /v1/locks?name=a ") {
+		t.Error(s.requests)
 	}
 }

@@ -318,7 +318,7 @@ func TestPasswordOfAURLIsNotSaid(t *testing.T) {
 		defer mutex.Unlock()
 		said += fmt.Sprintln(append([]any{message}, fields...)...)
 	}
-	client, err := keylatch.New(keylatch.URL(with(one), with(two)), keylatch.Log(log), keylatch.Timeout(time.Second))
+	client, err := keylatch.New(keylatch.URL(with(one), with(two)), keylatch.Log(log), keylatch.Timeout(200*time.Millisecond))
 	if err != nil {
 		t.Fatal(err)
 	}
