@@ -110,13 +110,15 @@ func (c *claim) renewal() map[string]any {
 	return body
 }
 
-// acquire asks with the same token until the wait is over. It releases what it may have got without a response.
+// acquire asks with the same token until the wait is over. It releases what it may have got without a response, but not what
+// a token of the caller's may have held before.
 func (c *claim) acquire(ctx context.Context) (got grant, err error) {
 	err = c.client.retry(ctx, c.path(), c.wait, func(wait, timeout time.Duration) (err error) {
 		got, err = c.try(ctx, wait, timeout)
 		return err
 	})
-	if err != nil && c.created.mayBeDone {
+	isNew := !c.isOwn || c.entry != "" && !c.isSet
+	if err != nil && c.created.mayBeDone && isNew {
 		c.client.clock.Go(func() { _, _ = c.release(ctx) })
 	}
 	return got, callers(ctx, c.orHeld(err))

@@ -300,3 +300,48 @@ func TestNamesOfASetAreCopied(t *testing.T) {
 		t.Error(s.requests)
 	}
 }
+
+func TestFailedLockLeavesWhatItsTokenHeldBefore(t *testing.T) {
+	for name, does := range map[string]struct {
+		options  []keylatch.LockOption
+		releases string
+	}{
+		"the token of the client":           {nil, "DELETE /v1/locks/a "},
+		"a token of the caller's":           {[]keylatch.LockOption{keylatch.Token(strings.Repeat("t", 20))}, ""},
+		"an entry under the caller's token": {[]keylatch.LockOption{keylatch.Token(strings.Repeat("t", 20)), keylatch.Entry("e")}, "DELETE /v1/locks/a?entry=e "},
+	} {
+		s, _ := serve(t, func(w http.ResponseWriter, r *http.Request, body string) bool {
+			if r.Method == http.MethodPost {
+				panic(http.ErrAbortHandler)
+			}
+			return false
+		})
+		clock := &sideClock{}
+		client, err := keylatch.New(keylatch.URL(s.URL), keylatch.UseClock(clock), keylatch.Timeout(time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.Lock(context.Background(), "a", does.options...); err == nil {
+			t.Fatal(name)
+		}
+		clock.side.Wait()
+		sent := s.all()
+		if last := sent[len(sent)-1]; does.releases == "" != strings.HasPrefix(last, "POST") || !strings.HasPrefix(last, does.releases) {
+			t.Error(name, last)
+		}
+	}
+}
+
+// sideClock can wait for what runs beside the caller.
+type sideClock struct {
+	handClock
+	side sync.WaitGroup
+}
+
+func (c *sideClock) Go(run func()) {
+	c.side.Add(1)
+	go func() {
+		defer c.side.Done()
+		run()
+	}()
+}
