@@ -46,6 +46,7 @@ type Client struct {
 	clock       Clock
 	// Files of TLS, which count for a client that is made here.
 	authorities, certificate, key string
+	hasFiles                      bool
 
 	// chosen says, modulo the number of URLs, which gets the next request.
 	chosen atomic.Int64
@@ -73,12 +74,12 @@ func DefaultOwner(owner string) Option { return func(c *Client) { c.owner = owne
 func HTTPClient(client *http.Client) Option { return func(c *Client) { c.http = client } }
 
 // CA is a file in PEM with the authorities that the service's certificate is good by, in place of KEYLATCH_CA.
-func CA(file string) Option { return func(c *Client) { c.authorities = file } }
+func CA(file string) Option { return func(c *Client) { c.authorities, c.hasFiles = file, true } }
 
 // Certificate is what this client shows: files in PEM with the certificate and its private key, in place of
 // KEYLATCH_CLIENT_CERT and KEYLATCH_CLIENT_KEY.
 func Certificate(certificate, key string) Option {
-	return func(c *Client) { c.certificate, c.key = certificate, key }
+	return func(c *Client) { c.certificate, c.key, c.hasFiles = certificate, key, true }
 }
 
 // Timeout is for how long one request may go without a response, beyond its wait, and for how long in all a request is
@@ -123,18 +124,20 @@ func New(options ...Option) (*Client, error) {
 	if err := client.parseURLs(); err != nil {
 		return nil, err
 	}
-	if client.http != nil && len(client.sockets) > 0 {
-		return nil, errors.New("keylatch: a client of one's own does not know unix: URLs")
-	} else if client.http != nil {
-		return client, nil
+	var used http.Client
+	if client.http == nil {
+		transport, err := client.transport()
+		if err != nil {
+			return nil, fmt.Errorf("keylatch: %w", err)
+		}
+		used.Transport = transport
+	} else if used = *client.http; client.hasFiles || len(client.sockets) > 0 {
+		return nil, errors.New("keylatch: a client of one's own has no unix: URL, CA or Certificate of ours")
 	}
-	transport, err := client.transport()
-	if err != nil {
-		return nil, fmt.Errorf("keylatch: %w", err)
+	if client.http = &used; used.CheckRedirect == nil {
+		// A token must not follow to another host.
+		used.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	}
-	// A token must not follow to another host.
-	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	client.http = &http.Client{Transport: transport, CheckRedirect: stay}
 	return client, nil
 }
 

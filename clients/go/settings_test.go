@@ -337,3 +337,40 @@ func TestPasswordOfAURLIsNotSaid(t *testing.T) {
 		t.Error(said)
 	}
 }
+
+func TestClientOfTheCallersFollowsNoRedirect(t *testing.T) {
+	other, _ := serve(t, nil)
+	s, _ := serve(t, func(w http.ResponseWriter, r *http.Request, body string) bool {
+		if r.Method == http.MethodDelete {
+			http.Redirect(w, r, other.URL+r.URL.Path, http.StatusTemporaryRedirect)
+		}
+		return r.Method == http.MethodDelete
+	})
+	own := &http.Client{}
+	client, err := keylatch.New(keylatch.URL(s.URL), keylatch.HTTPClient(own))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease, err := client.Lock(context.Background(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = lease.Release(context.Background())
+	var problem *keylatch.Problem
+	if !errors.As(err, &problem) || problem.Status != http.StatusTemporaryRedirect || len(other.all()) > 0 || own.CheckRedirect != nil {
+		t.Error(err, other.all())
+	}
+}
+
+func TestFilesBesideAClientOfTheCallersAreRefused(t *testing.T) {
+	own := keylatch.HTTPClient(&http.Client{})
+	for _, files := range []keylatch.Option{keylatch.CA("ca.pem"), keylatch.Certificate("c.pem", "k.pem")} {
+		if _, err := keylatch.New(own, files); err == nil {
+			t.Error("the files are taken, and not used")
+		}
+	}
+	t.Setenv("KEYLATCH_CA", "ca.pem")
+	if _, err := keylatch.New(own); err != nil {
+		t.Error(err)
+	}
+}
