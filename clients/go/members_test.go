@@ -107,7 +107,7 @@ func bodies(t *testing.T) map[string]map[string]any {
 	_, _ = client.Break(ctx, "a", "it hangs", keylatch.By("ann"), keylatch.Grace(time.Second))
 	request := keylatch.Described{Query: "a=1", ContentType: "text/plain", Headers: http.Header{"A": {"b"}}, Body: []byte("c")}
 	run, err := client.Begin(ctx, "k", keylatch.Fingerprint("f"), keylatch.Request(request), keylatch.RunLease(time.Second),
-		keylatch.Retention(time.Hour), keylatch.OnCrash("rerun"), keylatch.Scope("POST", "/v1/orders", "ann"),
+		keylatch.Retention(time.Hour), keylatch.OnCrash("rerun"), keylatch.Scope("POST", "/v1/orders"), keylatch.Principal("ann"),
 		keylatch.Source("json:/no"), keylatch.RunToken(strings.Repeat("t", 20)))
 	if err != nil {
 		t.Fatal(err)

@@ -39,12 +39,16 @@ type Described struct {
 }
 
 // Scope is in which route the key is one: that of a guard.
-func Scope(method, path, principal string) OnceOption {
+func Scope(method, path string) OnceOption {
 	return func(b *begin) {
 		b.scope.Set("method", method)
 		b.scope.Set("path", path)
-		b.scope.Set("principal", principal)
 	}
+}
+
+// Principal is whose key it is; that of the API key by default.
+func Principal(principal string) OnceOption {
+	return func(b *begin) { b.scope.Set("principal", principal) }
 }
 
 // Source is where a guard has the key from, such as "json:/order_no"; the Idempotency-Key by default.

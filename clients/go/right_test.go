@@ -345,3 +345,18 @@ func (c *sideClock) Go(run func()) {
 		run()
 	}()
 }
+
+func TestScopeWithoutAPrincipalNamesNone(t *testing.T) {
+	s, client := serve(t, nil)
+	ctx, scope := context.Background(), keylatch.Scope("POST", "/orders")
+	for query, options := range map[string][]keylatch.OnceOption{
+		"?method=POST&path=%2Forders":               {scope},
+		"?method=POST&path=%2Forders&principal=ann": {scope, keylatch.Principal("ann")},
+	} {
+		run, err := client.Begin(ctx, "k", options...)
+		if err != nil || !s.got("POST /v1/idempotency/k"+query+" ") {
+			t.Fatal(err, s.requests)
+		}
+		run.Leave()
+	}
+}

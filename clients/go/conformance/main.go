@@ -111,7 +111,7 @@ func (c command) runOptions() []keylatch.OnceOption {
 		options = append(options, keylatch.OnCrash(c.OnCrash))
 	}
 	if c.Scope != nil {
-		options = append(options, keylatch.Scope(c.Scope.Method, c.Scope.Path, c.Scope.Principal))
+		options = append(options, keylatch.Scope(c.Scope.Method, c.Scope.Path), keylatch.Principal(c.Scope.Principal))
 	}
 	return options
 }
