@@ -289,3 +289,35 @@ func TestElectReturnsTheLossOfAnInnerLock(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestNamesMayLookLikeSteps(t *testing.T) {
+	fake, ctx := keylatchtest.New(), context.Background()
+	for _, name := range []string{"ci/break", "ci/hold", "a b+c%"} {
+		lease, err := fake.Client().Lock(ctx, name)
+		must(t, err)
+		if shown, err := fake.Client().Show(ctx, name); err != nil || shown == nil {
+			t.Error(name, shown, err)
+		}
+		fake.Lose(name)
+		if lease.Err() == nil {
+			t.Error(name, "is not lost")
+		}
+	}
+	for _, key := range []string{"mail/fail", "mail/renew", "mail"} {
+		run, err := fake.Client().Begin(ctx, key)
+		must(t, err)
+		fake.Advance(time.Minute)
+		must(t, run.Complete(ctx, keylatch.Answer{}))
+	}
+}
+
+func TestFakeHasNoStreams(t *testing.T) {
+	client, ctx := keylatchtest.New().Client(), context.Background()
+	_, held := client.Hold(ctx, "a")
+	for _, err := range []error{held, client.Watch(ctx, "a", nil)} {
+		var problem *keylatch.Problem
+		if !errors.As(err, &problem) || problem.Status != 501 {
+			t.Error(err)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package keylatchtest
 import (
 	"encoding/json"
 	"net/http"
+	"net/url"
 	"reflect"
 	"strconv"
 	"strings"
@@ -59,19 +60,22 @@ func (f *Fake) answer(r *http.Request, body []byte) (int, object) {
 	ask := asked{token: r.Header.Get("Lock-Token"), request: object{}}
 	_ = json.Unmarshal(body, &ask)
 	_ = json.Unmarshal(body, &ask.request)
-	if key := strings.TrimPrefix(r.URL.Path, "/v1/idempotency/"); key != r.URL.Path {
+	path := r.URL.EscapedPath()
+	if key := strings.TrimPrefix(path, "/v1/idempotency/"); key != path {
 		return f.answerOfRecord(r, key, ask)
 	}
-	name := strings.TrimPrefix(r.URL.Path, "/v1/locks/")
-	if ask.isSet = r.URL.Path == "/v1/locks"; !ask.isSet {
+	name, step, _ := strings.Cut(strings.TrimPrefix(path, "/v1/locks/"), "/")
+	name, _ = url.PathUnescape(name)
+	if ask.isSet = path == "/v1/locks"; !ask.isSet {
 		ask.Names = []string{name}
 	} else if r.Method == http.MethodDelete {
 		ask.Names = r.URL.Query()["name"]
 	}
-	broken := strings.TrimSuffix(name, "/break")
 	switch {
-	case r.Method == http.MethodPost && broken != name:
-		f.breakLock(broken)
+	case step == "hold" || step == "events":
+		return problem(501, "not-supported", "never", nil)
+	case step == "break":
+		f.breakLock(name)
 		return 200, object{}
 	case r.Method == http.MethodPost && (ask.TTLMs <= 0 || ask.Limit != nil && *ask.Limit <= 0):
 		return problem(400, "invalid-body", "never", nil)
@@ -198,12 +202,11 @@ func (f *Fake) expire() {
 }
 
 func (f *Fake) answerOfRecord(r *http.Request, key string, ask asked) (int, object) {
-	key, renewal := strings.TrimSuffix(key, "/renew"), key
-	key, failure := strings.TrimSuffix(key, "/fail"), key
+	key, step, _ := strings.Cut(key, "/")
 	scope := key + "?" + r.URL.RawQuery
 	known := f.records[scope]
 	switch {
-	case r.Method == http.MethodPost && key == renewal:
+	case r.Method == http.MethodPost && step == "":
 		return f.begin(r, scope, ask)
 	case known == nil:
 		return problem(404, "no-record", "never", nil)
@@ -213,7 +216,7 @@ func (f *Fake) answerOfRecord(r *http.Request, key string, ask asked) (int, obje
 		delete(f.records, scope)
 	case r.Method == http.MethodPut:
 		known.answer = ask.request
-	case key != failure:
+	case step == "fail":
 		known.isUnknown = true
 	default:
 		known.until = f.at + millis(int64(known.object["lease_ms"].(float64)))
