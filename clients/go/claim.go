@@ -55,9 +55,8 @@ type claim struct {
 	limit              *int
 	entry              string
 	token              string
-	// isOwn says that the token is the caller's.
-	isOwn   bool
-	created effect
+	isOwn              bool // the token is the caller's
+	created            effect
 }
 
 // grant is what the service granted, exclusive until then on the client's clock.

@@ -107,7 +107,7 @@ func New(options ...Option) (*Client, error) {
 	host, _ := os.Hostname()
 	client := &Client{
 		urls: strings.Split(os.Getenv("KEYLATCH_URL"), ","), apiKey: os.Getenv("KEYLATCH_API_KEY"),
-		owner: fmt.Sprintf("%s/%d", host, os.Getpid()), log: func(string, ...any) {},
+		owner: fmt.Sprintf("%s/%d", host, os.Getpid()), log: func(string, ...any) {}, traceparent: func(context.Context) string { return "" },
 		timeout: 5 * time.Second, silence: 90 * time.Second, clock: machineClock{},
 		authorities: os.Getenv("KEYLATCH_CA"), certificate: os.Getenv("KEYLATCH_CLIENT_CERT"),
 		key: os.Getenv("KEYLATCH_CLIENT_KEY"), asked: map[int]bool{}, sockets: map[string]string{},

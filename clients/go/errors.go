@@ -33,7 +33,6 @@ type document struct {
 	Name         string        `json:"name"`
 	Holder       *Holder       `json:"holder"`
 	Holders      []Holder      `json:"holders"`
-	Broken       *broken       `json:"broken"`
 	Locks        []leasedLock  `json:"locks"`
 	FencingToken uint64        `json:"fencing_token"`
 	Slot         *int          `json:"slot"`
@@ -44,16 +43,12 @@ type document struct {
 	Answer       *answerMember `json:"answer"`
 	Reason       string        `json:"reason"`
 	Token        string        `json:"token"`
+	Broken       *struct{ Reason, By string }
 }
 
 // validity is how long a grant is exclusive from the sending of its request.
 func (d document) validity() time.Duration {
 	return time.Duration(*d.WaitedMs+*d.ValidForMs) * time.Millisecond
-}
-
-type broken struct {
-	Reason string `json:"reason"`
-	By     string `json:"by"`
 }
 
 type leasedLock struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 )
 
@@ -22,7 +23,6 @@ func (c *Client) Hold(ctx context.Context, name string, options ...LockOption) (
 		if claim.created.note(err); claim.created.mayBeDone && claim.isOwn {
 			stop()
 		} else if claim.created.mayBeDone && err != nil {
-			claim.created = effect{}
 			claim.token, _ = tokenOr("")
 		}
 		return err
@@ -34,7 +34,12 @@ func (c *claim) hold(ctx context.Context, wait, timeout time.Duration) (*Lease, 
 	reading, cancel := context.WithCancel(valuesOf{ctx})
 	opening, opened := context.WithTimeout(ctx, timeout)
 	defer opened()
-	stop := cancelWith(opening, cancel)
+	var isOpen atomic.Bool
+	go func() {
+		if <-opening.Done(); !isOpen.Load() {
+			cancel()
+		}
+	}()
 	body := c.creation(wait)
 	if c.maxHold != 0 {
 		body["max_hold_ms"] = c.maxHold.Milliseconds()
@@ -43,7 +48,8 @@ func (c *claim) hold(ctx context.Context, wait, timeout time.Duration) (*Lease, 
 	stream, err := c.client.events(reading, request{method: "POST", path: c.path() + "/hold", body: body, token: c.token})
 	if err == nil {
 		var got grant
-		if got, err = c.heldBy(stream, sent); err == nil && stop() {
+		got, err = c.heldBy(stream, sent)
+		if isOpen.Store(err == nil); err == nil && opening.Err() == nil {
 			lease := c.lease(ctx, got)
 			c.client.clock.Go(func() { lease.follow(stream, sent) })
 			c.client.clock.Go(func() { lease.outlast(cancel) })
@@ -54,8 +60,7 @@ func (c *claim) hold(ctx context.Context, wait, timeout time.Duration) (*Lease, 
 	var problem *Problem
 	var unreachable *UnreachableError
 	if why := opening.Err(); why != nil && !errors.As(err, &problem) {
-		isSent := !errors.As(err, &unreachable) || unreachable.Sent
-		err = &UnreachableError{Sent: isSent, Err: why}
+		err = &UnreachableError{Sent: !errors.As(err, &unreachable) || unreachable.Sent, Err: why}
 	}
 	return nil, err
 }

@@ -47,7 +47,8 @@ func (k *keeper) Context() context.Context {
 	return keptContext{k.ctx, k, k.cancel}
 }
 
-// Err is a *LostError once the lease is lost, [ErrReleased] once the program has ended it, and else nil. It looks at the clock. Ask it before each step of the work.
+// Err is a *LostError once the lease is lost, [ErrReleased] once the program has ended it, and else nil. It looks at the
+// clock. Ask it before each step of the work.
 func (k *keeper) Err() error {
 	at, until := k.client.clock.Now(), k.validUntil()
 	if at >= until && k.lead > 0 {
@@ -55,18 +56,14 @@ func (k *keeper) Err() error {
 	} else if at >= until-k.lead {
 		k.lose(&LostError{Reason: "unrenewed", Detail: fmt.Sprint("it could not be renewed in time: ", k.why.Load())})
 	}
-	if lost := k.lost(); lost != nil {
-		return lost
+	k.mutex.Lock()
+	defer k.mutex.Unlock()
+	if k.loss != nil {
+		return k.loss
 	} else if k.isEnded.Load() {
 		return ErrReleased
 	}
 	return nil
-}
-
-func (k *keeper) lost() *LostError {
-	k.mutex.Lock()
-	defer k.mutex.Unlock()
-	return k.loss
 }
 
 // ValidFor is for how long the lease is exclusive from now on unless it is renewed; 0 once Err says that it is over.
@@ -91,14 +88,14 @@ func (c keptContext) Err() error {
 	return c.Context.Err()
 }
 
-// during is a context that ends with ctx, and when the lease is lost. The caller ends it.
-func (k *keeper) during(ctx context.Context) (working context.Context, end func()) {
+// during is a context that ends with ctx, and with the lease.
+func (k *keeper) during(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
-	stop := cancelWith(k.ctx, cancel)
-	return keptContext{ctx, k, cancel}, func() {
-		stop()
+	go func() {
+		<-k.ctx.Done()
 		cancel()
-	}
+	}()
+	return keptContext{ctx, k, cancel}, cancel
 }
 
 func (k *keeper) validUntil() time.Duration { return time.Duration(k.until.Load()) }
@@ -250,7 +247,7 @@ func (l *Lease) Close() (err error) {
 			l.record(&LostError{Reason: "expired", Detail: "it was not held when it was released"})
 		}
 	}
-	if lost := l.lost(); lost != nil {
+	if lost := l.Err(); lost != ErrReleased {
 		return lost
 	}
 	return err
@@ -272,10 +269,9 @@ func (l *Lease) use(ctx context.Context, action func(context.Context, *Lease) er
 	working, end := l.during(ctx)
 	defer func() {
 		end()
-		var lost *LostError
 		// The lease of a release that failed ends by itself.
-		if closed := l.Close(); err == nil && errors.As(closed, &lost) {
-			err = lost
+		if closed := l.Close(); err == nil && errors.Is(closed, ErrLost) {
+			err = closed
 		}
 	}()
 	return action(working, l)
@@ -297,29 +293,8 @@ func (c *Client) Elect(
 		if err == nil && ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if lease.lost() == nil || ctx.Err() != nil {
+		if !errors.Is(lease.Err(), ErrLost) || ctx.Err() != nil {
 			return err
 		}
-	}
-}
-
-// cancelWith cancels when ctx is done, until it is stopped. Stopping says whether it came before.
-func cancelWith(ctx context.Context, cancel context.CancelFunc) (stop func() bool) {
-	stopped := make(chan struct{})
-	go func() {
-		select {
-		case <-ctx.Done():
-			// Both may have come by now.
-			select {
-			case <-stopped:
-			default:
-				cancel()
-			}
-		case <-stopped:
-		}
-	}()
-	return func() bool {
-		close(stopped)
-		return ctx.Err() == nil
 	}
 }

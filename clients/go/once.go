@@ -47,9 +47,7 @@ func Scope(method, path string) OnceOption {
 }
 
 // Principal is whose key it is; that of the API key by default.
-func Principal(principal string) OnceOption {
-	return func(b *begin) { b.scope.Set("principal", principal) }
-}
+func Principal(name string) OnceOption { return func(b *begin) { b.scope.Set("principal", name) } }
 
 // Source is where a guard has the key from, such as "json:/order_no"; the Idempotency-Key by default.
 func Source(source string) OnceOption { return func(b *begin) { b.scope.Set("source", source) } }
@@ -276,14 +274,13 @@ func (c *Client) Once(
 	if run.Answer != nil {
 		return *run.Answer, nil
 	}
-	working, cancel := context.WithCancel(context.WithValue(ctx, runKey{}, run))
-	defer cancel()
+	during := context.WithCancel
 	if run.reruns {
-		// Another may do it by then.
-		kept, end := run.during(working)
-		defer end()
-		working = kept
+		// Another may do it when the lease is over.
+		during = run.during
 	}
+	working, cancel := during(context.WithValue(ctx, runKey{}, run))
+	defer cancel()
 	hasReturned := false
 	defer func() {
 		if hasReturned {

@@ -71,7 +71,8 @@ func (c *Client) send(ctx context.Context, r request) (answer document, err erro
 	if r.into == nil {
 		r.into = &answer
 	}
-	return answer, read(response, r.into)
+	err = read(response, r.into)
+	return answer, err
 }
 
 // read reads a response to its end. Its error is a *Problem or an *UnreachableError.
@@ -162,7 +163,7 @@ func (c *Client) openAt(ctx context.Context, at int, r request) (*http.Response,
 	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { isConnected.Store(true) }}
 	outgoing, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), r.method, c.urls[at]+r.path, body)
 	if err != nil {
-		return nil, &UnreachableError{Err: unsaid(err)}
+		return nil, &UnreachableError{Err: fmt.Errorf("%q and %q make no request", r.method, r.path)}
 	}
 	// Each request is safe to repeat, and this package does so itself.
 	outgoing.GetBody = nil
@@ -172,7 +173,7 @@ func (c *Client) openAt(ctx context.Context, at int, r request) (*http.Response,
 	if _, isSocket := c.sockets[outgoing.URL.Host]; isSocket {
 		outgoing.Host = "localhost"
 	}
-	headers := map[string]string{"User-Agent": "keylatch-go/" + Version, "Lock-Token": r.token}
+	headers := map[string]string{"User-Agent": "keylatch-go/" + Version, "Lock-Token": r.token, "Traceparent": c.traceparent(ctx)}
 	if body != nil {
 		headers["Content-Type"] = "application/json"
 	}
@@ -182,9 +183,6 @@ func (c *Client) openAt(ctx context.Context, at int, r request) (*http.Response,
 	if r.prefers > 0 {
 		headers["Prefer"] = fmt.Sprintf("wait=%d", (r.prefers+time.Second-1)/time.Second)
 	}
-	if c.traceparent != nil {
-		headers["Traceparent"] = c.traceparent(ctx)
-	}
 	for name, value := range headers {
 		if value != "" {
 			outgoing.Header.Set(name, value)
@@ -192,29 +190,21 @@ func (c *Client) openAt(ctx context.Context, at int, r request) (*http.Response,
 	}
 	response, err := c.http.Do(outgoing)
 	if err != nil {
-		return nil, &UnreachableError{Sent: isConnected.Load() || !c.isUnsent(err), Err: unsaid(err)}
+		// Without its *url.Error, which has the URL.
+		why := fmt.Errorf("%s: %w", shown(c.urls[at]), errors.Unwrap(err))
+		return nil, &UnreachableError{Sent: isConnected.Load() || !c.isUnsent(err), Err: why}
 	}
 	return response, nil
-}
-
-// unsaid is an error of net/http whose text does not have the password of the URL.
-func unsaid(err error) error {
-	var of *url.Error
-	if errors.As(err, &of) {
-		of.URL = shown(of.URL)
-	}
-	return err
 }
 
 // isUnsent says whether an error without a connection means that nothing was sent. A transport of one's own need not tell
 // of its connections.
 func (c *Client) isUnsent(err error) bool {
 	var operation *net.OpError
-	transport := c.http.Transport
-	if transport == nil {
-		transport = http.DefaultTransport
+	_, isPlain := c.http.Transport.(*http.Transport)
+	if c.http.Transport == nil {
+		_, isPlain = http.DefaultTransport.(*http.Transport)
 	}
-	_, isPlain := transport.(*http.Transport)
 	return isPlain || errors.As(err, &operation) && operation.Op == "dial"
 }
 
