@@ -76,6 +76,28 @@ func TestRunCountsFromTheSending(t *testing.T) {
 	}
 }
 
+func TestRunThatIsBegunAgainCountsFromTheFirstSending(t *testing.T) {
+	clock := &handClock{}
+	s, _ := serve(t, func(w http.ResponseWriter, r *http.Request, body string) bool {
+		if clock.Now() == 0 {
+			clock.pass(10 * time.Second)
+			panic(http.ErrAbortHandler)
+		}
+		return false
+	})
+	client, err := keylatch.New(keylatch.URL(s.URL), keylatch.UseClock(clock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, err := client.Begin(context.Background(), "k", keylatch.AwaitRun(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left := run.ValidFor(); left > 20*time.Second {
+		t.Error(left)
+	}
+}
+
 func TestRunWhoseAnswerIsRefusedFails(t *testing.T) {
 	for _, status := range []int{400, 413} {
 		s, client := serve(t, func(w http.ResponseWriter, r *http.Request, body string) bool {

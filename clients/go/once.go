@@ -156,8 +156,12 @@ func (c *Client) Begin(ctx context.Context, key string, options ...OnceOption) (
 	beginning := run.request("POST", "", asked.body)
 	beginning.effect = &begun
 	var answer document
+	var sent time.Duration
 	err = c.retry(ctx, run.path, asked.wait, func(wait, timeout time.Duration) (err error) {
-		sent := c.clock.Now()
+		// Else an earlier try may have begun the run, whose lease then does not start again.
+		if !begun.mayBeDone {
+			sent = c.clock.Now()
+		}
 		beginning.prefers, beginning.timeout = wait, timeout
 		if answer, err = c.send(ctx, beginning); err != nil || answer.State == "done" {
 			return err
