@@ -285,18 +285,14 @@ func (c *Client) Once(
 	}
 	working, cancel := during(context.WithValue(ctx, runKey{}, run))
 	defer cancel()
-	hasReturned := false
+	// It stays that where the goroutine ends.
+	err = errors.New("the function did not return")
 	defer func() {
-		if hasReturned {
-			return
-		}
-		// A panic, which goes on, or the end of the goroutine.
 		why := recover()
-		err = errors.New("the function did not return")
 		if why != nil {
 			err = fmt.Errorf("panic: %v", why)
 		}
-		if !run.isEnded.Load() {
+		if err != nil && !run.isEnded.Load() {
 			run.undone(ctx, err)
 		}
 		if why != nil {
@@ -304,19 +300,14 @@ func (c *Client) Once(
 		}
 	}()
 	answer, err = action(working)
-	hasReturned = true
 	if answer.Status == 0 {
 		answer.Status = http.StatusOK
 	}
-	isOpen := !run.isEnded.Load()
-	if err == nil && isOpen {
+	if err == nil && !run.isEnded.Load() {
 		err = run.Complete(ctx, answer)
 		// An answer that is refused ends no run.
 		var problem *Problem
-		isOpen = errors.As(err, &problem) && !problem.isPassing()
-	}
-	if err != nil && isOpen {
-		run.undone(ctx, err)
+		run.isEnded.Store(!errors.As(err, &problem) || problem.isPassing())
 	}
 	return answer, err
 }
