@@ -35,6 +35,7 @@ func (c *claim) hold(ctx context.Context, wait, timeout time.Duration) (*Lease, 
 	opening, opened := context.WithTimeout(ctx, timeout)
 	defer opened()
 	var isOpen atomic.Bool
+	chosen := c.client.chosen.Load()
 	go func() {
 		if <-opening.Done(); !isOpen.Load() {
 			cancel()
@@ -60,6 +61,9 @@ func (c *claim) hold(ctx context.Context, wait, timeout time.Duration) (*Lease, 
 	var problem *Problem
 	var unreachable *UnreachableError
 	if why := opening.Err(); why != nil && !errors.As(err, &problem) {
+		if ctx.Err() == nil {
+			c.client.chosen.CompareAndSwap(chosen, chosen+1)
+		}
 		err = &UnreachableError{Sent: !errors.As(err, &unreachable) || unreachable.Sent, Err: why}
 	}
 	return nil, err

@@ -207,3 +207,27 @@ func streamOf(w http.ResponseWriter, r *http.Request) bool {
 	<-r.Context().Done()
 	return true
 }
+
+func TestHoldLeavesAURLThatHangs(t *testing.T) {
+	hung, _ := serve(t, func(w http.ResponseWriter, r *http.Request, body string) bool {
+		if r.Method == http.MethodPost {
+			<-r.Context().Done()
+		}
+		return r.Method == http.MethodPost
+	})
+	lives, _ := serve(t, func(w http.ResponseWriter, r *http.Request, body string) bool {
+		return r.Method == http.MethodPost && streamOf(w, r)
+	})
+	client, err := keylatch.New(keylatch.URL(hung.URL, lives.URL), keylatch.Timeout(200*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Hold(context.Background(), "a"); err == nil {
+		t.Fatal("what hangs has granted a lock")
+	}
+	lease, err := client.Hold(context.Background(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = lease.Close()
+}

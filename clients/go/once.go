@@ -155,8 +155,7 @@ func (c *Client) Begin(ctx context.Context, key string, options ...OnceOption) (
 	var begun effect
 	beginning := run.request("POST", "", asked.body)
 	beginning.effect = &begun
-	var answer document
-	var sent time.Duration
+	answer, sent := document{}, c.clock.Now()
 	err = c.retry(ctx, run.path, asked.wait, func(wait, timeout time.Duration) (err error) {
 		// Else an earlier try may have begun the run, whose lease then does not start again.
 		if !begun.mayBeDone {
