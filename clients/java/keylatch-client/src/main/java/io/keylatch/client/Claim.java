@@ -1,0 +1,229 @@
+package io.keylatch.client;
+
+import java.security.SecureRandom;
+import java.util.ArrayList;
+import java.util.Base64;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.stream.Collectors;
+
+/** What is asked for, and the token that proves it. Each acquisition has a claim of its own. */
+final class Claim {
+    static final long LEAD_MAX = 10 * Clock.SECOND;
+    private static final SecureRandom RANDOM = new SecureRandom();
+    final Wire wire;
+    final NamedLock lock;
+    final String token;
+    private final String trace;
+    private final Request.Effect created = new Request.Effect();
+
+    Claim(NamedLock lock) {
+        this.lock = lock;
+        wire = lock.keylatch.wire;
+        token = lock.token == null ? newToken() : lock.token;
+        trace = lock.keylatch.traceparent.get();
+    }
+
+    /** What the service granted, exclusive until then on the client's clock. */
+    static final class Grant {
+        final List<Document> locks;
+        final long until;
+
+        Grant(List<Document> locks, long until) {
+            this.locks = locks;
+            this.until = until;
+        }
+    }
+
+    /** A new secret. */
+    static String newToken() {
+        byte[] random = new byte[24];
+        RANDOM.nextBytes(random);
+        return Base64.getUrlEncoder().withoutPadding().encodeToString(random);
+    }
+
+    private String path() {
+        return lock.isSet ? "/v1/locks" : "/v1/locks/" + Request.plain(lock.names.get(0));
+    }
+
+    private Request request(String method, String path, Map<String, ?> body, long timeout) {
+        Request request = new Request(method, path);
+        request.body = body;
+        request.token = token;
+        request.trace = trace;
+        request.timeout = timeout;
+        return request;
+    }
+
+    private Map<String, Object> renewal() {
+        Map<String, Object> body = new LinkedHashMap<>();
+        body.put("ttl_ms", Wire.millis(lock.ttl));
+        if (lock.isSet) {
+            body.put("names", lock.names);
+        }
+        return body;
+    }
+
+    private Map<String, Object> creation(long wait) {
+        Map<String, Object> body = renewal();
+        body.put("wait_ms", Wire.millis(wait));
+        if (!lock.owner.isEmpty()) {
+            body.put("owner", lock.owner);
+        }
+        if (lock.isShared) {
+            body.put("mode", "shared");
+        }
+        if (lock.limit != null) {
+            body.put("limit", lock.limit);
+        }
+        if (lock.entry != null) {
+            body.put("entry", lock.entry);
+        }
+        return body;
+    }
+
+    /** Asks with the same token until the wait is over. Releases what it may have got without a response. */
+    Task<Lease> acquire(long wait) {
+        Task<Lease> task = new Task<>();
+        Task<Grant> trying = wire.retry(path(), wait, this::create);
+        task.step(trying);
+        trying.whenComplete((grant, failed) -> {
+            if (failed == null) {
+                Lease lease = new Lease(this, grant);
+                lease.keepRenewed();
+                if (!task.complete(lease)) {
+                    lease.releaseAsync();
+                }
+                return;
+            }
+            if (created.mayBeDone) {
+                release();
+            }
+            task.completeExceptionally(orHeld(Task.reason(failed)));
+        });
+        return task;
+    }
+
+    /** Sends one request. A grant whose response was so late that little of it is left is renewed before it is used. */
+    private Task<Grant> create(long wait, long timeout) {
+        long sent = wire.clock.now();
+        Request create = request("POST", path(), creation(wait), timeout);
+        create.effect = created;
+        create.late = this::release;
+        Task<Grant> task = new Task<>();
+        Task<Document> creating = wire.send(create);
+        task.step(creating);
+        creating.whenComplete((said, failed) -> {
+            try {
+                if (failed != null) {
+                    throw failed;
+                }
+                Grant grant = granted(said, sent);
+                if (grant.until - wire.clock.now() >= lock.ttl / 2) {
+                    task.complete(grant);
+                    return;
+                }
+                Task<Grant> renewing = renew(wire.timeout);
+                task.step(renewing);
+                renewing.whenComplete((renewed, unrenewed) -> {
+                    if (unrenewed != null) {
+                        task.completeExceptionally(Task.reason(unrenewed));
+                    } else {
+                        task.complete(new Grant(grant.locks, renewed.until));
+                    }
+                });
+            } catch (Throwable why) {
+                task.completeExceptionally(Task.reason(why));
+            }
+        });
+        return task;
+    }
+
+    /** Starts the TTL again, and counts from the sending of the request. */
+    Task<Grant> renew(long timeout) {
+        long sent = wire.clock.now();
+        Task<Grant> task = new Task<>();
+        Task<Document> renewing = wire.send(request("PUT", path(), renewal(), timeout));
+        task.step(renewing);
+        renewing.whenComplete((said, failed) -> {
+            try {
+                if (failed != null) {
+                    throw failed;
+                }
+                task.complete(granted(said, sent));
+            } catch (Throwable why) {
+                task.completeExceptionally(Task.reason(why));
+            }
+        });
+        return task;
+    }
+
+    /** Says whether the token still held the locks. It retries for 5 s until there is a response. */
+    Task<Boolean> release() {
+        String query = "";
+        if (lock.isSet) {
+            query = lock.names.stream().map(name -> "name=" + Request.plain(name)).collect(Collectors.joining("&", "?", ""));
+        } else if (lock.entry != null) {
+            query = "?entry=" + Request.plain(lock.entry);
+        }
+        Request release = request("DELETE", path() + query, null, 0);
+        Task<Boolean> task = new Task<>();
+        Request.Effect released = release.effect;
+        wire.ask(release, 0).whenComplete((said, failed) -> {
+            Throwable why = failed == null ? null : Task.reason(failed);
+            if (why instanceof ProblemException && loss((ProblemException) why) != null) {
+                // The try whose response was lost has released what is gone now.
+                task.complete(released.mayBeDone);
+            } else if (why != null) {
+                wire.log.accept("keylatch could not release " + lock.names, why);
+                task.completeExceptionally(why);
+            } else {
+                task.complete(true);
+            }
+        });
+        return task;
+    }
+
+    /** Opens a stream that holds the lock. */
+    Task<Lease> hold(long wait, long longest) {
+        Map<String, Object> body = creation(wait);
+        if (longest > 0) {
+            body.put("max_hold_ms", Wire.millis(longest));
+        }
+        return new Hold(this, wait, request("POST", path() + "/hold", body, 0)).open();
+    }
+
+    Loss loss(ProblemException problem) {
+        return Loss.of(lock.names, problem.code(), problem.said());
+    }
+
+    /** What a response or an event grants to a request that was sent then. */
+    Grant granted(Document said, long sent) {
+        List<Document> locks = lock.isSet ? said.documents("locks") : List.of(said);
+        List<String> names = new ArrayList<>();
+        locks.forEach(each -> names.add(each.text("name")));
+        Long waited = said.number("waited_ms");
+        Long valid = said.number("valid_for_ms");
+        if (waited == null || valid == null || !token.equals(said.text("token")) || !names.equals(lock.names)) {
+            throw UnreachableException.ofAnother(null);
+        }
+        return new Grant(locks, sent + (waited + valid) * 1_000_000);
+    }
+
+    /** A HeldException where the problem is that others hold the lock. */
+    Throwable orHeld(Throwable why) {
+        if (!(why instanceof ProblemException) || !((ProblemException) why).code().equals("lock-held")) {
+            return why;
+        }
+        Document said = ((ProblemException) why).said();
+        Document holder = said.has("holder") ? said.document("holder") : null;
+        for (Document other : said.documents("holders")) {
+            if (holder == null || other.count("expires_in_ms") < holder.count("expires_in_ms")) {
+                holder = other;
+            }
+        }
+        String name = said.text("name") == null ? lock.names.get(0) : said.text("name");
+        return new HeldException(name, holder == null ? null : new Holder(holder));
+    }
+}

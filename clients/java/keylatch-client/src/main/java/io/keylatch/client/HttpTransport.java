@@ -1,0 +1,159 @@
+package io.keylatch.client;
+
+import java.net.ConnectException;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpConnectTimeoutException;
+import java.net.http.HttpHeaders;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.nio.channels.UnresolvedAddressException;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.Flow;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import javax.net.ssl.SSLHandshakeException;
+import javax.net.ssl.SSLPeerUnverifiedException;
+
+/** Sends requests by the HTTP client of the JDK. No thread waits. */
+final class HttpTransport implements Transport {
+    static final String AGENT = "keylatch-java/" + Keylatch.VERSION;
+    private final HttpClient http;
+    private final String apiKey;
+
+    HttpTransport(HttpClient http, String apiKey) {
+        this.http = http;
+        this.apiKey = apiKey;
+    }
+
+    @Override
+    public CompletableFuture<Response> send(String url, Request request) {
+        HttpRequest outgoing;
+        try {
+            outgoing = outgoing(url, request);
+        } catch (IllegalArgumentException bad) {
+            return Task.failed(new UnreachableException(false, "the request has a bad header or path", bad));
+        }
+        Task<Response> task = new Task<>();
+        Stream stream = new Stream(request, task);
+        CompletableFuture<HttpResponse<byte[]>> exchange = http.sendAsync(outgoing, stream::handler);
+        task.step(exchange);
+        if (request.lines == null) {
+            // The timeout of the JDK ends with the head of a response.
+            exchange.orTimeout(request.timeout + Clock.SECOND, TimeUnit.NANOSECONDS);
+        }
+        exchange.whenComplete((response, failed) -> {
+            boolean isLate = task.isCancelled();
+            if (failed != null) {
+                task.completeExceptionally(unreachable(Task.reason(failed)));
+            } else {
+                task.complete(new Response(response.statusCode(), response.body(), retryAfter(response.headers()), stream::close));
+                if (isLate) {
+                    request.late.run();
+                }
+            }
+        });
+        return task;
+    }
+
+    private HttpRequest outgoing(String url, Request request) {
+        HttpRequest.Builder outgoing = HttpRequest.newBuilder(URI.create(url + request.path));
+        Map<String, String> headers = new TreeMap<>();
+        headers.put("User-Agent", AGENT);
+        if (request.token != null) {
+            headers.put("Lock-Token", request.token);
+        }
+        if (request.trace != null && !request.trace.isEmpty()) {
+            headers.put("Traceparent", request.trace);
+        }
+        if (!apiKey.isEmpty()) {
+            headers.put("Authorization", "Bearer " + apiKey);
+        }
+        if (request.prefers > 0) {
+            headers.put("Prefer", "wait=" + (request.prefers + Clock.SECOND - 1) / Clock.SECOND);
+        }
+        HttpRequest.BodyPublisher body = HttpRequest.BodyPublishers.noBody();
+        if (request.body != null) {
+            headers.put("Content-Type", "application/json");
+            body = HttpRequest.BodyPublishers.ofByteArray(Json.write(request.body).getBytes(StandardCharsets.UTF_8));
+        }
+        headers.forEach(outgoing::header);
+        if (request.lines == null) {
+            outgoing.timeout(Duration.ofNanos(request.timeout));
+        }
+        return outgoing.method(request.method, body).build();
+    }
+
+    private static long retryAfter(HttpHeaders headers) {
+        String said = headers.firstValue("Retry-After").orElse("");
+        return said.matches("[0-9]{1,5}") ? Long.parseLong(said) * Clock.SECOND : 0;
+    }
+
+    private static UnreachableException unreachable(Throwable why) {
+        if (why instanceof UnreachableException) {
+            return (UnreachableException) why;
+        }
+        boolean isUnsent = why instanceof ConnectException || why instanceof HttpConnectTimeoutException
+            || why instanceof UnresolvedAddressException || why instanceof SSLHandshakeException
+            || why instanceof SSLPeerUnverifiedException || why instanceof IllegalArgumentException;
+        String what = why instanceof TimeoutException ? "no response in time" : why.toString();
+        return new UnreachableException(!isUnsent, what, why);
+    }
+
+    /** Reads the body: as lines where that was asked for and the status is 200, and else whole. */
+    private static final class Stream implements Flow.Subscriber<String> {
+        private final Request request;
+        private final Task<Response> task;
+        private volatile Flow.Subscription subscription;
+        private volatile boolean isClosed;
+
+        Stream(Request request, Task<Response> task) {
+            this.request = request;
+            this.task = task;
+        }
+
+        HttpResponse.BodySubscriber<byte[]> handler(HttpResponse.ResponseInfo head) {
+            if (request.lines == null || head.statusCode() != 200) {
+                return HttpResponse.BodySubscribers.ofByteArray();
+            }
+            task.complete(new Response(200, new byte[0], 0, this::close));
+            return HttpResponse.BodySubscribers.fromLineSubscriber(this, done -> new byte[0], StandardCharsets.UTF_8, null);
+        }
+
+        void close() {
+            isClosed = true;
+            Flow.Subscription open = subscription;
+            if (open != null) {
+                open.cancel();
+            }
+        }
+
+        @Override
+        public void onSubscribe(Flow.Subscription opened) {
+            subscription = opened;
+            opened.request(Long.MAX_VALUE);
+            if (isClosed || task.isCancelled()) {
+                opened.cancel();
+            }
+        }
+
+        @Override
+        public void onNext(String line) {
+            request.lines.line(line);
+        }
+
+        @Override
+        public void onError(Throwable why) {
+            request.lines.ended(why);
+        }
+
+        @Override
+        public void onComplete() {
+            request.lines.ended(null);
+        }
+    }
+}

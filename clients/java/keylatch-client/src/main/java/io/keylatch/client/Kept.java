@@ -1,0 +1,164 @@
+package io.keylatch.client;
+
+import java.time.Duration;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.Future;
+import java.util.function.Consumer;
+
+/** What the service granted for a time. It is renewed by the timers of the client until it is lost or ended. */
+abstract class Kept {
+    private static final long SHORTEST = 50_000_000;
+    final Wire wire;
+    final List<String> names;
+    final long ttl;
+    /** How long before its end what is not renewed counts as lost. */
+    private final long lead;
+    private volatile long until;
+    /** The program ends it: it is not lost from then on. */
+    private volatile boolean ended;
+    private volatile String why = "there was no time";
+    private final CompletableFuture<Loss> lost = new CompletableFuture<>();
+    private volatile Future<?> timer;
+    private volatile long due;
+
+    Kept(Wire wire, List<String> names, long ttl, long lead, long until) {
+        this.wire = wire;
+        this.names = names;
+        this.ttl = ttl;
+        this.lead = lead;
+        this.until = until;
+    }
+
+    /** Sends one renewal. Gives until when it is good then. */
+    abstract Task<Long> renewal(long timeout);
+
+    /** For how long this is exclusive from now on unless it is renewed.
+     *
+     * @return zero once it is over, lost or ended */
+    public Duration validFor() {
+        return ended || loss() != null ? Duration.ZERO : Duration.ofNanos(Math.max(until - wire.clock.now(), 0));
+    }
+
+    /** Whether this is lost. It looks at the clock, so it is right also after a pause of the process.
+     *
+     * @return false also for what the program has ended */
+    public boolean isLost() {
+        return loss() != null;
+    }
+
+    /** Returns only while this is held. It looks at the clock and sends nothing: ask it before each step of the work.
+     *
+     * @throws LeaseLostException where it is lost, or ended */
+    public void check() {
+        Loss loss = loss();
+        if (loss == null && ended) {
+            loss = new Loss(names, "released", "this program has ended it", null);
+        }
+        if (loss != null) {
+            throw new LeaseLostException(loss);
+        }
+    }
+
+    /** Calls a listener when this is lost: a lock is then still exclusive for a quarter of its TTL, at most 10 s. If it is lost
+     * already the listener is called now. It may block.
+     *
+     * @param listener gets the reason */
+    public void onLost(Consumer<LeaseLostException> listener) {
+        lost.thenAccept(loss -> wire.clock.run(() -> {
+            try {
+                listener.accept(new LeaseLostException(loss));
+            } catch (RuntimeException bug) {
+                wire.log.accept("keylatch: a listener of a loss has failed", bug);
+            }
+        }));
+    }
+
+    /** Why it is lost, or null. */
+    Loss loss() {
+        long now = wire.clock.now();
+        if (now >= until && lead > 0) {
+            lose(new Loss(names, "paused", "it ended while this process was paused", null));
+        } else if (now >= until - lead) {
+            lose(new Loss(names, "unrenewed", "it could not be renewed in time: " + why, null));
+        }
+        return lost.getNow(null);
+    }
+
+    void lose(Loss loss) {
+        if (!ended && lost.complete(loss)) {
+            wire.log.accept("keylatch has lost a lease: " + loss, null);
+        }
+    }
+
+    boolean hasEnded() {
+        return ended;
+    }
+
+    long until() {
+        return until;
+    }
+
+    /** When this counts as lost unless it is renewed. */
+    long giveUp() {
+        return until - lead;
+    }
+
+    void renewed(long newUntil) {
+        until = newUntil;
+    }
+
+    /** No renewal comes from now on, and no loss. */
+    void end() {
+        ended = true;
+        Future<?> last = timer;
+        if (last != null) {
+            last.cancel(true);
+        }
+    }
+
+    /** Renews at each third of the TTL. */
+    void keepRenewed() {
+        due = wire.clock.now() + ttl / 3;
+        next(wire.clock.at(Math.min(due, giveUp()), this::renew));
+    }
+
+    private void next(Future<?> future) {
+        timer = future;
+        if (ended) {
+            future.cancel(true);
+        }
+    }
+
+    private void renew() {
+        if (ended || loss() != null) {
+            return;
+        }
+        long sent = wire.clock.now();
+        Task<Long> renewing = renewal(Math.min(wire.timeout, Math.max((giveUp() - sent) / 2, SHORTEST)));
+        next(renewing);
+        renewing.whenComplete((newUntil, failed) -> {
+            if (ended) {
+                return;
+            }
+            if (failed == null) {
+                renewed(newUntil);
+                due = sent + ttl / 3;
+            } else {
+                Throwable reason = Task.reason(failed);
+                if (reason instanceof ProblemException) {
+                    ProblemException problem = (ProblemException) reason;
+                    Loss loss = Loss.of(names, problem.code(), problem.said());
+                    if (loss != null) {
+                        lose(loss);
+                        return;
+                    }
+                }
+                wire.log.accept("keylatch could not renew " + names, reason);
+                why = reason.getMessage();
+                due = wire.clock.now() + Wire.pauseAfter(reason);
+            }
+            next(wire.clock.at(Math.min(due, giveUp()), this::renew));
+        });
+    }
+}

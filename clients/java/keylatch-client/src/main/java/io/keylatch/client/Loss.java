@@ -1,0 +1,51 @@
+package io.keylatch.client;
+
+import java.util.ArrayList;
+import java.util.List;
+
+/** Why a lease is over. */
+final class Loss {
+    final List<String> names;
+    final String reason;
+    final String detail;
+    final String by;
+
+    Loss(List<String> names, String reason, String detail, String by) {
+        this.names = names;
+        this.reason = reason;
+        this.detail = detail;
+        this.by = by;
+    }
+
+    /** The loss that a code of the service tells, or null where it tells of none. */
+    static Loss of(List<String> names, String code, Document said) {
+        String reason = code == null ? "" : code;
+        switch (reason) {
+            case "lock-not-held":
+                reason = "expired";
+                break;
+            case "token-mismatch":
+                reason = "taken";
+                break;
+            case "lock-broken":
+                reason = "broken";
+                break;
+            default:
+                return null;
+        }
+        List<String> lost = new ArrayList<>();
+        said.documents("locks").forEach(lock -> lost.add(lock.text("name")));
+        Document broken = said.document("broken");
+        String detail = broken.has("reason") ? broken.text("reason") : said.text("detail");
+        return new Loss(lost.isEmpty() ? names : List.copyOf(lost), reason, detail, broken.text("by"));
+    }
+
+    @Override
+    public String toString() {
+        String lease = "the lease of " + String.join(", ", names);
+        if (!reason.equals("broken")) {
+            return lease + " is lost (" + reason + "): " + detail;
+        }
+        return lease + " was broken" + (by == null ? "" : " by " + by) + ": " + detail;
+    }
+}

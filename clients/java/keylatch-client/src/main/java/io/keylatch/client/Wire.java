@@ -1,0 +1,302 @@
+package io.keylatch.client;
+
+import java.time.Duration;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ThreadLocalRandom;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.BiConsumer;
+
+/** Sends requests, retries them, and chooses among several URLs. It blocks nowhere. */
+final class Wire {
+    /** For how long one request waits at the service, which may take less. A runtime before Java 16 cannot end a request. */
+    private static final long REQUEST_WAIT = (Runtime.version().feature() < 16 ? 5 : 50) * Clock.SECOND;
+    private static final long MILLI = 1_000_000;
+
+    final Transport transport;
+    final Clock clock;
+    final BiConsumer<String, Throwable> log;
+    /** For how long one request may go without a response, and for how long in all one is retried. */
+    final long timeout;
+    final long silence;
+    private final List<String> urls;
+    /** Says, modulo the number of URLs, which gets the next request. */
+    private final AtomicInteger chosen = new AtomicInteger();
+    /** The id of the store, by the URLs that were asked for it. */
+    private final ConcurrentHashMap<String, String> stores = new ConcurrentHashMap<>();
+    private final AtomicReference<String[]> store = new AtomicReference<>();
+
+    Wire(Transport transport, Clock clock, List<String> urls, long timeout, long silence, BiConsumer<String, Throwable> log) {
+        this.transport = transport;
+        this.clock = clock;
+        this.urls = urls;
+        this.timeout = timeout;
+        this.silence = silence;
+        this.log = log;
+    }
+
+    /** A duration in nanoseconds, of which two can be added. */
+    static long nanos(Duration duration) {
+        boolean isLong = duration.compareTo(Keylatch.FOREVER) >= 0;
+        boolean isBehind = duration.compareTo(Keylatch.FOREVER.negated()) <= 0;
+        return isLong ? Keylatch.FOREVER.toNanos() : isBehind ? -Keylatch.FOREVER.toNanos() : duration.toNanos();
+    }
+
+    static long millis(long nanos) {
+        return nanos / MILLI;
+    }
+
+    /** Gives what a successful response says; fails with a ProblemException or an UnreachableException. */
+    Task<Document> send(Request request) {
+        if (request.timeout == 0) {
+            request.timeout = timeout;
+        }
+        Task<Document> task = new Task<>();
+        Task<Transport.Response> opening = open(request);
+        task.step(opening);
+        request.effect.begin();
+        opening.whenComplete((response, failed) -> {
+            Document said = null;
+            Throwable why = failed;
+            if (response != null) {
+                try {
+                    said = read(response);
+                } catch (KeylatchException refused) {
+                    why = refused;
+                }
+            }
+            if (!task.isCancelled()) {
+                request.effect.note(why);
+            }
+            if (why == null) {
+                task.complete(said);
+            } else {
+                task.completeExceptionally(Task.reason(why));
+            }
+        });
+        return task;
+    }
+
+    private static Document read(Transport.Response response) {
+        boolean isRefused = response.status >= 300;
+        Document said;
+        try {
+            said = Document.of(response.body);
+        } catch (IllegalArgumentException bad) {
+            if (!isRefused) {
+                throw UnreachableException.ofAnother(bad);
+            }
+            said = Document.EMPTY;
+        }
+        if (isRefused) {
+            throw new ProblemException(response.status, said, response.retryAfterNanos);
+        }
+        return said;
+    }
+
+    /** Opens a stream; fails as {@link #send} does. */
+    Task<Transport.Response> stream(Request request) {
+        Task<Transport.Response> task = new Task<>();
+        Task<Transport.Response> opening = open(request);
+        task.step(opening);
+        opening.whenComplete((response, failed) -> {
+            if (failed != null) {
+                task.completeExceptionally(Task.reason(failed));
+            } else if (response.status == 200) {
+                if (!task.complete(response)) {
+                    response.close.run();
+                }
+            } else {
+                try {
+                    read(response);
+                    task.completeExceptionally(UnreachableException.ofAnother(null));
+                } catch (KeylatchException refused) {
+                    task.completeExceptionally(refused);
+                }
+            }
+        });
+        return task;
+    }
+
+    /**
+     * A request that got no connection goes to the next URL at once, and one that got no response leaves that to its
+     * retry.
+     */
+    private Task<Transport.Response> open(Request request) {
+        Task<Transport.Response> task = new Task<>();
+        open(task, request, urls.size());
+        return task;
+    }
+
+    private void open(Task<Transport.Response> task, Request request, int left) {
+        int choice = chosen.get();
+        String url = urls.get(Math.floorMod(choice, urls.size()));
+        agree(task, url, request).whenComplete((agreed, refused) -> {
+            CompletableFuture<Transport.Response> sending = refused != null ? Task.failed(refused) : transport.send(url, request);
+            task.step(sending);
+            sending.whenComplete((response, failed) -> {
+                if (failed == null) {
+                    if (!task.complete(response)) {
+                        response.close.run();
+                    }
+                    return;
+                }
+                Throwable why = Task.reason(failed);
+                if (why instanceof UnreachableException && !task.isCancelled()) {
+                    chosen.compareAndSet(choice, choice + 1);
+                    log.accept("keylatch gets no response from " + url, why);
+                    if (!((UnreachableException) why).sent() && left > 1) {
+                        open(task, request, left - 1);
+                        return;
+                    }
+                }
+                task.completeExceptionally(why);
+            });
+        });
+    }
+
+    /** Asks each of several URLs once which store it has: in two stores a lock would have two holders. */
+    private CompletableFuture<?> agree(Task<?> task, String url, Request of) {
+        if (urls.size() == 1 || stores.containsKey(url)) {
+            return CompletableFuture.completedFuture(null);
+        }
+        Request info = new Request("GET", "/v1/info");
+        info.timeout = timeout;
+        info.trace = of.trace;
+        CompletableFuture<Transport.Response> asking = transport.send(url, info);
+        task.step(asking);
+        return asking.handle((response, failed) -> {
+            if (failed != null) {
+                // The request itself is not sent.
+                throw new UnreachableException(false, Task.reason(failed).getMessage(), Task.reason(failed));
+            }
+            String id = "";
+            try {
+                id = read(response).document("store").text("id");
+            } catch (KeylatchException none) {
+                log.accept("keylatch does not know the store of " + url, none);
+            }
+            if (id != null && !id.isEmpty()) {
+                store.compareAndSet(null, new String[] {id, url});
+                if (!store.get()[0].equals(id)) {
+                    throw new UnreachableException(false, url + " has another store than " + store.get()[1], null);
+                }
+            }
+            if (response.status < 500) {
+                stores.put(url, String.valueOf(id));
+            }
+            return null;
+        });
+    }
+
+    /** Leaves the URL that a silent stream came from. */
+    void leave(int choice) {
+        chosen.compareAndSet(choice, choice + 1);
+    }
+
+    int choice() {
+        return chosen.get();
+    }
+
+    /** Makes the request of one try. */
+    interface Attempt<T> {
+        /** Waits so long at the service, and for its response so long, in nanoseconds. */
+        Task<T> send(long wait, long timeout);
+    }
+
+    /**
+     * Retries until there is a response, for the time of the wait, but for 5 s at least. What others have is retried until
+     * the wait is over.
+     */
+    <T> Task<T> retry(String what, long wait, Attempt<T> attempt) {
+        Retries<T> retries = new Retries<>(what, wait, attempt);
+        retries.next();
+        return retries.task;
+    }
+
+    /** The same for a request that is safe to retry as it is. */
+    Task<Document> ask(Request request, long wait) {
+        return retry(request.path, wait, (atService, forResponse) -> {
+            request.prefers = atService;
+            request.timeout = forResponse;
+            return send(request);
+        });
+    }
+
+    /** A pause before a retry: 100 to 400 ms, so that not all clients come at once, after what the service asks for. */
+    static long pauseAfter(Throwable why) {
+        long asked = why instanceof ProblemException ? ((ProblemException) why).retryAfter().toNanos() : 0;
+        return asked + ThreadLocalRandom.current().nextLong(100 * MILLI, 400 * MILLI);
+    }
+
+    private final class Retries<T> {
+        final Task<T> task = new Task<>();
+        private final String what;
+        private final Attempt<T> attempt;
+        private final long waits;
+        private final long end;
+        private long longest = REQUEST_WAIT;
+
+        Retries(String what, long wait, Attempt<T> attempt) {
+            this.what = what;
+            this.attempt = attempt;
+            long begun = clock.now();
+            waits = begun + wait;
+            end = begun + Math.max(wait, timeout);
+        }
+
+        void next() {
+            if (task.isDone()) {
+                return;
+            }
+            long sent = clock.now();
+            long wait = Math.max(Math.min(waits - sent, longest), 0);
+            long forResponse = wait > 0 ? wait + timeout : Math.max(Math.min(timeout, end - sent), Clock.SECOND);
+            Task<T> trying = attempt.send(wait, forResponse);
+            task.step(trying);
+            trying.whenComplete((value, failed) -> {
+                if (failed == null) {
+                    task.complete(value);
+                } else {
+                    decide(Task.reason(failed), sent, wait);
+                }
+            });
+        }
+
+        private void decide(Throwable why, long sent, long wait) {
+            long pause = pauseAfter(why);
+            long until = end;
+            if (why instanceof ProblemException) {
+                ProblemException problem = (ProblemException) why;
+                if (wait > 0 && "wait_ms".equals(problem.said().text("field"))) {
+                    longest = longest / 4 < Clock.SECOND ? 0 : longest / 4;
+                    next();
+                    return;
+                } else if (problem.isOthers()) {
+                    // Without a time that it waited, a wait for a lock was ended.
+                    if (problem.code().equals("lock-held") && wait > 0 && !problem.said().has("waited_ms")) {
+                        task.completeExceptionally(why);
+                        return;
+                    }
+                    pause = wait > 0 && sent + wait <= clock.now() ? 0 : pause;
+                    until = waits;
+                } else if (!problem.isPassing() || clock.now() + problem.retryAfter().toNanos() > end) {
+                    task.completeExceptionally(why);
+                    return;
+                }
+            } else if (!(why instanceof UnreachableException)) {
+                task.completeExceptionally(why);
+                return;
+            }
+            long now = clock.now();
+            if (now >= until) {
+                task.completeExceptionally(why);
+                return;
+            }
+            log.accept("keylatch retries " + what, why);
+            task.step(clock.at(Math.min(until, now + pause), this::next));
+        }
+    }
+}

@@ -1,0 +1,2 @@
+/** The Java client of keylatch. {@link io.keylatch.client.Keylatch} is where to begin. */
+package io.keylatch.client;
