@@ -26,7 +26,6 @@ public final class Answer {
     }
 
     /** An answer of any bytes.
-     *
      * @param status of HTTP
      * @param body at most as long as the service allows
      * @return the answer */
@@ -35,7 +34,6 @@ public final class Answer {
     }
 
     /** An answer of a text, with status 200.
-     *
      * @param body the text
      * @return the answer */
     public static Answer text(String body) {
@@ -43,7 +41,6 @@ public final class Answer {
     }
 
     /** An answer of JSON.
-     *
      * @param status of HTTP
      * @param value strings, numbers, booleans, null, and lists and maps of them; of all else what its {@code toString} says
      * @return the answer, with its Content-Type */
@@ -52,7 +49,6 @@ public final class Answer {
     }
 
     /** Adds a header.
-     *
      * @param name of the header
      * @param value of the header
      * @return the answer with it */
@@ -66,35 +62,30 @@ public final class Answer {
     }
 
     /** How it went.
-     *
      * @return a status of HTTP */
     public int status() {
         return status;
     }
 
     /** What else is said.
-     *
      * @return values by name, of which the case does not count */
     public Map<String, List<String>> headers() {
         return headers;
     }
 
     /** What it came to.
-     *
      * @return bytes of the caller's own */
     public byte[] body() {
         return body.clone();
     }
 
     /** The body as UTF-8.
-     *
      * @return the text */
     public String text() {
         return new String(body, StandardCharsets.UTF_8);
     }
 
     /** Whether the service has kept it whole.
-     *
      * @return false for a repeat's answer that was too large: it has its status alone */
     public boolean isKept() {
         return isKept;

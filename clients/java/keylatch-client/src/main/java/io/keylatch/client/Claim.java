@@ -85,24 +85,20 @@ final class Claim {
 
     /** Asks with the same token until the wait is over. Releases what it may have got without a response. */
     Task<Lease> acquire(long wait) {
-        Task<Lease> task = new Task<>();
-        Task<Grant> trying = wire.retry(path(), wait, this::create);
-        task.step(trying);
-        trying.whenComplete((grant, failed) -> {
-            if (failed == null) {
-                Lease lease = new Lease(this, grant);
-                lease.keepRenewed();
-                if (!task.complete(lease)) {
-                    lease.releaseAsync();
+        return wire.retry(path(), wait, this::create).next((task, grant, why) -> {
+            if (why != null) {
+                if (created.mayBeDone) {
+                    release();
                 }
+                task.completeExceptionally(orHeld(why));
                 return;
             }
-            if (created.mayBeDone) {
-                release();
+            Lease lease = new Lease(this, grant);
+            lease.keepRenewed();
+            if (!task.complete(lease)) {
+                lease.releaseAsync();
             }
-            task.completeExceptionally(orHeld(Task.reason(failed)));
         });
-        return task;
     }
 
     /** Sends one request. A grant whose response was so late that little of it is left is renewed before it is used. */
@@ -111,52 +107,15 @@ final class Claim {
         Request create = request("POST", path(), creation(wait), timeout);
         create.effect = created;
         create.late = this::release;
-        Task<Grant> task = new Task<>();
-        Task<Document> creating = wire.send(create);
-        task.step(creating);
-        creating.whenComplete((said, failed) -> {
-            try {
-                if (failed != null) {
-                    throw failed;
-                }
-                Grant grant = granted(said, sent);
-                if (grant.until - wire.clock.now() >= lock.ttl / 2) {
-                    task.complete(grant);
-                    return;
-                }
-                Task<Grant> renewing = renew(wire.timeout);
-                task.step(renewing);
-                renewing.whenComplete((renewed, unrenewed) -> {
-                    if (unrenewed != null) {
-                        task.completeExceptionally(Task.reason(unrenewed));
-                    } else {
-                        task.complete(new Grant(grant.locks, renewed.until));
-                    }
-                });
-            } catch (Throwable why) {
-                task.completeExceptionally(Task.reason(why));
-            }
-        });
-        return task;
+        return wire.send(create).map(said -> granted(said, sent)).flatMap(grant ->
+            grant.until - wire.clock.now() >= lock.ttl / 2 ? Task.done(grant)
+                : renew(wire.timeout).map(renewed -> new Grant(grant.locks, renewed.until)));
     }
 
     /** Starts the TTL again, and counts from the sending of the request. */
     Task<Grant> renew(long timeout) {
         long sent = wire.clock.now();
-        Task<Grant> task = new Task<>();
-        Task<Document> renewing = wire.send(request("PUT", path(), renewal(), timeout));
-        task.step(renewing);
-        renewing.whenComplete((said, failed) -> {
-            try {
-                if (failed != null) {
-                    throw failed;
-                }
-                task.complete(granted(said, sent));
-            } catch (Throwable why) {
-                task.completeExceptionally(Task.reason(why));
-            }
-        });
-        return task;
+        return wire.send(request("PUT", path(), renewal(), timeout)).map(said -> granted(said, sent));
     }
 
     /** Says whether the token still held the locks. It retries for 5 s until there is a response. */
@@ -168,21 +127,17 @@ final class Claim {
             query = "?entry=" + Request.plain(lock.entry);
         }
         Request release = request("DELETE", path() + query, null, 0);
-        Task<Boolean> task = new Task<>();
-        Request.Effect released = release.effect;
-        wire.ask(release, 0).whenComplete((said, failed) -> {
-            Throwable why = failed == null ? null : Task.reason(failed);
-            if (why instanceof ProblemException && loss((ProblemException) why) != null) {
+        return wire.ask(release, 0).next((task, said, why) -> {
+            if (why instanceof ProblemException && Loss.of(lock.names, (ProblemException) why) != null) {
                 // The try whose response was lost has released what is gone now.
-                task.complete(released.mayBeDone);
-            } else if (why != null) {
-                wire.log.accept("keylatch could not release " + lock.names, why);
-                task.completeExceptionally(why);
-            } else {
-                task.complete(true);
+                task.complete(release.effect.mayBeDone);
+                return;
             }
+            if (why != null) {
+                wire.log.accept("keylatch could not release " + lock.names, why);
+            }
+            task.settle(true, why);
         });
-        return task;
     }
 
     /** Opens a stream that holds the lock. */
@@ -192,10 +147,6 @@ final class Claim {
             body.put("max_hold_ms", Wire.millis(longest));
         }
         return new Hold(this, wait, request("POST", path() + "/hold", body, 0)).open();
-    }
-
-    Loss loss(ProblemException problem) {
-        return Loss.of(lock.names, problem.code(), problem.said());
     }
 
     /** What a response or an event grants to a request that was sent then. */

@@ -17,7 +17,6 @@ public final class Election implements AutoCloseable {
     public interface Leader {
         /** Leads. This thread is interrupted when the lock is lost, a quarter of its TTL before another can lead, and by
          * {@link Election#close()}.
-         *
          * @param lease by which it leads
          * @throws Exception counts only while the lock is not lost: then it ends the election */
         void lead(Lease lease) throws Exception;
@@ -35,7 +34,6 @@ public final class Election implements AutoCloseable {
     }
 
     /** Whether this process leads now. It looks at the clock.
-     *
      * @return false also once it is closed */
     public boolean isLeader() {
         Lease lease = leading;
@@ -43,7 +41,6 @@ public final class Election implements AutoCloseable {
     }
 
     /** Says when the election has ended.
-     *
      * @return fails with what the leader threw while it led, or what the service refused the lock by */
     public CompletableFuture<Void> ended() {
         return ended.copy();

@@ -13,14 +13,12 @@ public final class Event {
     }
 
     /** What happened.
-     *
      * @return a word such as "snapshot", "acquired", "renewed", "released", "expired", "broken" or "lagged" */
     public String type() {
         return type;
     }
 
     /** The members of the event, as the API has them.
-     *
      * @return strings, {@code Long}, {@code Double}, {@code Boolean}, lists and maps by name */
     public Map<String, Object> data() {
         return data;

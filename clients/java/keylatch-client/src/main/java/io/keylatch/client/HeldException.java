@@ -15,14 +15,12 @@ public final class HeldException extends KeylatchException {
     }
 
     /** The lock; of several the first that was not to be had.
-     *
      * @return its name */
     public String name() {
         return name;
     }
 
     /** The holder whose lease ends first.
-     *
      * @return empty where the lock was free for a waiter that was before */
     public Optional<Holder> holder() {
         return Optional.ofNullable(holder);

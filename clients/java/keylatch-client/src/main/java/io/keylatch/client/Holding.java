@@ -12,14 +12,12 @@ public final class Holding {
     }
 
     /** The lock.
-     *
      * @return its name */
     public String name() {
         return said.text("name");
     }
 
     /** Who holds it.
-     *
      * @return one holder, or several of a shared or a counted lock */
     public List<Holder> holders() {
         List<Document> holders = said.documents("holders");
@@ -27,7 +25,6 @@ public final class Holding {
     }
 
     /** How many wait in the queue.
-     *
      * @return 0 or more */
     public int waiting() {
         return (int) said.count("waiting");

@@ -22,6 +22,8 @@ import javax.net.ssl.SSLPeerUnverifiedException;
 /** Sends requests by the HTTP client of the JDK. No thread waits. */
 final class HttpTransport implements Transport {
     static final String AGENT = "keylatch-java/" + Keylatch.VERSION;
+    /** Before Java 16 a request that is under way cannot be ended. */
+    private static final boolean CANCELS = Runtime.version().feature() >= 16;
     private final HttpClient http;
     private final String apiKey;
 
@@ -41,7 +43,9 @@ final class HttpTransport implements Transport {
         Task<Response> task = new Task<>();
         Stream stream = new Stream(request, task);
         CompletableFuture<HttpResponse<byte[]>> exchange = http.sendAsync(outgoing, stream::handler);
-        task.step(exchange);
+        if (CANCELS) {
+            task.step(exchange);
+        }
         if (request.lines == null) {
             // The timeout of the JDK ends with the head of a response.
             exchange.orTimeout(request.timeout + Clock.SECOND, TimeUnit.NANOSECONDS);
@@ -49,7 +53,7 @@ final class HttpTransport implements Transport {
         exchange.whenComplete((response, failed) -> {
             boolean isLate = task.isCancelled();
             if (failed != null) {
-                task.completeExceptionally(unreachable(Task.reason(failed)));
+                task.completeExceptionally(Task.isCancellation(failed) ? Task.reason(failed) : unreachable(Task.reason(failed)));
             } else {
                 task.complete(new Response(response.statusCode(), response.body(), retryAfter(response.headers()), stream::close));
                 if (isLate) {

@@ -34,21 +34,18 @@ abstract class Kept {
     abstract Task<Long> renewal(long timeout);
 
     /** For how long this is exclusive from now on unless it is renewed.
-     *
      * @return zero once it is over, lost or ended */
     public Duration validFor() {
         return ended || loss() != null ? Duration.ZERO : Duration.ofNanos(Math.max(until - wire.clock.now(), 0));
     }
 
     /** Whether this is lost. It looks at the clock, so it is right also after a pause of the process.
-     *
      * @return false also for what the program has ended */
     public boolean isLost() {
         return loss() != null;
     }
 
     /** Returns only while this is held. It looks at the clock and sends nothing: ask it before each step of the work.
-     *
      * @throws LeaseLostException where it is lost, or ended */
     public void check() {
         Loss loss = loss();
@@ -62,7 +59,6 @@ abstract class Kept {
 
     /** Calls a listener when this is lost: a lock is then still exclusive for a quarter of its TTL, at most 10 s. If it is lost
      * already the listener is called now. It may block.
-     *
      * @param listener gets the reason */
     public void onLost(Consumer<LeaseLostException> listener) {
         lost.thenAccept(loss -> wire.clock.run(() -> {
@@ -146,13 +142,10 @@ abstract class Kept {
                 due = sent + ttl / 3;
             } else {
                 Throwable reason = Task.reason(failed);
-                if (reason instanceof ProblemException) {
-                    ProblemException problem = (ProblemException) reason;
-                    Loss loss = Loss.of(names, problem.code(), problem.said());
-                    if (loss != null) {
-                        lose(loss);
-                        return;
-                    }
+                Loss loss = reason instanceof ProblemException ? Loss.of(names, (ProblemException) reason) : null;
+                if (loss != null) {
+                    lose(loss);
+                    return;
                 }
                 wire.log.accept("keylatch could not renew " + names, reason);
                 why = reason.getMessage();

@@ -51,7 +51,6 @@ public final class Keylatch {
     }
 
     /** Makes a client with the settings of the environment.
-     *
      * @return a client
      * @throws IllegalArgumentException for a bad setting, which it names */
     public static Keylatch create() {
@@ -59,14 +58,12 @@ public final class Keylatch {
     }
 
     /** Begins to make a client.
-     *
      * @return settings that read the environment where they are not set */
     public static Builder builder() {
         return new Builder();
     }
 
     /** A lock.
-     *
      * @param name of any characters
      * @return the lock, to be acquired */
     public NamedLock lock(String name) {
@@ -74,7 +71,6 @@ public final class Keylatch {
     }
 
     /** Several locks, to be had all at once or not at all, under one token.
-     *
      * @param names of the locks
      * @return the locks, to be acquired */
     public NamedLock locks(String... names) {
@@ -82,7 +78,6 @@ public final class Keylatch {
     }
 
     /** A thing to be done once.
-     *
      * @param key the same for each attempt of the same thing
      * @return the thing, to be done */
     public Once once(String key) {
@@ -90,7 +85,6 @@ public final class Keylatch {
     }
 
     /** Reports what happens to a lock.
-     *
      * @param name of the lock
      * @param listener gets one event after another, in a thread of the common pool; it may block
      * @return the watch, to be closed */
@@ -101,7 +95,6 @@ public final class Keylatch {
     }
 
     /** Says who holds a lock.
-     *
      * @param name of the lock
      * @return empty where it is free
      * @throws ProblemException where the service refuses it
@@ -122,7 +115,6 @@ public final class Keylatch {
     }
 
     /** Lists what is held.
-     *
      * @param prefix of the names; empty for all
      * @return the locks by name
      * @throws ProblemException where the service refuses it
@@ -146,7 +138,6 @@ public final class Keylatch {
     }
 
     /** Ends the leases of all present holders.
-     *
      * @param name of the lock
      * @param reason for the holders, who read it
      * @return whether there was any
@@ -157,7 +148,6 @@ public final class Keylatch {
     }
 
     /** Ends the leases of all present holders.
-     *
      * @param name of the lock
      * @param reason for the holders, who read it
      * @param by who breaks it, for people; null for nobody
@@ -187,7 +177,6 @@ public final class Keylatch {
     }
 
     /** Sends any other request of the API. A GET that gets no response is sent again.
-     *
      * @param method of HTTP
      * @param path with its query, such as {@code /v1/locks/ci/history}
      * @param body strings, numbers, booleans, lists and maps by name; null for none
@@ -236,7 +225,6 @@ public final class Keylatch {
         }
 
         /** Where the service is. Several are instances that share a store: a request that gets no connection goes to the next.
-         *
          * @param urls http: or https:; by default those of KEYLATCH_URL, or http://127.0.0.1:7070
          * @return this */
         public Builder url(String... urls) {
@@ -245,7 +233,6 @@ public final class Keylatch {
         }
 
         /** Who asks.
-         *
          * @param apiKey sent as a bearer; KEYLATCH_API_KEY by default
          * @return this */
         public Builder apiKey(String apiKey) {
@@ -254,7 +241,6 @@ public final class Keylatch {
         }
 
         /** Who asks, by a file that is read now.
-         *
          * @param file has the API key, with blanks around it
          * @return this
          * @throws IllegalArgumentException where it cannot be read */
@@ -264,7 +250,6 @@ public final class Keylatch {
         }
 
         /** Which authorities the certificate of the service is good by, in place of those of the JVM.
-         *
          * @param file with certificates in PEM; KEYLATCH_CA by default
          * @return this */
         public Builder ca(Path file) {
@@ -273,7 +258,6 @@ public final class Keylatch {
         }
 
         /** What this client shows to the service.
-         *
          * @param certificate a file with the certificate in PEM, and those between it and its authority; KEYLATCH_CLIENT_CERT by default
          * @param key a file with its private key in PEM (PKCS#8); KEYLATCH_CLIENT_KEY by default
          * @return this */
@@ -284,7 +268,6 @@ public final class Keylatch {
         }
 
         /** Which proxy a request takes.
-         *
          * @param proxy in place of that of the JVM, which reads {@code https.proxyHost} and the like
          * @return this */
         public Builder proxy(ProxySelector proxy) {
@@ -293,7 +276,6 @@ public final class Keylatch {
         }
 
         /** Sends by this client, which then has the settings of TLS and proxies.
-         *
          * @param http should follow no redirects
          * @return this */
         public Builder httpClient(HttpClient http) {
@@ -302,7 +284,6 @@ public final class Keylatch {
         }
 
         /** For how long a request may go without a response, beyond its wait, and for how long in all one is retried.
-         *
          * @param timeout 5 s by default
          * @return this */
         public Builder timeout(Duration timeout) {
@@ -311,7 +292,6 @@ public final class Keylatch {
         }
 
         /** For how long nothing may come of a watch, not even a comment, until the client opens it again.
-         *
          * @param silence 90 s by default; the service sends a comment every 15 s
          * @return this */
         public Builder silence(Duration silence) {
@@ -320,7 +300,6 @@ public final class Keylatch {
         }
 
         /** Gets told of each retry, of lost leases and of another URL.
-         *
          * @param log gets a message and its reason or null, and does not block; by default the System.Logger of this package, at DEBUG
          * @return this */
         public Builder log(BiConsumer<String, Throwable> log) {
@@ -329,7 +308,6 @@ public final class Keylatch {
         }
 
         /** Gives the trace of each request.
-         *
          * @param traceparent is called in the thread of the caller, whose lease and run keep what it gives (W3C Trace Context)
          * @return this */
         public Builder traceparent(Supplier<String> traceparent) {
@@ -338,7 +316,6 @@ public final class Keylatch {
         }
 
         /** Who people see as holder, where a lock says nothing else.
-         *
          * @param owner HOST/PID by default
          * @return this */
         public Builder owner(String owner) {
@@ -347,7 +324,6 @@ public final class Keylatch {
         }
 
         /** Makes the client. Nothing is sent.
-         *
          * @return a client
          * @throws IllegalArgumentException for a URL that is none, an API key that no header may have, or a file that cannot be read,
          *     which it names */

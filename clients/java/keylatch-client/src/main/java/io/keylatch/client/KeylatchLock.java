@@ -87,7 +87,6 @@ public final class KeylatchLock implements Lock {
     }
 
     /** As {@link #lock()}, with a lease that ends after a time.
-     *
      * @param leaseTime without renewal; -1 for a lease that is renewed
      * @param unit of the time */
     public void lock(long leaseTime, TimeUnit unit) {
@@ -97,7 +96,6 @@ public final class KeylatchLock implements Lock {
     }
 
     /** Waits for the lock without end.
-     *
      * @throws InterruptedException where this thread is interrupted: it has left the queue then */
     @Override
     public void lockInterruptibly() throws InterruptedException {
@@ -117,7 +115,6 @@ public final class KeylatchLock implements Lock {
     }
 
     /** Gets the lock with a lease that ends after a time, and waits for it.
-     *
      * @param waitTime how long to wait
      * @param leaseTime without renewal; -1 for a lease that is renewed
      * @param unit of both times
@@ -139,7 +136,6 @@ public final class KeylatchLock implements Lock {
     }
 
     /** Leaves the lock, and releases it where this thread has entered it once.
-     *
      * @throws IllegalMonitorStateException where another thread holds it, or none
      * @throws LeaseLostException where the lease was lost before */
     @Override
@@ -156,7 +152,6 @@ public final class KeylatchLock implements Lock {
     }
 
     /** Not supported.
-     *
      * @throws UnsupportedOperationException always */
     @Override
     public Condition newCondition() {
@@ -164,7 +159,6 @@ public final class KeylatchLock implements Lock {
     }
 
     /** The lease by which this thread holds the lock.
-     *
      * @return the lease, to be asked and not to be closed
      * @throws IllegalMonitorStateException where this thread does not hold it */
     public Lease lease() {
@@ -172,7 +166,6 @@ public final class KeylatchLock implements Lock {
     }
 
     /** The fencing token of this thread's lease, for the resource.
-     *
      * @return a positive number
      * @throws IllegalMonitorStateException where this thread does not hold the lock */
     public long fencingToken() {
@@ -180,21 +173,18 @@ public final class KeylatchLock implements Lock {
     }
 
     /** The lock.
-     *
      * @return its name */
     public String getName() {
         return lock.names.get(0);
     }
 
     /** Whether anybody holds the lock. It asks the service.
-     *
      * @return what is so by now */
     public boolean isLocked() {
         return lock.keylatch.show(getName()).isPresent();
     }
 
     /** Whether this thread holds the lock. It looks at the clock.
-     *
      * @return false also where it is lost */
     public boolean isHeldByCurrentThread() {
         Held mine = held().get(key);
@@ -202,21 +192,18 @@ public final class KeylatchLock implements Lock {
     }
 
     /** How often this thread has entered the lock.
-     *
      * @return 0 where it does not hold it */
     public int getHoldCount() {
         return isHeldByCurrentThread() ? held().get(key).count : 0;
     }
 
     /** How long the lease of the holder lasts unless it is renewed. It asks the service.
-     *
      * @return in milliseconds; -2 where nobody holds the lock */
     public long remainTimeToLive() {
         return lock.keylatch.show(getName()).map(held -> held.holders().get(0).expiresIn().toMillis()).orElse(-2L);
     }
 
     /** Breaks the lock: its holders renew it no more. It is free when their validity has ended, not before.
-     *
      * @return whether anybody held it */
     public boolean forceUnlock() {
         return lock.keylatch.breakLock(getName(), "forceUnlock", lock.owner.isEmpty() ? null : lock.owner, null);

@@ -17,14 +17,12 @@ public final class KeylatchSemaphore {
     }
 
     /** Waits for a permit without end.
-     *
      * @throws InterruptedException where this thread is interrupted: it has left the queue then */
     public void acquire() throws InterruptedException {
         leases.push(lock.acquire(Keylatch.FOREVER));
     }
 
     /** Takes a permit if there is one.
-     *
      * @return whether there was */
     public boolean tryAcquire() {
         return lock.tryAcquire().map(lease -> {
@@ -34,7 +32,6 @@ public final class KeylatchSemaphore {
     }
 
     /** Takes a permit, and waits for it.
-     *
      * @param time how long to wait
      * @param unit of the time
      * @return whether there was one
@@ -49,7 +46,6 @@ public final class KeylatchSemaphore {
     }
 
     /** Gives the permit back that was taken last.
-     *
      * @throws IllegalMonitorStateException where this object has none
      * @throws LeaseLostException where its lease was lost before */
     public void release() {

@@ -28,20 +28,9 @@ public final class Lease extends Kept implements AutoCloseable {
         close = closing;
     }
 
-    /** Not while {@link NamedLock#unrenewed()}: then it only waits for its end. */
     @Override
     Task<Long> renewal(long timeout) {
-        Task<Long> task = new Task<>();
-        Task<Claim.Grant> renewing = claim.renew(timeout);
-        task.step(renewing);
-        renewing.whenComplete((renewed, failed) -> {
-            if (failed == null) {
-                task.complete(renewed.until);
-            } else {
-                task.completeExceptionally(failed);
-            }
-        });
-        return task;
+        return claim.renew(timeout).map(renewed -> renewed.until);
     }
 
     @Override
@@ -55,14 +44,12 @@ public final class Lease extends Kept implements AutoCloseable {
 
     /** Says in which order grants were made: it is larger than that of every earlier grant that this one cannot be held together with.
      * The resource remembers the largest that it has seen, and refuses a smaller one.
-     *
      * @return that of the first lock */
     public long fencingToken() {
         return grant.locks.get(0).count("fencing_token");
     }
 
     /** The fencing token of each lock.
-     *
      * @return by name */
     public Map<String, Long> fencingTokens() {
         Map<String, Long> tokens = new LinkedHashMap<>();
@@ -71,21 +58,18 @@ public final class Lease extends Kept implements AutoCloseable {
     }
 
     /** Which of the places of a counted lock this is.
-     *
      * @return from 0; empty where the lock is not counted */
     public OptionalInt slot() {
         return new Holder(grant.locks.get(0)).slot();
     }
 
     /** The secret that proves the lease, for a program that enters the lock again.
-     *
      * @return 20 to 128 characters */
     public String token() {
         return claim.token;
     }
 
     /** Releases, and retries for 5 s until there is a response.
-     *
      * @return whether the lease was still held
      * @throws ProblemException where the service refuses it
      * @throws UnreachableException where there is no response; the lease then ends by itself */
@@ -93,27 +77,24 @@ public final class Lease extends Kept implements AutoCloseable {
         return releasing().finish();
     }
 
-    /** The same without waiting.
-     *
+    /** The same without waiting. It goes on where the future is cancelled.
      * @return whether the lease was still held, or why it could not be released */
     public CompletableFuture<Boolean> releaseAsync() {
-        return releasing().detached(wire.clock, held -> { });
+        return releasing().detached(wire.clock, null);
     }
 
     private Task<Boolean> releasing() {
         isReleased.set(true);
         end();
-        Task<Boolean> releasing = claim.release();
-        releasing.whenComplete((held, failed) -> {
+        return claim.release().next((task, held, why) -> {
             // Not before: without its stream the service would release a hold by itself.
             close.run();
             claim.lock.isInUse.set(false);
+            task.settle(held, why);
         });
-        return releasing;
     }
 
     /** Releases, unless that was done. A release that fails is logged: the lease ends by itself.
-     *
      * @throws LeaseLostException where the lease was lost before; it never replaces an exception of the block */
     @Override
     public void close() {

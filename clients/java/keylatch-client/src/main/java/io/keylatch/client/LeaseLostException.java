@@ -14,28 +14,24 @@ public final class LeaseLostException extends KeylatchException {
     }
 
     /** What is lost.
-     *
      * @return the names of the locks, or the key of the run */
     public List<String> names() {
         return loss.names;
     }
 
     /** What happened, as a word.
-     *
      * @return "expired", "taken", "broken", "unrenewed", "paused", "unreachable", "released", or a word of the service for a hold */
     public String reason() {
         return loss.reason;
     }
 
     /** What happened, for people.
-     *
      * @return a sentence, or the reason that was given for a break */
     public String detail() {
         return loss.detail;
     }
 
     /** Who broke the lock.
-     *
      * @return empty where nobody broke it, or did not say so */
     public Optional<String> by() {
         return Optional.ofNullable(loss.by);

@@ -17,6 +17,11 @@ final class Loss {
         this.by = by;
     }
 
+    /** The loss that a problem tells, or null where it tells of none. */
+    static Loss of(List<String> names, ProblemException problem) {
+        return of(names, problem.code(), problem.said());
+    }
+
     /** The loss that a code of the service tells, or null where it tells of none. */
     static Loss of(List<String> names, String code, Document said) {
         String reason = code == null ? "" : code;

@@ -46,7 +46,6 @@ public final class NamedLock implements Cloneable {
     }
 
     /** How long the lease outlives this process.
-     *
      * @param ttl 30 s by default; sent in milliseconds as it is
      * @return the lock with it */
     public NamedLock ttl(Duration ttl) {
@@ -54,7 +53,6 @@ public final class NamedLock implements Cloneable {
     }
 
     /** Who holds the lock, for people.
-     *
      * @param owner HOST/PID by default; the empty text for nobody
      * @return the lock with it */
     public NamedLock owner(String owner) {
@@ -62,14 +60,12 @@ public final class NamedLock implements Cloneable {
     }
 
     /** Lets any number of readers hold the lock together.
-     *
      * @return the lock for a reader */
     public NamedLock shared() {
         return with(other -> other.isShared = true);
     }
 
     /** Lets so many hold the lock together, each with a {@linkplain Lease#slot slot} of its own.
-     *
      * @param limit the same number for all; sent as it is
      * @return the counted lock */
     public NamedLock limit(int limit) {
@@ -80,7 +76,6 @@ public final class NamedLock implements Cloneable {
     }
 
     /** Enters under a name. With {@link #token} it enters a lock again that the token holds.
-     *
      * @param entry a name of the caller's own
      * @return the lock with it */
     public NamedLock entry(String entry) {
@@ -88,7 +83,6 @@ public final class NamedLock implements Cloneable {
     }
 
     /** Proves the lease by this secret in place of a new one for each acquisition.
-     *
      * @param token 20 to 128 letters, digits, "-" and "_"
      * @return the lock with it, which one lease at a time may use
      * @throws IllegalArgumentException where no header may have it */
@@ -101,14 +95,12 @@ public final class NamedLock implements Cloneable {
     }
 
     /** Lets the lease end with its TTL: the client does not renew it.
-     *
      * @return the lock with it */
     public NamedLock unrenewed() {
         return with(other -> other.isRenewed = false);
     }
 
     /** For how long a {@link #hold} lasts at most.
-     *
      * @param longest a day by default
      * @return the lock with it */
     public NamedLock maxHold(Duration longest) {
@@ -116,7 +108,6 @@ public final class NamedLock implements Cloneable {
     }
 
     /** Gets the lock if it is free. An interrupt comes afterwards. What fails on the way is retried for 5 s.
-     *
      * @return the lease, to be closed
      * @throws HeldException where others hold it
      * @throws InUseException where a lease with this {@link #token} is in use
@@ -127,7 +118,6 @@ public final class NamedLock implements Cloneable {
     }
 
     /** Gets the lock, and waits in the queue. What fails on the way is retried for the time of the wait, and for 5 s at least.
-     *
      * @param wait how long, or {@link Keylatch#FOREVER}
      * @return the lease, to be closed
      * @throws InterruptedException where this thread is interrupted: it has left the queue then
@@ -144,7 +134,6 @@ public final class NamedLock implements Cloneable {
     }
 
     /** As {@link #acquire()}, with nothing where others hold the lock.
-     *
      * @return the lease, if the lock was free
      * @throws ProblemException where the service refuses it
      * @throws UnreachableException where there is no response */
@@ -158,7 +147,6 @@ public final class NamedLock implements Cloneable {
 
     /** As {@link #acquire(Duration)} without a thread that waits. Where the future is cancelled, or ends otherwise, the wait leaves
      * the queue and a grant is released.
-     *
      * @param wait how long, or {@link Keylatch#FOREVER}
      * @return the lease, or one of the exceptions of {@link #acquire(Duration)} */
     public CompletableFuture<Lease> acquireAsync(Duration wait) {
@@ -166,7 +154,6 @@ public final class NamedLock implements Cloneable {
     }
 
     /** As {@link #acquire(Duration)}, by a connection: the service renews the lease, and frees the lock as soon as this process is gone.
-     *
      * @param wait how long to wait in the queue
      * @return the lease, to be closed
      * @throws InterruptedException where this thread is interrupted: it has left the queue then
@@ -178,7 +165,6 @@ public final class NamedLock implements Cloneable {
     }
 
     /** As {@link #hold} without a thread that waits, and cancelled as {@link #acquireAsync}.
-     *
      * @param wait how long to wait in the queue
      * @return the lease, or one of the exceptions of {@link #hold} */
     public CompletableFuture<Lease> holdAsync(Duration wait) {
@@ -205,13 +191,14 @@ public final class NamedLock implements Cloneable {
         if (!isInUse.compareAndSet(false, true)) {
             throw new InUseException(names.get(0));
         }
-        Task<Lease> task = acquiring.get();
-        task.whenComplete((lease, failed) -> {
-            if (failed != null) {
+        return acquiring.get().next((task, lease, why) -> {
+            if (why != null) {
                 isInUse.set(false);
             }
+            if (!task.settle(lease, why) && lease != null) {
+                lease.releaseAsync();
+            }
         });
-        return task;
     }
 
     private void hold(Task<Lease> task, Claim claim, long waits) {
@@ -219,34 +206,27 @@ public final class NamedLock implements Cloneable {
         Task<Lease> holding = claim.hold(wait, longest);
         task.step(holding);
         holding.whenComplete((lease, failed) -> {
-            if (failed == null) {
-                if (!task.complete(lease)) {
-                    lease.releaseAsync();
-                }
-            } else if (wait == HOLD_WAIT && Task.reason(failed) instanceof HeldException) {
+            if (wait == HOLD_WAIT && failed != null && Task.reason(failed) instanceof HeldException) {
                 hold(task, claim, waits);
-            } else {
-                task.completeExceptionally(Task.reason(failed));
+            } else if (!task.settle(lease, failed) && lease != null) {
+                lease.releaseAsync();
             }
         });
     }
 
     /** The same with the names of {@code java.util.concurrent}, held by a thread.
-     *
      * @return a lock; those of one client and name count together */
     public KeylatchLock asLock() {
         return new KeylatchLock(this, names.get(0), null);
     }
 
     /** Two locks with the names of {@code java.util.concurrent}: one of readers and one of a writer.
-     *
      * @return both */
     public KeylatchReadWriteLock asReadWriteLock() {
         return new KeylatchReadWriteLock(this);
     }
 
     /** A counted lock with the names of {@code java.util.concurrent.Semaphore}.
-     *
      * @param permits the same number for all
      * @return a semaphore */
     public KeylatchSemaphore asSemaphore(int permits) {
@@ -254,7 +234,6 @@ public final class NamedLock implements Cloneable {
     }
 
     /** Leads while this process holds the lock, and leads again when it has lost it and holds it anew.
-     *
      * @param leader is called in a thread of the election, which is interrupted when the lock is lost. Where it returns or throws
      *     while it leads, the election ends
      * @return the election, to be closed */

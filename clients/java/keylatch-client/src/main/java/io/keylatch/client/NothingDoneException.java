@@ -5,14 +5,12 @@ public class NothingDoneException extends RuntimeException {
     private static final long serialVersionUID = 1;
 
     /** Says why nothing was done.
-     *
      * @param message for people */
     public NothingDoneException(String message) {
         super(message);
     }
 
     /** Says why nothing was done.
-     *
      * @param message for people
      * @param cause what stood in the way */
     public NothingDoneException(String message, Throwable cause) {

@@ -49,7 +49,6 @@ public final class Once {
     }
 
     /** Tells two things apart that have the same key by mistake ("idempotency-key-reused").
-     *
      * @param fingerprint any text
      * @return the thing with it */
     public Once fingerprint(String fingerprint) {
@@ -57,7 +56,6 @@ public final class Once {
     }
 
     /** Describes the HTTP request that is to be done, in place of a fingerprint: a guard of the {@link #scope} agrees with it.
-     *
      * @param query of the request, or null
      * @param contentType of its body, or null
      * @param headers values by name
@@ -77,7 +75,6 @@ public final class Once {
     }
 
     /** In which route the key is one: that of a guard.
-     *
      * @param method of the route
      * @param path of the route
      * @param principal who asks; empty for nobody
@@ -88,7 +85,6 @@ public final class Once {
     }
 
     /** Where a guard has the key from.
-     *
      * @param source such as "json:/order_no"; the Idempotency-Key by default
      * @return the thing with it */
     public Once source(String source) {
@@ -96,7 +92,6 @@ public final class Once {
     }
 
     /** How long a run may go unrenewed before its outcome is unknown.
-     *
      * @param lease 30 s by default
      * @return the thing with it */
     public Once lease(Duration lease) {
@@ -104,7 +99,6 @@ public final class Once {
     }
 
     /** How long the answer is kept.
-     *
      * @param retention a day by default
      * @return the thing with it */
     public Once retention(Duration retention) {
@@ -112,7 +106,6 @@ public final class Once {
     }
 
     /** What a run leaves that is gone in the middle.
-     *
      * @param word "unknown", for a person to settle, or "rerun", which frees the key, also where the action throws
      * @return the thing with it */
     public Once onCrash(String word) {
@@ -120,7 +113,6 @@ public final class Once {
     }
 
     /** Proves a run by this secret in place of a new one for each.
-     *
      * @param token 20 to 128 letters, digits, "-" and "_"
      * @return the thing with it
      * @throws IllegalArgumentException where no header may have it */
@@ -130,11 +122,9 @@ public final class Once {
     }
 
     /** What is to be done.
-     *
      * @param <E> what it throws */
     public interface Action<E extends Exception> {
         /** Does it. It may end its run itself.
-         *
          * @param run with its fencing token
          * @return the answer for each repeat
          * @throws E where it is not known what was done
@@ -143,7 +133,6 @@ public final class Once {
     }
 
     /** Does it, unless it was done. What is under way elsewhere is a ProblemException "request-in-progress".
-     *
      * @param <E> what the action throws
      * @param action does it
      * @return what it came to, now or before
@@ -155,7 +144,6 @@ public final class Once {
     }
 
     /** Does it, unless it was done, and waits while it is under way elsewhere.
-     *
      * @param <E> what the action throws
      * @param wait how long; sent in whole seconds
      * @param action does it
@@ -187,7 +175,6 @@ public final class Once {
     }
 
     /** As {@link #call(Duration, Action)} without a thread that waits. Where the future is cancelled while it waits, it leaves.
-     *
      * @param wait how long; sent in whole seconds
      * @param action does it
      * @return what it came to, or what the action has failed by */
@@ -221,7 +208,6 @@ public final class Once {
     }
 
     /** Asks whether to do it now.
-     *
      * @return a run, to be done and ended by hand, or with the answer of before
      * @throws ProblemException where the service refuses it, such as "request-in-progress"
      * @throws UnreachableException where there is no response */
@@ -230,7 +216,6 @@ public final class Once {
     }
 
     /** Asks whether to do it now, and waits while it is under way elsewhere.
-     *
      * @param wait how long; sent in whole seconds
      * @return a run, to be done and ended by hand, or with the answer of before
      * @throws InterruptedException where this thread is interrupted
@@ -241,7 +226,6 @@ public final class Once {
     }
 
     /** As {@link #begin(Duration)} without a thread that waits. Where the future is cancelled, the run is abandoned.
-     *
      * @param wait how long; sent in whole seconds
      * @return the run, or one of the exceptions of {@link #begin(Duration)} */
     public CompletableFuture<Run> beginAsync(Duration wait) {
@@ -260,26 +244,11 @@ public final class Once {
         Request begin = run.request("POST", "", body);
         Request.Effect begun = begin.effect;
         begin.late = run::abandoning;
-        Task<Run> task = new Task<>();
-        Task<Document> asking = keylatch.wire.ask(begin, wait);
-        task.step(asking);
-        asking.whenComplete((said, failed) -> {
-            Throwable why = failed == null ? null : Task.reason(failed);
-            try {
-                if (why == null) {
-                    run.begun(said);
-                }
-            } catch (RuntimeException bad) {
-                why = bad;
-            }
-            boolean isTaken = why == null && task.complete(run);
-            if (why != null) {
-                task.completeExceptionally(why);
-            }
+        return keylatch.wire.ask(begin, wait).map(run::begun).next((task, same, why) -> {
+            boolean isTaken = task.settle(run, why) && why == null;
             if (!isTaken && token == null && begun.mayBeDone && run.answer().isEmpty()) {
                 run.abandoning();
             }
         });
-        return task;
     }
 }

@@ -17,21 +17,18 @@ public final class ProblemException extends KeylatchException {
     }
 
     /** The status of the response.
-     *
      * @return a status of HTTP; 0 for what a stream says */
     public int status() {
         return status;
     }
 
     /** What happened, for programs.
-     *
      * @return a stable word such as "outcome-unknown"; empty where something else than keylatch responded */
     public String code() {
         return said.text("code") == null ? "" : said.text("code");
     }
 
     /** What to do next.
-     *
      * @return "same-key" to retry the same request, "new-key" to correct it, "never" where somebody has to find out what happened */
     public String retry() {
         if (said.text("retry") != null) {
@@ -41,14 +38,12 @@ public final class ProblemException extends KeylatchException {
     }
 
     /** How long to wait before a retry.
-     *
      * @return zero where the service does not say so */
     public Duration retryAfter() {
         return Duration.ofNanos(retryAfterNanos);
     }
 
     /** Whether a 5xx was carried out.
-     *
      * @return "not-executed", "unknown" where it may have been, or empty */
     public String outcome() {
         return said.text("outcome") == null ? "" : said.text("outcome");

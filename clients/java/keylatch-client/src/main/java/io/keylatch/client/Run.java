@@ -37,7 +37,7 @@ public final class Run extends Kept {
     }
 
     /** Takes up what the service said to a begin. */
-    void begun(Document said) {
+    Run begun(Document said) {
         boolean isDone = "done".equals(said.text("state"));
         if (!isDone && !token.equals(said.text("token"))) {
             throw UnreachableException.ofAnother(null);
@@ -50,6 +50,7 @@ public final class Run extends Kept {
             renewed(wire.clock.now() + ttl);
             keepRenewed();
         }
+        return this;
     }
 
     /** Keeps the run from being over while the program carries it out. */
@@ -58,35 +59,22 @@ public final class Run extends Kept {
         long until = wire.clock.now() + ttl;
         Request renew = request("POST", "/renew", null);
         renew.timeout = timeout;
-        Task<Long> task = new Task<>();
-        Task<Document> renewing = wire.send(renew);
-        task.step(renewing);
-        renewing.whenComplete((said, failed) -> {
-            if (failed == null) {
-                task.complete(until);
-            } else {
-                task.completeExceptionally(failed);
-            }
-        });
-        return task;
+        return wire.send(renew).map(said -> until);
     }
 
     /** What the thing came to when it was done before.
-     *
      * @return empty where it is to be done now */
     public Optional<Answer> answer() {
         return Optional.ofNullable(answer);
     }
 
     /** Larger than that of every earlier run of the key.
-     *
      * @return a positive number */
     public long fencingToken() {
         return fencingToken;
     }
 
     /** Keeps an answer for every repeat.
-     *
      * @param what the answer
      * @throws ProblemException where the service refuses it
      * @throws UnreachableException where there is no response */
@@ -95,7 +83,6 @@ public final class Run extends Kept {
     }
 
     /** Says that nothing was done, so that a repeat runs.
-     *
      * @throws ProblemException where the service refuses it
      * @throws UnreachableException where there is no response */
     public void abandon() {
@@ -109,7 +96,6 @@ public final class Run extends Kept {
     }
 
     /** Says that it is not known what was done: a person settles it.
-     *
      * @param reason for that person
      * @throws ProblemException where the service refuses it
      * @throws UnreachableException where there is no response */
@@ -145,22 +131,15 @@ public final class Run extends Kept {
 
     /** Ends a run whose action has failed, unless that has ended it by hand. */
     Task<Document> undone(Throwable why) {
-        Task<Document> undoing;
         if (hasEnded()) {
-            undoing = new Task<>();
-            undoing.complete(Document.EMPTY);
-        } else if (reruns || why instanceof NothingDoneException) {
-            undoing = abandoning();
-        } else {
-            undoing = failing(why.toString());
+            return Task.done(Document.EMPTY);
         }
-        Task<Document> undone = new Task<>();
-        undoing.whenComplete((said, failed) -> {
+        boolean isFree = reruns || why instanceof NothingDoneException;
+        return (isFree ? abandoning() : failing(why.toString())).next((task, said, failed) -> {
             if (failed != null) {
                 wire.log.accept("keylatch could not end the run of " + names, failed);
             }
-            undone.complete(Document.EMPTY);
+            task.complete(Document.EMPTY);
         });
-        return undone;
     }
 }

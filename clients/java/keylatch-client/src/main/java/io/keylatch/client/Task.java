@@ -6,33 +6,85 @@ import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
 import java.util.function.Consumer;
+import java.util.function.Function;
 
 /** What comes of several steps, one after another. Its cancellation ends the step under way. */
 final class Task<T> extends CompletableFuture<T> {
     private volatile Future<?> step;
+    private volatile boolean isEnding;
 
     /** Says which step is under way. */
     void step(Future<?> next) {
         step = next;
-        if (isCancelled()) {
+        if (isEnding) {
             next.cancel(true);
         }
     }
 
+    /** Ends the step under way first: what follows from the cancellation comes after that. */
     @Override
     public boolean cancel(boolean mayInterrupt) {
-        boolean isCancelled = super.cancel(mayInterrupt);
+        isEnding = true;
         Future<?> last = step;
-        if (isCancelled && last != null) {
+        if (last != null && !isDone()) {
             last.cancel(true);
         }
-        return isCancelled;
+        return super.cancel(mayInterrupt) || isCancelled();
     }
 
     static <T> Task<T> failed(Throwable why) {
         Task<T> task = new Task<>();
         task.completeExceptionally(why);
         return task;
+    }
+
+    static <T> Task<T> done(T value) {
+        Task<T> task = new Task<>();
+        task.complete(value);
+        return task;
+    }
+
+    /** Goes on from the end of a task. */
+    interface Next<T, R> {
+        /** Gets the value, or why there is none. */
+        void accept(Task<R> task, T value, Throwable why);
+    }
+
+    /** The task that goes on from this one. Its cancellation ends this one too. */
+    <R> Task<R> next(Next<T, R> next) {
+        Task<R> task = new Task<>();
+        task.step(this);
+        whenComplete((value, failed) -> {
+            try {
+                next.accept(task, value, failed == null ? null : reason(failed));
+            } catch (RuntimeException | Error bad) {
+                task.completeExceptionally(bad);
+            }
+        });
+        return task;
+    }
+
+    /** What a function makes of the value. */
+    <R> Task<R> map(Function<T, R> of) {
+        return flatMap(value -> done(of.apply(value)));
+    }
+
+    /** What comes of the task that follows. */
+    <R> Task<R> flatMap(Function<T, Task<R>> of) {
+        return next((task, value, why) -> {
+            if (why != null) {
+                task.completeExceptionally(why);
+                return;
+            }
+            Task<R> following = of.apply(value);
+            task.step(following);
+            following.whenComplete((result, failed) -> task.settle(result, failed));
+        });
+    }
+
+    /** Ends with a value, or with why there is none; false where it has ended before. */
+    boolean settle(T value, Throwable failed) {
+        return failed == null ? complete(value) : completeExceptionally(reason(failed));
     }
 
     /** Waits. An interrupt cancels the task. */
@@ -93,19 +145,19 @@ final class Task<T> extends CompletableFuture<T> {
 
     /**
      * A future for the program, whose actions do not run on threads of the client. When it ends early, by cancel or by
-     * a timeout of its own, the task ends too.
+     * a timeout of its own, the task ends too; without an undo the task goes on.
      */
     CompletableFuture<T> detached(Clock clock, Consumer<T> undo) {
         CompletableFuture<T> future = new CompletableFuture<>();
         future.whenComplete((value, why) -> {
-            if (why != null) {
+            if (why != null && undo != null) {
                 cancel(true);
             }
         });
         whenComplete((value, why) -> clock.run(() -> {
             if (why != null) {
                 future.completeExceptionally(reason(why));
-            } else if (!future.complete(value)) {
+            } else if (!future.complete(value) && undo != null) {
                 undo.accept(value);
             }
         }));

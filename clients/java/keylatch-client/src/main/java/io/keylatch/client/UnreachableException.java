@@ -17,7 +17,6 @@ public final class UnreachableException extends KeylatchException {
     }
 
     /** Whether the request left this process.
-     *
      * @return whether the service may have carried it out */
     public boolean sent() {
         return sent;

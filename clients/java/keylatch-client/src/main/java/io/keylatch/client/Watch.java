@@ -29,7 +29,6 @@ public final class Watch implements AutoCloseable {
     }
 
     /** Says when the watch has ended.
-     *
      * @return fails with a {@link ProblemException} where the service refuses the watch; is cancelled by {@link #close()} */
     public CompletableFuture<Void> ended() {
         return ended.copy();

@@ -53,30 +53,18 @@ final class Wire {
         if (request.timeout == 0) {
             request.timeout = timeout;
         }
-        Task<Document> task = new Task<>();
-        Task<Transport.Response> opening = open(request);
-        task.step(opening);
         request.effect.begin();
-        opening.whenComplete((response, failed) -> {
+        return open(request).next((task, response, why) -> {
             Document said = null;
-            Throwable why = failed;
-            if (response != null) {
-                try {
-                    said = read(response);
-                } catch (KeylatchException refused) {
-                    why = refused;
-                }
+            Throwable failed = why;
+            try {
+                said = why == null ? read(response) : null;
+            } catch (KeylatchException refused) {
+                failed = refused;
             }
-            if (!task.isCancelled()) {
-                request.effect.note(why);
-            }
-            if (why == null) {
-                task.complete(said);
-            } else {
-                task.completeExceptionally(Task.reason(why));
-            }
+            request.effect.note(failed);
+            task.settle(said, failed);
         });
-        return task;
     }
 
     private static Document read(Transport.Response response) {
@@ -98,26 +86,14 @@ final class Wire {
 
     /** Opens a stream; fails as {@link #send} does. */
     Task<Transport.Response> stream(Request request) {
-        Task<Transport.Response> task = new Task<>();
-        Task<Transport.Response> opening = open(request);
-        task.step(opening);
-        opening.whenComplete((response, failed) -> {
-            if (failed != null) {
-                task.completeExceptionally(Task.reason(failed));
-            } else if (response.status == 200) {
-                if (!task.complete(response)) {
-                    response.close.run();
-                }
-            } else {
-                try {
-                    read(response);
-                    task.completeExceptionally(UnreachableException.ofAnother(null));
-                } catch (KeylatchException refused) {
-                    task.completeExceptionally(refused);
-                }
+        return open(request).next((task, response, why) -> {
+            if (why == null && response.status != 200) {
+                read(response);
+                throw UnreachableException.ofAnother(null);
+            } else if (!task.settle(response, why) && response != null) {
+                response.close.run();
             }
         });
-        return task;
     }
 
     /**
@@ -137,13 +113,7 @@ final class Wire {
             CompletableFuture<Transport.Response> sending = refused != null ? Task.failed(refused) : transport.send(url, request);
             task.step(sending);
             sending.whenComplete((response, failed) -> {
-                if (failed == null) {
-                    if (!task.complete(response)) {
-                        response.close.run();
-                    }
-                    return;
-                }
-                Throwable why = Task.reason(failed);
+                Throwable why = failed == null ? null : Task.reason(failed);
                 if (why instanceof UnreachableException && !task.isCancelled()) {
                     chosen.compareAndSet(choice, choice + 1);
                     log.accept("keylatch gets no response from " + url, why);
@@ -152,7 +122,9 @@ final class Wire {
                         return;
                     }
                 }
-                task.completeExceptionally(why);
+                if (!task.settle(response, why) && response != null) {
+                    response.close.run();
+                }
             });
         });
     }
