@@ -1,0 +1,292 @@
+package io.keylatch.client;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import com.sun.net.httpserver.HttpExchange;
+import com.sun.net.httpserver.HttpServer;
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.net.ServerSocket;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeSet;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+
+/** What a client sends, and what it makes of the responses. */
+class WireTest {
+    static {
+        // Else the server waits 40 ms with the body of each response.
+        System.setProperty("sun.net.httpserver.nodelay", "true");
+    }
+
+    private final List<String> requests = Collections.synchronizedList(new ArrayList<>());
+    private final List<HttpServer> servers = new ArrayList<>();
+    private final List<String> logged = Collections.synchronizedList(new ArrayList<>());
+
+    /** Says in place of a grant what becomes of a request; null grants it. */
+    private interface Answers {
+        String to(HttpExchange exchange, String body) throws IOException;
+    }
+
+    @AfterEach
+    void stop() {
+        servers.forEach(server -> server.stop(0));
+    }
+
+    /** A service that grants whatever it is asked for. Answers begin with a status. */
+    private String serve(Answers answers) throws IOException {
+        HttpServer server = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 1000);
+        server.setExecutor(Executors.newCachedThreadPool(task -> Clock.Machine.daemon(task, "server")));
+        server.createContext("/", exchange -> {
+            String body = new String(exchange.getRequestBody().readAllBytes(), StandardCharsets.UTF_8);
+            requests.add(exchange.getRequestMethod() + " " + exchange.getRequestURI() + " " + body);
+            String said = answers.to(exchange, body);
+            if (said == null) {
+                String path = exchange.getRequestURI().getPath();
+                String token = exchange.getRequestHeaders().getFirst("Lock-Token");
+                said = "200 " + Json.write(Map.of("name", path.substring(path.lastIndexOf('/') + 1), "token", String.valueOf(token),
+                    "fencing_token", 1, "waited_ms", 0, "valid_for_ms", 30000, "state", "in-flight"));
+            }
+            byte[] text = said.substring(4).getBytes(StandardCharsets.UTF_8);
+            exchange.sendResponseHeaders(Integer.parseInt(said.substring(0, 3)), text.length == 0 ? -1 : text.length);
+            exchange.getResponseBody().write(text);
+            exchange.close();
+        });
+        server.start();
+        servers.add(server);
+        return "http://127.0.0.1:" + server.getAddress().getPort();
+    }
+
+    private Keylatch client(String... urls) {
+        return Keylatch.builder().url(urls).apiKey("").log((what, why) -> logged.add(what)).build();
+    }
+
+    private static String dead() throws IOException {
+        try (ServerSocket socket = new ServerSocket(0)) {
+            return "http://127.0.0.1:" + socket.getLocalPort();
+        }
+    }
+
+    @Test
+    void grantOfAnotherLockIsNone() throws IOException {
+        AtomicInteger count = new AtomicInteger();
+        Keylatch keylatch = Keylatch.builder().timeout(Duration.ofMillis(300)).url(serve((exchange, body) ->
+            exchange.getRequestMethod().equals("POST") && count.incrementAndGet() > 0
+                ? "200 {\"name\":\"b\",\"token\":\"" + exchange.getRequestHeaders().getFirst("Lock-Token")
+                    + "\",\"fencing_token\":1,\"waited_ms\":0,\"valid_for_ms\":30000}" : null)).build();
+        UnreachableException another = assertThrows(UnreachableException.class, () -> keylatch.lock("a").acquire());
+        assertTrue(another.sent());
+        assertEquals("no response: the response is not one of keylatch for this request", another.getMessage());
+        assertTrue(count.get() > 1);
+    }
+
+    @Test
+    void whatNeverLeftIsNotSent() throws IOException {
+        Keylatch away = Keylatch.builder().timeout(Duration.ofSeconds(1)).url(dead()).build();
+        assertFalse(assertThrows(UnreachableException.class, () -> away.show("a")).sent());
+        Keylatch nowhere = Keylatch.builder().timeout(Duration.ofSeconds(1)).url("http://no-host.invalid").build();
+        assertFalse(assertThrows(UnreachableException.class, () -> nowhere.show("a")).sent());
+        Keylatch bad = Keylatch.builder().timeout(Duration.ofMillis(10)).url(serve((exchange, body) -> null)).traceparent(() -> "a\nb").build();
+        assertFalse(assertThrows(UnreachableException.class, () -> bad.show("a")).sent());
+        assertEquals(List.of(), requests);
+    }
+
+    @Test
+    void responseThatIsLostIsSent() throws IOException {
+        Keylatch keylatch = Keylatch.builder().timeout(Duration.ofMillis(300)).url(serve((exchange, body) -> {
+            exchange.close();
+            return "200 ";
+        })).build();
+        assertTrue(assertThrows(UnreachableException.class, () -> keylatch.breakLock("a", "x")).sent());
+    }
+
+    @Test
+    void requestGoesToTheUrlThatLivesAndNotToAnotherStore() throws IOException {
+        String one = serve((exchange, body) -> exchange.getRequestURI().getPath().equals("/v1/info") ? "200 {\"store\":{\"id\":\"one\"}}" : null);
+        String two = serve((exchange, body) -> exchange.getRequestURI().getPath().equals("/v1/info") ? "200 {\"store\":{\"id\":\"two\"}}" : null);
+        Keylatch keylatch = client(dead(), one + "/");
+        keylatch.lock("a").acquire().close();
+        assertEquals(1, requests.stream().filter(request -> request.startsWith("GET /v1/info")).count());
+        Keylatch mixed = Keylatch.builder().timeout(Duration.ofSeconds(1)).url(one, two).log((what, why) -> logged.add(what + why)).build();
+        mixed.lock("a").acquire().close();
+        servers.get(0).stop(0);
+        assertFalse(assertThrows(UnreachableException.class, () -> mixed.lock("b").acquire()).sent());
+        assertTrue(logged.toString().contains(two + " has another store than " + one), logged.toString());
+    }
+
+    @Test
+    void settingsAreSentAsTheyAre() throws IOException {
+        Keylatch keylatch = Keylatch.builder().url(serve((exchange, body) -> null)).owner("ann").build();
+        keylatch.lock("a b+ü..").limit(-1).ttl(Duration.ZERO).entry("e").acquire().close();
+        assertTrue(requests.get(0).contains("\"ttl_ms\":0,\"wait_ms\":0,\"owner\":\"ann\",\"mode\":\"shared\",\"limit\":-1,\"entry\":\"e\""),
+            requests.get(0));
+    }
+
+    @Test
+    void ownerIsHostAndProcess() throws IOException {
+        client(serve((exchange, body) -> null)).lock("a").acquire().close();
+        assertTrue(requests.get(0).contains("/" + ProcessHandle.current().pid() + "\""), requests.get(0));
+    }
+
+    @Test
+    void badSettingsAreRefusedAtOnceByName() throws IOException {
+        Path empty = Files.createTempFile("empty", ".pem");
+        Path absent = Path.of(empty + ".absent");
+        Map<String, Runnable> settings = new LinkedHashMap<>();
+        settings.put("API key", () -> Keylatch.builder().apiKey("kl_secret\n").build());
+        settings.put("localhost:7070", () -> Keylatch.builder().url("localhost:7070").build());
+        settings.put("unix:/run/s", () -> Keylatch.builder().url("http://a", "unix:/run/s").build());
+        settings.put("http://[::1", () -> Keylatch.builder().url("http://[::1").build());
+        settings.put(empty.toString(), () -> Keylatch.builder().ca(empty).build());
+        settings.put(absent.toString(), () -> Keylatch.builder().ca(absent).build());
+        settings.put(absent + " ", () -> Keylatch.builder().apiKeyFile(absent));
+        settings.put(empty + "", () -> Keylatch.builder().certificate(empty, empty).build());
+        settings.forEach((named, setting) -> {
+            String said = assertThrows(IllegalArgumentException.class, setting::run).getMessage();
+            assertTrue(said.contains(named.trim()) && !said.contains("secret"), said);
+        });
+        Files.writeString(empty, "kl_key\n");
+        Keylatch.builder().apiKeyFile(empty).build();
+        assertThrows(IllegalArgumentException.class, () -> Keylatch.builder().build().lock("a").token("a b"));
+    }
+
+    @Test
+    void interruptLeavesTheQueueAndReleases() throws Exception {
+        CountDownLatch asked = new CountDownLatch(1);
+        Keylatch keylatch = client(serve((exchange, body) -> {
+            if (exchange.getRequestMethod().equals("POST")) {
+                asked.countDown();
+                sleep();
+            }
+            return null;
+        }));
+        Thread waiter = Thread.currentThread();
+        CompletableFuture.runAsync(() -> {
+            await(asked);
+            waiter.interrupt();
+        });
+        assertThrows(InterruptedException.class, () -> keylatch.lock("a").acquire(Duration.ofMinutes(1)));
+        for (long end = System.nanoTime() + 10 * Clock.SECOND; requests.stream().noneMatch(request -> request.startsWith("DELETE")); ) {
+            assertTrue(System.nanoTime() < end, requests.toString());
+            Thread.onSpinWait();
+        }
+    }
+
+    private static void sleep() {
+        try {
+            TimeUnit.SECONDS.sleep(2);
+        } catch (InterruptedException ended) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    private static void await(CountDownLatch latch) {
+        try {
+            latch.await();
+        } catch (InterruptedException ended) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    @Test
+    void thousandLeasesAreRenewedByFourThreads() throws Exception {
+        Set<String> before = threads();
+        CountDownLatch renewed = new CountDownLatch(1000);
+        Keylatch keylatch = client(serve((exchange, body) -> {
+            if (exchange.getRequestMethod().equals("PUT")) {
+                renewed.countDown();
+            }
+            return null;
+        }));
+        List<Lease> leases = new ArrayList<>();
+        for (int at = 0; at < 1000; at++) {
+            leases.add(keylatch.lock("lock" + at).ttl(Duration.ofSeconds(9)).acquire());
+        }
+        assertTrue(renewed.await(15, TimeUnit.SECONDS), renewed.toString());
+        Set<String> threads = threads();
+        threads.removeAll(before);
+        assertTrue(threads.size() <= 4, threads.toString());
+        assertEquals(1, threads().stream().filter(name -> name.startsWith("keylatch-timers")).count());
+        leases.forEach(Lease::check);
+        CompletableFuture.allOf(leases.stream().map(Lease::releaseAsync).toArray(CompletableFuture[]::new)).get(30, TimeUnit.SECONDS);
+    }
+
+    /** The threads of clients; other tests of this process may have left some. */
+    private static Set<String> threads() {
+        Set<String> threads = new TreeSet<>();
+        Thread.getAllStackTraces().keySet().forEach(thread -> threads.add(thread.getName() + "#" + thread.getId()));
+        threads.removeIf(name -> !name.startsWith("keylatch") && !name.startsWith("HttpClient"));
+        return threads;
+    }
+
+    @Test
+    void everyMemberOfTheApiCanBeSent() throws IOException {
+        Path document = Path.of("../../../openapi/openapi.json");
+        org.junit.jupiter.api.Assumptions.assumeTrue(Files.exists(document));
+        Document schemas = new Document(Json.read(Files.readString(document))).document("components").document("schemas");
+        Map<String, Set<String>> sent = sent();
+        sent.get("DescribedRequest").add("body");
+        sent.get("CompleteRecord").add("json");
+        sent.forEach((schema, members) -> schemas.document(schema).document("properties").members.keySet().forEach(property ->
+            assertTrue(members.contains(String.valueOf(property)), "nothing sends " + schema + "." + property)));
+        assertEquals(10, sent.size());
+    }
+
+    /** The members that the client has sent with all its settings, by schema. */
+    private Map<String, Set<String>> sent() throws IOException {
+        Map<String, Set<String>> sent = new LinkedHashMap<>();
+        Map<String, String> schemas = Map.of("POST /v1/locks/a", "CreateLock", "PUT /v1/locks/a", "RenewLock", "POST /v1/locks/a/hold",
+            "HoldLock", "POST /v1/locks", "CreateLocks", "PUT /v1/locks", "RenewLocks", "POST /v1/locks/a/break", "BreakLock",
+            "POST /v1/idempotency/k", "BeginRecord", "PUT /v1/idempotency/k", "CompleteRecord", "POST /v1/idempotency/k/fail", "FailRecord");
+        Keylatch keylatch = client(serve((exchange, body) -> {
+            String path = exchange.getRequestURI().getPath();
+            String schema = schemas.get(exchange.getRequestMethod() + " " + path);
+            String token = exchange.getRequestHeaders().getFirst("Lock-Token");
+            if (schema != null) {
+                Document said = new Document(Json.read(body));
+                said.members.keySet().forEach(member -> sent.computeIfAbsent(schema, none -> new TreeSet<>()).add(String.valueOf(member)));
+                said.document("request").members.keySet().forEach(member ->
+                    sent.computeIfAbsent("DescribedRequest", none -> new TreeSet<>()).add(String.valueOf(member)));
+            }
+            String granted = "\"token\":\"" + token + "\",\"waited_ms\":0,\"valid_for_ms\":";
+            boolean isCreate = exchange.getRequestMethod().equals("POST");
+            if (path.equals("/v1/locks")) {
+                return "200 {\"locks\":[{\"name\":\"a\"},{\"name\":\"b\"}]," + granted + (isCreate ? "1}" : "30000}");
+            } else if (path.equals("/v1/locks/a") && !exchange.getRequestMethod().equals("GET")) {
+                return "200 {\"name\":\"a\"," + granted + (isCreate ? "1}" : "30000}");
+            }
+            return path.equals("/v1/locks/a") ? "200 {\"name\":\"a\",\"holders\":[{\"slot\":1}]}" : path.endsWith("/hold") ? "501 " : null;
+        }));
+        NamedLock all = keylatch.lock("a").limit(2).entry("e").owner("ann").maxHold(Duration.ofSeconds(1));
+        all.acquire().close();
+        keylatch.locks("a", "b").limit(2).acquire().close();
+        assertThrows(ProblemException.class, () -> all.hold(Duration.ZERO));
+        keylatch.breakLock("a", "it hangs", "ann", Duration.ofSeconds(1));
+        Once once = keylatch.once("k").fingerprint("f").request("a=1", "text/plain", Map.of("A", List.of("b")), new byte[1])
+            .retention(Duration.ofHours(1)).onCrash("rerun").scope("POST", "/v1/orders", "ann").source("json:/no").token("t".repeat(20));
+        once.begin().complete(Answer.text("text").header("A", "b"));
+        once.begin().complete(Answer.of(201, new byte[] {-1}));
+        once.begin().fail("half way");
+        assertTrue(requests.stream().anyMatch(request -> request.startsWith(
+            "POST /v1/idempotency/k?method=POST&path=%2Fv1%2Forders&principal=ann&source=json%3A%2Fno ")), requests.toString());
+        return sent;
+    }
+}
