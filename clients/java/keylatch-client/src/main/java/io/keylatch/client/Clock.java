@@ -28,6 +28,8 @@ interface Clock {
         private Machine() {
             timers = new ScheduledThreadPoolExecutor(1, task -> daemon(task, "keylatch-timers"));
             timers.setRemoveOnCancelPolicy(true);
+            // Timers that end after this one need not wake the thread when they are set, and most are cancelled before.
+            timers.scheduleAtFixedRate(() -> { }, 1, 1, TimeUnit.SECONDS);
         }
 
         static Thread daemon(Runnable task, String name) {

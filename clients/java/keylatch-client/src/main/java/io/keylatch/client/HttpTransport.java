@@ -7,6 +7,7 @@ import java.net.http.HttpConnectTimeoutException;
 import java.net.http.HttpHeaders;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
+import java.net.http.HttpTimeoutException;
 import java.nio.channels.UnresolvedAddressException;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
@@ -14,8 +15,6 @@ import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Flow;
-import java.util.concurrent.TimeUnit;
-import java.util.concurrent.TimeoutException;
 import javax.net.ssl.SSLHandshakeException;
 import javax.net.ssl.SSLPeerUnverifiedException;
 
@@ -48,7 +47,10 @@ final class HttpTransport implements Transport {
         }
         if (request.lines == null) {
             // The timeout of the JDK ends with the head of a response.
-            exchange.orTimeout(request.timeout + Clock.SECOND, TimeUnit.NANOSECONDS);
+            Clock clock = Clock.Machine.CLOCK;
+            CompletableFuture<?> late = clock.at(clock.now() + request.timeout + Clock.SECOND,
+                () -> exchange.completeExceptionally(new HttpTimeoutException("no response in time")));
+            exchange.whenComplete((response, failed) -> late.cancel(true));
         }
         exchange.whenComplete((response, failed) -> {
             boolean isLate = task.isCancelled();
@@ -94,7 +96,7 @@ final class HttpTransport implements Transport {
 
     private static long retryAfter(HttpHeaders headers) {
         String said = headers.firstValue("Retry-After").orElse("");
-        return said.matches("[0-9]{1,5}") ? Long.parseLong(said) * Clock.SECOND : 0;
+        return !said.isEmpty() && said.matches("[0-9]{1,5}") ? Long.parseLong(said) * Clock.SECOND : 0;
     }
 
     private static UnreachableException unreachable(Throwable why) {
@@ -104,8 +106,7 @@ final class HttpTransport implements Transport {
         boolean isUnsent = why instanceof ConnectException || why instanceof HttpConnectTimeoutException
             || why instanceof UnresolvedAddressException || why instanceof SSLHandshakeException
             || why instanceof SSLPeerUnverifiedException || why instanceof IllegalArgumentException;
-        String what = why instanceof TimeoutException ? "no response in time" : why.toString();
-        return new UnreachableException(!isUnsent, what, why);
+        return new UnreachableException(!isUnsent, why.toString(), why);
     }
 
     /** Reads the body: as lines where that was asked for and the status is 200, and else whole. */
