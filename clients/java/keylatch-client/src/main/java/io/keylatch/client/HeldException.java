@@ -5,6 +5,7 @@ import java.util.Optional;
 /** Others held the lock until the wait was over. */
 public final class HeldException extends KeylatchException {
     private static final long serialVersionUID = 1;
+    /** The lock. */
     private final String name;
     private final transient Holder holder;
 

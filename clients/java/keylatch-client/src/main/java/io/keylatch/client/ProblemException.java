@@ -5,7 +5,15 @@ import java.time.Duration;
 /** The service refused a request (RFC 9457). */
 public final class ProblemException extends KeylatchException {
     private static final long serialVersionUID = 1;
+    /** The status of the response. */
     private final int status;
+    /** What happened, for programs. */
+    private final String code;
+    /** What to do next, or null. */
+    private final String retry;
+    /** Whether a 5xx was carried out. */
+    private final String outcome;
+    /** How long to wait before a retry. */
     private final long retryAfterNanos;
     private final transient Document said;
 
@@ -13,6 +21,9 @@ public final class ProblemException extends KeylatchException {
         super(said.text("detail") == null ? "status " + status : said.text("detail"), null);
         this.status = status;
         this.said = said;
+        code = said.text("code") == null ? "" : said.text("code");
+        retry = said.text("retry");
+        outcome = said.text("outcome") == null ? "" : said.text("outcome");
         this.retryAfterNanos = retryAfterNanos;
     }
 
@@ -25,16 +36,13 @@ public final class ProblemException extends KeylatchException {
     /** What happened, for programs.
      * @return a stable word such as "outcome-unknown"; empty where something else than keylatch responded */
     public String code() {
-        return said.text("code") == null ? "" : said.text("code");
+        return code;
     }
 
     /** What to do next.
      * @return "same-key" to retry the same request, "new-key" to correct it, "never" where somebody has to find out what happened */
     public String retry() {
-        if (said.text("retry") != null) {
-            return said.text("retry");
-        }
-        return isPassing() ? "same-key" : "never";
+        return retry != null ? retry : isPassing() ? "same-key" : "never";
     }
 
     /** How long to wait before a retry.
@@ -46,7 +54,7 @@ public final class ProblemException extends KeylatchException {
     /** Whether a 5xx was carried out.
      * @return "not-executed", "unknown" where it may have been, or empty */
     public String outcome() {
-        return said.text("outcome") == null ? "" : said.text("outcome");
+        return outcome;
     }
 
     Document said() {
@@ -55,10 +63,7 @@ public final class ProblemException extends KeylatchException {
 
     /** Whether the same request may get another response after a while. */
     boolean isPassing() {
-        if (said.text("retry") != null) {
-            return said.text("retry").equals("same-key");
-        }
-        return status >= 500 || status == 408 || status == 429;
+        return retry != null ? retry.equals("same-key") : status >= 500 || status == 408 || status == 429;
     }
 
     /** Whether others have what is asked for, and so not the token of the request. */

@@ -5,6 +5,7 @@ public final class UnreachableException extends KeylatchException {
     private static final long serialVersionUID = 1;
     /** What is said of a response that does not fit its request. */
     static final String OF_ANOTHER = "the response is not one of keylatch for this request";
+    /** Whether the request left this process. */
     private final boolean sent;
 
     UnreachableException(boolean sent, String why, Throwable cause) {
