@@ -86,15 +86,12 @@ final class Hold extends Events {
      * stays open until then, because the service frees the lock with the stream.
      */
     private void outlast(Lease held, Runnable close) {
-        wire.clock.at(held.giveUp(), () -> {
-            if (held.hasEnded()) {
-                return;
-            }
+        held.next(wire.clock.at(held.giveUp(), () -> {
             if (held.loss() == null) {
                 outlast(held, close);
             } else {
-                wire.clock.at(held.until(), close);
+                held.next(wire.clock.at(held.until(), close));
             }
-        });
+        }));
     }
 }

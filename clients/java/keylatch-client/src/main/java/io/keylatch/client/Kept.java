@@ -119,7 +119,8 @@ abstract class Kept {
         next(wire.clock.at(Math.min(due, giveUp()), this::renew));
     }
 
-    private void next(Future<?> future) {
+    /** What goes on until the end. */
+    void next(Future<?> future) {
         timer = future;
         if (ended) {
             future.cancel(true);

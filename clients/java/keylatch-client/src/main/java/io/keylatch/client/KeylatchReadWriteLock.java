@@ -11,7 +11,7 @@ public final class KeylatchReadWriteLock implements ReadWriteLock {
     private final KeylatchLock writer;
 
     KeylatchReadWriteLock(NamedLock lock) {
-        String name = lock.names.get(0);
+        String name = String.join("\n", lock.names);
         reader = new KeylatchLock(lock.shared(), "reader of " + name, name);
         writer = new KeylatchLock(lock, name, "reader of " + name);
     }

@@ -38,7 +38,7 @@ public final class Lease extends Kept implements AutoCloseable {
         if (claim.lock.isRenewed) {
             super.keepRenewed();
         } else {
-            wire.clock.at(giveUp(), this::loss);
+            next(wire.clock.at(giveUp(), this::loss));
         }
     }
 
@@ -98,7 +98,7 @@ public final class Lease extends Kept implements AutoCloseable {
      * @throws LeaseLostException where the lease was lost before; it never replaces an exception of the block */
     @Override
     public void close() {
-        if (isReleased.get()) {
+        if (isReleased.getAndSet(true)) {
             return;
         }
         Loss loss = loss();

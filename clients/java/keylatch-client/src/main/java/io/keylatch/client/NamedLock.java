@@ -217,7 +217,7 @@ public final class NamedLock implements Cloneable {
     /** The same with the names of {@code java.util.concurrent}, held by a thread.
      * @return a lock; those of one client and name count together */
     public KeylatchLock asLock() {
-        return new KeylatchLock(this, names.get(0), null);
+        return new KeylatchLock(this, String.join("\n", names), null);
     }
 
     /** Two locks with the names of {@code java.util.concurrent}: one of readers and one of a writer.

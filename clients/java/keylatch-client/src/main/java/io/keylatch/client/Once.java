@@ -191,12 +191,15 @@ public final class Once {
                 doing = Task.failed(failed);
             }
             return doing.handle((done, failed) -> {
-                if (failed != null) {
-                    return run.undone(Task.reason(failed)).<Answer>thenApply(said -> {
+                Answer kept = done == null ? Answer.text("") : done;
+                Task<Document> ending = failed != null ? run.undone(Task.reason(failed))
+                    : run.hasEnded() ? Task.done(Document.EMPTY) : run.completing(kept);
+                return ending.detached(keylatch.wire.clock, null).thenApply(said -> {
+                    if (failed != null) {
                         throw new CompletionException(Task.reason(failed));
-                    });
-                }
-                return run.hasEnded() ? CompletableFuture.completedFuture(done) : run.completing(done).thenApply(said -> done);
+                    }
+                    return kept;
+                });
             }).thenCompose(ending -> ending);
         });
         answer.whenComplete((done, why) -> {

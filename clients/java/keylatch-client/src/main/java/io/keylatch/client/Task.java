@@ -32,6 +32,11 @@ final class Task<T> extends CompletableFuture<T> {
         return super.cancel(mayInterrupt) || isCancelled();
     }
 
+    /** Whether it is being cancelled: no further step begins. */
+    boolean isEnding() {
+        return isEnding;
+    }
+
     static <T> Task<T> failed(Throwable why) {
         Task<T> task = new Task<>();
         task.completeExceptionally(why);

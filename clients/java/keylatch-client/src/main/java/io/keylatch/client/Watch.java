@@ -13,7 +13,7 @@ public final class Watch implements AutoCloseable {
     private final String trace;
     private final Consumer<Event> listener;
     private final Task<Void> ended = new Task<>();
-    private CompletableFuture<Void> told = CompletableFuture.completedFuture(null);
+    private volatile CompletableFuture<Void> told = CompletableFuture.completedFuture(null);
 
     Watch(Wire wire, String name, String trace, Consumer<Event> listener) {
         this.wire = wire;
@@ -31,7 +31,7 @@ public final class Watch implements AutoCloseable {
     /** Says when the watch has ended.
      * @return fails with a {@link ProblemException} where the service refuses the watch; is cancelled by {@link #close()} */
     public CompletableFuture<Void> ended() {
-        return ended.copy();
+        return ended.detached(wire.clock, null);
     }
 
     void open() {
@@ -92,7 +92,7 @@ public final class Watch implements AutoCloseable {
         /** Ends where nothing has come for so long. */
         void listen() {
             silence = wire.clock.at(heardAt + wire.silence, () -> {
-                if (wire.clock.now() >= heardAt + wire.silence) {
+                if (!over.isDone() && wire.clock.now() >= heardAt + wire.silence) {
                     wire.leave(choice);
                     over.complete(null);
                 } else if (!over.isDone()) {

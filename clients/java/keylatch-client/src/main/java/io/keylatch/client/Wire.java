@@ -3,6 +3,7 @@ package io.keylatch.client;
 import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -114,7 +115,7 @@ final class Wire {
             task.step(sending);
             sending.whenComplete((response, failed) -> {
                 Throwable why = failed == null ? null : Task.reason(failed);
-                if (why instanceof UnreachableException && !task.isCancelled()) {
+                if (why instanceof UnreachableException && !task.isEnding()) {
                     chosen.compareAndSet(choice, choice + 1);
                     log.accept("keylatch gets no response from " + url, why);
                     if (!((UnreachableException) why).sent() && left > 1) {
@@ -140,7 +141,9 @@ final class Wire {
         CompletableFuture<Transport.Response> asking = transport.send(url, info);
         task.step(asking);
         return asking.handle((response, failed) -> {
-            if (failed != null) {
+            if (failed != null && Task.isCancellation(failed)) {
+                throw new CompletionException(failed);
+            } else if (failed != null) {
                 // The request itself is not sent.
                 throw new UnreachableException(false, Task.reason(failed).getMessage(), Task.reason(failed));
             }
