@@ -13,6 +13,7 @@ import java.util.TreeMap;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Supplier;
+import java.util.stream.IntStream;
 
 /**
  * A keylatch in this process, for the tests of a program that uses one: without a network, with a time that the test moves and leases
@@ -62,6 +63,13 @@ public final class FakeKeylatch {
             next.task.run();
         }
         guarded(() -> now = end);
+        serve();
+    }
+
+    /** Stops the process of the clients for a time, in which they renew nothing and others may get what they held.
+     * @param by how long */
+    public void pause(Duration by) {
+        guarded(() -> now += by.toNanos());
         serve();
     }
 
@@ -266,9 +274,7 @@ public final class FakeKeylatch {
             if (mine == null) {
                 mine = new Member(token, said, fence, 0);
                 List<Member> held = holders.computeIfAbsent(name, none -> new ArrayList<>());
-                while (said.has("limit") && mine.slot < 0) {
-                    mine.slot = free(held);
-                }
+                mine.slot = said.has("limit") ? free(held) : -1;
                 held.add(mine);
             }
             mine.entered++;
@@ -278,15 +284,7 @@ public final class FakeKeylatch {
     }
 
     private static int free(List<Member> held) {
-        int slot = 0;
-        while (isTaken(held, slot)) {
-            slot++;
-        }
-        return slot;
-    }
-
-    private static boolean isTaken(List<Member> held, int slot) {
-        return held.stream().anyMatch(member -> member.slot == slot);
+        return IntStream.rangeClosed(0, held.size()).filter(slot -> held.stream().noneMatch(member -> member.slot == slot)).min().getAsInt();
     }
 
     /** Renews or releases. */
