@@ -94,18 +94,24 @@ public final class Election implements AutoCloseable {
             return failed;
         } finally {
             guard.lock();
-            leading = null;
-            // Both who interrupt have said so elsewhere: by the loss, or by isClosed.
-            Thread.interrupted();
-            guard.unlock();
+            try {
+                leading = null;
+                // Both who interrupt have said so elsewhere: by the loss, or by isClosed.
+                Thread.interrupted();
+            } finally {
+                guard.unlock();
+            }
         }
     }
 
     private void interrupt(Lease lease) {
         guard.lock();
-        if (leading == lease) {
-            thread.interrupt();
+        try {
+            if (leading == lease) {
+                thread.interrupt();
+            }
+        } finally {
+            guard.unlock();
         }
-        guard.unlock();
     }
 }

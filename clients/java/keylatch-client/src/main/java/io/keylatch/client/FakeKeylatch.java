@@ -194,7 +194,7 @@ public final class FakeKeylatch {
     private CompletableFuture<Transport.Response> send(Request request) {
         Document said = new Document(request.body == null ? null : Json.read(Json.write(request.body)));
         String[] path = request.path.split("\\?", 2);
-        String[] steps = path[0].split("/");
+        String[] steps = path[0].split("/", -1);
         String named = steps.length > 3 ? URLDecoder.decode(steps[3], StandardCharsets.UTF_8) : null;
         String step = request.method + (steps.length > 4 ? " " + steps[4] : "");
         long begun = guarded(() -> now);
@@ -237,7 +237,7 @@ public final class FakeKeylatch {
         } else if (said.members.get("names") instanceof List) {
             ((List<?>) said.members.get("names")).forEach(name -> names.add(String.valueOf(name)));
         } else {
-            for (String pair : request.path.substring(request.path.indexOf('?') + 1).split("&")) {
+            for (String pair : request.path.substring(request.path.indexOf('?') + 1).split("&", -1)) {
                 names.add(URLDecoder.decode(pair.substring(pair.indexOf('=') + 1), StandardCharsets.UTF_8));
             }
         }
@@ -256,13 +256,13 @@ public final class FakeKeylatch {
     }
 
     private Transport.Response create(List<String> names, boolean isSet, String token, Document said, long begun) {
-        if (said.count("ttl_ms") <= 0 || said.has("limit") && said.count("limit") <= 0) {
+        if (said.count("ttl_ms") <= 0 || (said.has("limit") && said.count("limit") <= 0)) {
             return problem(400, "invalid-body", "never");
         }
         for (String name : names) {
             List<Member> held = holders.getOrDefault(name, List.of());
             boolean isShared = said.has("mode") && !held.isEmpty() && held.get(0).said.has("mode");
-            boolean hasRoom = held.isEmpty() || isShared && (!said.has("limit") || held.size() < said.count("limit"));
+            boolean hasRoom = held.isEmpty() || (isShared && (!said.has("limit") || held.size() < said.count("limit")));
             if (!hasRoom && holder(name, token) == null) {
                 return now < begun + said.count("wait_ms") * 1_000_000 ? null : problem(409, "lock-held", "same-key",
                     "name", name, "holders", shown(name), "waited_ms", Wire.millis(now - begun));

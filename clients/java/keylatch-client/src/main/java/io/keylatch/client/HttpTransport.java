@@ -33,15 +33,15 @@ final class HttpTransport implements Transport {
 
     @Override
     public CompletableFuture<Response> send(String url, Request request) {
-        HttpRequest outgoing;
-        try {
-            outgoing = outgoing(url, request);
-        } catch (IllegalArgumentException bad) {
-            return Task.failed(new UnreachableException(false, "the request has a bad header or path", bad));
-        }
         Task<Response> task = new Task<>();
         Stream stream = new Stream(request, task);
-        CompletableFuture<HttpResponse<byte[]>> exchange = http.sendAsync(outgoing, stream::handler);
+        CompletableFuture<HttpResponse<byte[]>> exchange;
+        try {
+            exchange = http.sendAsync(outgoing(url, request), stream::handler);
+        } catch (RuntimeException bad) {
+            // A bad header or path, or a client of the program's own that does not send.
+            return Task.failed(new UnreachableException(false, "the request cannot be sent: " + bad.getMessage(), bad));
+        }
         if (CANCELS) {
             task.step(exchange);
         }

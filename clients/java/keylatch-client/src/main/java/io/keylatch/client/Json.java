@@ -125,7 +125,7 @@ final class Json {
         int first = at;
         boolean isWhole = true;
         int digits = digits();
-        if (digits == 0 || digits > 1 && text.charAt(first) == '0') {
+        if (digits == 0 || (digits > 1 && text.charAt(first) == '0')) {
             throw bad();
         }
         if (isNextOf(".")) {
@@ -217,7 +217,7 @@ final class Json {
                 before = ",";
             }
             text.append(before.equals("[") ? "[]" : "]");
-        } else if (value == null || value instanceof Boolean || value instanceof Number && isFinite((Number) value)) {
+        } else if (value == null || value instanceof Boolean || (value instanceof Number && isFinite((Number) value))) {
             text.append(value);
         } else if (value instanceof Number) {
             text.append("null");

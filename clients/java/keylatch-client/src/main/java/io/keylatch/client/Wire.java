@@ -35,7 +35,14 @@ final class Wire {
         this.urls = urls;
         this.timeout = timeout;
         this.silence = silence;
-        this.log = log;
+        // A failure of the program's own here must not end the retries.
+        this.log = (message, why) -> {
+            try {
+                log.accept(message, why);
+            } catch (RuntimeException ignored) {
+                Settings.log("keylatch: the log has failed", ignored);
+            }
+        };
     }
 
     /** A duration in nanoseconds, of which two can be added. */

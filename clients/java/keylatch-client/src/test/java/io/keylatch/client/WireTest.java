@@ -16,13 +16,13 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
-import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
@@ -37,9 +37,9 @@ class WireTest {
         System.setProperty("sun.net.httpserver.nodelay", "true");
     }
 
-    private final List<String> requests = Collections.synchronizedList(new ArrayList<>());
+    private final List<String> requests = new CopyOnWriteArrayList<>();
     private final List<HttpServer> servers = new ArrayList<>();
-    private final List<String> logged = Collections.synchronizedList(new ArrayList<>());
+    private final List<String> logged = new CopyOnWriteArrayList<>();
 
     /** Says in place of a grant what becomes of a request; null grants it. */
     private interface Answers {
@@ -110,11 +110,13 @@ class WireTest {
     }
 
     @Test
-    void responseThatIsLostIsSent() throws IOException {
+    void responseThatIsLostIsSentAndAFailingLogEndsNothing() throws IOException {
         Keylatch keylatch = Keylatch.builder().timeout(Duration.ofMillis(300)).url(serve((exchange, body) -> {
             exchange.close();
             return "200 ";
-        })).build();
+        })).log((message, why) -> {
+            throw new IllegalStateException("a log of one's own");
+        }).build();
         assertTrue(assertThrows(UnreachableException.class, () -> keylatch.breakLock("a", "x")).sent());
     }
 
