@@ -53,14 +53,8 @@ final class HttpTransport implements Transport {
             exchange.whenComplete((response, failed) -> late.cancel(true));
         }
         exchange.whenComplete((response, failed) -> {
-            boolean isLate = task.isCancelled();
             if (failed != null) {
                 task.completeExceptionally(Task.isCancellation(failed) ? Task.reason(failed) : unreachable(Task.reason(failed)));
-            } else {
-                task.complete(new Response(response.statusCode(), response.body(), retryAfter(response.headers()), stream::close));
-                if (isLate) {
-                    request.late.run();
-                }
             }
         });
         return task;
@@ -123,10 +117,20 @@ final class HttpTransport implements Transport {
 
         HttpResponse.BodySubscriber<byte[]> handler(HttpResponse.ResponseInfo head) {
             if (request.lines == null || head.statusCode() != 200) {
-                return HttpResponse.BodySubscribers.ofByteArray();
+                // Sooner than the future of the exchange, which takes the way over the common pool.
+                return HttpResponse.BodySubscribers.mapping(HttpResponse.BodySubscribers.ofByteArray(), body -> read(head, body));
             }
             task.complete(new Response(200, new byte[0], 0, this::close));
             return HttpResponse.BodySubscribers.fromLineSubscriber(this, done -> new byte[0], StandardCharsets.UTF_8, null);
+        }
+
+        private byte[] read(HttpResponse.ResponseInfo head, byte[] body) {
+            boolean isLate = task.isCancelled();
+            task.complete(new Response(head.statusCode(), body, retryAfter(head.headers()), this::close));
+            if (isLate) {
+                request.late.run();
+            }
+            return body;
         }
 
         void close() {
