@@ -2,6 +2,7 @@ package io.keylatch.client;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import java.io.IOException;
 import java.io.StringWriter;
@@ -17,7 +18,7 @@ import javax.tools.SimpleJavaFileObject;
 import javax.tools.ToolProvider;
 import org.junit.jupiter.api.Test;
 
-/** The examples of the README compile. */
+/** The examples of the README compile, and the version is one. */
 class ReadmeTest {
     private static final String AROUND = "import io.keylatch.client.*; import java.time.*; import java.util.*; import java.util.concurrent.*;\n"
         + "abstract class Example { Keylatch keylatch; Lease lease; Thread worker; java.sql.Statement statement; abstract void sendMail();\n"
@@ -34,6 +35,14 @@ class ReadmeTest {
             assertEquals("", compile(isWhole ? "Deploy" : "Example", isWhole ? block : String.format(fragment, block)), block);
         }
         assertTrue(count >= 6, "so few examples: " + count);
+    }
+
+    @Test
+    void versionIsThatOfTheService() throws IOException {
+        assertTrue(Files.readString(Path.of("pom.xml")).contains("<artifactId>keylatch-client</artifactId>\n  <version>" + Keylatch.VERSION + "<"));
+        Path service = Path.of("../../../Cargo.toml");
+        assumeTrue(Files.exists(service));
+        assertTrue(Files.readString(service).contains("\nversion = \"" + Keylatch.VERSION + "\"\n"));
     }
 
     private static String compile(String name, String text) throws IOException {
