@@ -27,7 +27,8 @@ import java.util.stream.IntStream;
  * }</pre>
  *
  * <p>It has locks of every kind, sets of locks and things done once, but no holds, watches, lists and entries by name. Listeners are
- * called by {@link #advance} and {@link #lose}.
+ * called by {@link #advance} and {@link #lose}. Time stands still while the thread that moves it waits: let it wait by {@code
+ * acquireAsync}.
  */
 public final class FakeKeylatch {
     private final ReentrantLock guard = new ReentrantLock();

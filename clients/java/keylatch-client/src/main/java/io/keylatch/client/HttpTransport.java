@@ -11,8 +11,6 @@ import java.net.http.HttpTimeoutException;
 import java.nio.channels.UnresolvedAddressException;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
-import java.util.Map;
-import java.util.TreeMap;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Flow;
 import javax.net.ssl.SSLHandshakeException;
@@ -62,26 +60,24 @@ final class HttpTransport implements Transport {
 
     private HttpRequest outgoing(String url, Request request) {
         HttpRequest.Builder outgoing = HttpRequest.newBuilder(URI.create(url + request.path));
-        Map<String, String> headers = new TreeMap<>();
-        headers.put("User-Agent", AGENT);
+        outgoing.header("User-Agent", AGENT);
         if (request.token != null) {
-            headers.put("Lock-Token", request.token);
+            outgoing.header("Lock-Token", request.token);
         }
         if (request.trace != null && !request.trace.isEmpty()) {
-            headers.put("Traceparent", request.trace);
+            outgoing.header("Traceparent", request.trace);
         }
         if (!apiKey.isEmpty()) {
-            headers.put("Authorization", "Bearer " + apiKey);
+            outgoing.header("Authorization", "Bearer " + apiKey);
         }
         if (request.prefers > 0) {
-            headers.put("Prefer", "wait=" + (request.prefers + Clock.SECOND - 1) / Clock.SECOND);
+            outgoing.header("Prefer", "wait=" + (request.prefers + Clock.SECOND - 1) / Clock.SECOND);
         }
         HttpRequest.BodyPublisher body = HttpRequest.BodyPublishers.noBody();
         if (request.body != null) {
-            headers.put("Content-Type", "application/json");
+            outgoing.header("Content-Type", "application/json");
             body = HttpRequest.BodyPublishers.ofByteArray(Json.write(request.body).getBytes(StandardCharsets.UTF_8));
         }
-        headers.forEach(outgoing::header);
         if (request.lines == null) {
             outgoing.timeout(Duration.ofNanos(request.timeout));
         }
