@@ -11,6 +11,7 @@ import java.io.IOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.ServerSocket;
+import java.net.Socket;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -189,6 +190,23 @@ class WireTest {
         for (long end = System.nanoTime() + 10 * Clock.SECOND; requests.stream().noneMatch(request -> request.startsWith("DELETE")); ) {
             assertTrue(System.nanoTime() < end, requests.toString());
             Thread.onSpinWait();
+        }
+    }
+
+    @Test
+    void cancelledWaitClosesItsConnection() throws Exception {
+        try (ServerSocket service = new ServerSocket(0, 50, InetAddress.getLoopbackAddress())) {
+            Keylatch keylatch = Keylatch.builder().timeout(Duration.ofMillis(500)).url("http://127.0.0.1:" + service.getLocalPort()).build();
+            CompletableFuture<Lease> waiting = keylatch.lock("a").acquireAsync(Duration.ofMinutes(1));
+            try (Socket connection = service.accept()) {
+                connection.setSoTimeout(10_000);
+                assertTrue(connection.getInputStream().read() > 0);
+                waiting.cancel(true);
+                // The service takes the end of the connection for the end of the wait.
+                while (connection.getInputStream().read() >= 0) {
+                    assertTrue(waiting.isCancelled());
+                }
+            }
         }
     }
 
