@@ -304,11 +304,11 @@ $(SDK_TOOLS)/.installed: Makefile | venv node
 	npm install --silent --no-fund --no-audit --prefix $(SDK_TOOLS) $(SDK_NODE)
 	@touch "$@"
 
-clients: go node postgresql chromium $(CLIENT_TOOLS)/.installed built
+clients: go java node postgresql chromium $(CLIENT_TOOLS)/.installed built
 	clients/check.sh $(KEYLATCH) $(CLIENT_TOOLS) target/debug/examples
 
 # What is published of the clients and the crates, built and installed from there, with its README run.
-dist-clients: go node $(CLIENT_TOOLS)/.installed
+dist-clients: go java node $(CLIENT_TOOLS)/.installed
 	clients/dist.sh $(CLIENT_TOOLS)
 
 $(CLIENT_TOOLS)/.installed: Makefile | venv
@@ -335,11 +335,11 @@ go:
 
 # A compiler, and the annotations that generated Java imports.
 java:
-	@command -v javac >/dev/null && test -f /usr/share/java/jakarta-annotation-api.jar || { \
-		echo "installing a JDK (Debian packages default-jdk-headless, libjakarta-annotation-api-java)"; \
+	@command -v javac >/dev/null && command -v mvn >/dev/null && test -f /usr/share/java/jakarta-annotation-api.jar || { \
+		echo "installing a JDK and Maven (Debian packages default-jdk-headless, maven, libjakarta-annotation-api-java)"; \
 		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
 		$$sudo apt-get update -q && \
-		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy --no-install-recommends default-jdk-headless \
+		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy --no-install-recommends default-jdk-headless maven \
 			libjakarta-annotation-api-java; \
 	}
 

@@ -44,7 +44,13 @@ esac
 go test -race ./...
 go build -o "$built/go-conformance" ./conformance
 
-cd ../..
+echo "Java: javac -Xlint, Error Prone, test, javadoc, jars"
+cd ../java/keylatch-client
+mvn --quiet --batch-mode -P errorprone clean compile
+mvn --quiet --batch-mode clean package
+mkdir "$built/java" && cp -r target/classes target/test-classes "$built/java"
+
+cd ../../..
 npm install --silent --no-fund --no-audit --prefix "$built/npm" pg@8.23.1 node-sqlite3-wasm@0.8.60
 python3 clients/fencing.py "$keylatch" "$tools/bin/python" "$built" "$examples/fencing"
 "$tools/bin/python" clients/conformance/run.py "$keylatch" \
@@ -55,4 +61,5 @@ python3 clients/fencing.py "$keylatch" "$tools/bin/python" "$built" "$examples/f
 	"bun=$javascript/bun clients/typescript/conformance.mjs" \
 	"go=$built/go-conformance" \
 	"rust=$examples/conformance" \
+	"java=java -XX:TieredStopAtLevel=1 -cp $built/java/classes:$built/java/test-classes io.keylatch.client.Conformance" \
 	--page "chromium=node clients/typescript/browser.mjs"

@@ -32,6 +32,11 @@ echo "{\"Version\":\"v$version\",\"Time\":\"$(git log -1 --format=%cI)\"}" > "$p
 git archive --format=zip --prefix="$module@v$version/" --output="$proxy/v$version.zip" HEAD:clients/go
 printf 'module readme\n\ngo 1.19\n\nrequire %s v%s\n' "$module" "$version" > "$fresh/go/go.mod"
 
+echo "Java: jars with sources and javadoc, SBOM"
+mvn --quiet --batch-mode --file clients/java/keylatch-client/pom.xml clean package -DskipTests \
+    org.cyclonedx:cyclonedx-maven-plugin:2.9.1:makeBom
+mkdir "$dist/java" && cp clients/java/keylatch-client/target/*.jar clients/java/keylatch-client/target/bom.json "$dist/java"
+
 # cargo builds each crate from its package and the packages of the others; so this binary is what crates.io would give.
 echo "Rust: crates, and the binary from its package"
 # cargo takes what it unpacked and built of this version for an earlier run, although the sources have changed since.

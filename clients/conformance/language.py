@@ -9,7 +9,7 @@ from marks import JAVASCRIPT, PAGE, not_with, scenario
 from stage import Stage, dead_port, eventually, has_waiters, holding, sent
 
 FORKS = {
-    "clients": (*JAVASCRIPT, "go", "rust"),
+    "clients": (*JAVASCRIPT, "go", "rust", "java"),
     "why": "only Python programs fork and go on in both processes",
 }
 OBJECTS = {
