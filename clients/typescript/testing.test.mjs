@@ -74,6 +74,18 @@ test('a thing is done once, and its end is what its action says', async () => {
   assert.equal((await rejection(fake.client.begin('left'))).code, 'outcome-unknown');
 });
 
+test('a run that was waited for for long is renewed before it is used', async () => {
+  const fake = new FakeKeylatch();
+  const first = await fake.client.begin('k');
+  const waiting = fake.client.begin('k', { lease: 10_000, wait: 60_000 });
+  await fake.advance(20_000);
+  await first.abandon();
+  const run = await waiting;
+  run.check();
+  await fake.advance(100_000);
+  await run.complete();
+});
+
 test('a run and a lease are lost while the program does not come to renew them', async () => {
   const fake = new FakeKeylatch();
   const lost = await rejection(fake.client.using('a', {}, async () => fake.lose('a')));

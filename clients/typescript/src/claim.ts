@@ -84,12 +84,10 @@ export class Claim {
   }
 
   async #create(wait: number, timeout: number): Promise<Grant> {
-    const { clock } = this.transport;
-    const sent = clock.now();
+    const sent = this.transport.clock.now();
     const request = { path: this.path, token: this.token, body: this.creation(wait), timeout, signal: this.options.signal };
     const grant = this.grant(await this.transport.send({ method: 'POST', ...request }), sent);
-    // An answer was so late that little is left of the grant: it is renewed before it is used.
-    return grant.until - clock.now() >= this.ttl / 2 ? grant : { ...grant, until: await this.renew() };
+    return { ...grant, until: await this.transport.fresh(grant.until, this.ttl, () => this.renew()) };
   }
 
   /** Starts the TTL again; until when the grant is exclusive, counted from the sending of the request. */

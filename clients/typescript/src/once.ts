@@ -97,15 +97,21 @@ export class Run {
     const query = Object.entries(scope).map(([name, value]) => `${name}=${plain(value)}`);
     const path = (act = ''): string => `/v1/idempotency/${plain(key)}${act}${query.length ? `?${query.join('&')}` : ''}`;
     const body = { fingerprint, request, on_crash: onCrash, lease_ms: given(lease), retention_ms: given(retention) };
+    const renew = async (timeout = transport.timeout): Promise<number> => {
+      const sent = transport.clock.now();
+      await transport.send({ method: 'POST', path: path('/renew'), token, timeout });
+      return sent + lease;
+    };
     const attempt = async (prefer: number, timeout: number): Promise<Run> => {
       const sent = transport.clock.now();
       const document = await transport.send({ method: 'POST', path: path(), body, token, prefer, timeout, signal });
       const isDone = document.state === 'done';
       if (!isDone && document.token !== token) throw foreign();
-      const keeper = new Keeper(transport, [key], lease, sent + (document.lease_expires_in_ms ?? lease));
+      const granted = sent + (document.lease_expires_in_ms ?? lease);
+      const keeper = new Keeper(transport, [key], lease, isDone ? granted : await transport.fresh(granted, lease, renew));
       const run = new Run(keeper, path, token, onCrash === 'rerun', document);
       if (isDone) keeper.ending.abort();
-      else void keeper.renew((limit) => run.#renew(lease, limit));
+      else void keeper.renew(renew);
       return run;
     };
     return await transport.persist(attempt, options, () => transport.ask({ method: 'DELETE', path: path(), token }));
@@ -158,13 +164,6 @@ export class Run {
       }
       throw error;
     }
-  }
-
-  async #renew(lease: number, timeout: number): Promise<number> {
-    const { transport } = this.#keeper;
-    const sent = transport.clock.now();
-    await transport.send({ method: 'POST', path: this.#path('/renew'), token: this.token, timeout });
-    return sent + lease;
   }
 
   async #end(method: 'PUT' | 'POST' | 'DELETE', act = '', body?: unknown): Promise<void> {

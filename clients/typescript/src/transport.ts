@@ -232,6 +232,11 @@ export class Transport {
     }
   }
 
+  /** Until when it is good. It is renewed before it is used where its answer was so late that little of it is left. */
+  async fresh(until: number, ttl: number, renew: () => Promise<number>): Promise<number> {
+    return until - this.clock.now() >= ttl / 2 ? until : await renew();
+  }
+
   /** What comes on a stream (WHATWG HTML, section 9.2), until `signal` aborts or nothing comes for `silence`. */
   async *events(request: Request): AsyncGenerator<Event> {
     let [rest, type, data] = ['', '', ''];
