@@ -132,7 +132,7 @@ export class Client {
     const run = await this.begin(key, options);
     if (!run.answer) return await run.during(action, options.signal);
     const { body, isWhole } = run.answer;
-    if (!isWhole) throw new KeylatchError(`${key} was done, and its value was too large to keep`);
+    if (!isWhole) throw new KeylatchError(`${key} was done, and its value was not kept`);
     return (body ? JSON.parse(body) : undefined) as T;
   }
 }

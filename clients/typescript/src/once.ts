@@ -29,7 +29,7 @@ export interface OnceOptions {
 /** What a thing came to. */
 export interface KeptAnswer {
   status: number;
-  /** Whether its body was kept, and not too large for that. */
+  /** Whether its body was kept: it was not too large, and nobody has erased it. */
   isWhole: boolean;
   /** A header that came once is a text, as `setHeader` takes it. */
   headers: Record<string, string | string[]>;
@@ -48,8 +48,8 @@ export interface Completion {
   json?: unknown;
 }
 
-function keptAnswer({ answer, answer_kept: isWhole = true }: any): KeptAnswer {
-  const { status, headers, body, body_base64: base64 } = answer;
+function keptAnswer({ status: kept, answer, answer_kept: isWhole = answer !== undefined }: any): KeptAnswer {
+  const { status, headers, body, body_base64: base64 } = answer ?? { status: kept };
   const bytes = base64 === undefined ? undefined : Uint8Array.from(atob(base64), (char) => char.charCodeAt(0));
   const single = Object.entries<string[]>(headers ?? {}).map(([name, values]) => [name, values.length === 1 ? values[0] : values]);
   return { status, isWhole, headers: Object.fromEntries(single), ...(body !== undefined && { body }), ...(bytes && { bytes }) };
