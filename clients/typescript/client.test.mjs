@@ -21,7 +21,7 @@ const folder = mkdtempSync(join(tmpdir(), 'keylatch-client-'));
 let [service, url, names] = [undefined, '', 0];
 
 before(async () => {
-  writeFileSync(join(folder, 'keylatch.toml'), '[server]\nbody_limit_bytes = 1000000\n');
+  writeFileSync(join(folder, 'keylatch.toml'), '[server]\nbody_limit_bytes = 1000000\n[idempotency]\nresponse_limit_bytes = 300000\n');
   const options = ['--config', 'keylatch.toml', '--store', 'memory:', '--listen', '127.0.0.1:0'];
   service = spawn(process.env.KEYLATCH, options, { cwd: folder });
   for await (const line of createInterface({ input: service.stderr })) {
@@ -88,7 +88,7 @@ test('a value that JSON has no text for ends the run of its action', async () =>
 
 test('a value that the service refuses ends the run of its action', async () => {
   const key = unused();
-  assert.equal((await rejection(client().once(key, async () => 'x'.repeat(1_000_001)))).code, 'payload-too-large');
+  assert.equal((await rejection(client().once(key, async () => 'x'.repeat(3_000_000)))).code, 'payload-too-large');
   assert.equal((await rejection(client().begin(key))).code, 'outcome-unknown');
 });
 
@@ -254,6 +254,14 @@ test('bytes of any size are kept, and headers come as a server takes them', asyn
   assert.deepEqual(answer.bytes, bytes);
 });
 
+test('an answer that is not kept has its status', async () => {
+  const key = unused();
+  await (await client().begin(key)).complete({ status: 201, bytes: new Uint8Array(400_000) });
+  const { status, isWhole, body, bytes } = (await client().begin(key)).answer;
+  assert.deepEqual([status, isWhole, body, bytes], [201, false, undefined, undefined]);
+  await assert.rejects(client().once(key, async () => assert.fail('again')), /was not kept/);
+});
+
 test('a signal ends each wait with its reason, and at once', async () => {
   const [leaving, name, key] = [new AbortController(), unused(), unused()];
   const { signal } = leaving;
@@ -274,6 +282,22 @@ test('a signal ends each wait with its reason, and at once', async () => {
   for (const error of await Promise.all(waits)) assert.equal(error.message, 'the caller leaves');
   await eventually(async () => (await client().show(name)).waiting === 0);
   await lease.release();
+});
+
+test('a begin with a token of the caller\'s own ends no run of that token', async () => {
+  const [key, token] = [unused(), 'a-token-of-the-callers-own'];
+  const run = await client().begin(key, { token });
+  const lose = changing(() => { throw new Error('the answer is lost'); });
+  await rejection(client({ fetch: lose, timeout: 300 }).begin(key, { token }));
+  const leaving = new AbortController();
+  const cancelled = changing((response) => { leaving.abort(); throw new Error('the caller leaves'); });
+  await rejection(client({ fetch: cancelled }).begin(key, { token, signal: leaving.signal }));
+  const lease = await client().lock(key, { token });
+  await rejection(client({ fetch: lose, timeout: 300 }).lock(key, { token }));
+  await new Promise((resolve) => setTimeout(resolve, 200));
+  assert.deepEqual([...lose.requests, ...cancelled.requests].filter(({ method }) => method !== 'POST'), []);
+  await run.complete();
+  assert.equal(await lease.release(), true);
 });
 
 test('a begin that is cancelled leaves no run behind', async () => {

@@ -68,10 +68,12 @@ export class Claim {
 
   /**
    * Asks until the wait is over, with the same token over lost answers and 503. It releases what it may have got
-   * without an answer.
+   * without an answer; under a token of the caller's own that may be another lease.
    */
   async acquire(): Promise<Grant> {
-    return await this.persist((wait, timeout) => this.#create(wait, timeout), () => this.release());
+    const { token, entry } = this.options;
+    const undo = token === undefined || entry !== undefined ? () => this.release() : undefined;
+    return await this.persist((wait, timeout) => this.#create(wait, timeout), undo);
   }
 
   /** What comes of an attempt in the end; throws {@link Held} where others had the lock until the wait was over. */

@@ -114,7 +114,9 @@ export class Run {
       else void keeper.renew(renew);
       return run;
     };
-    return await transport.persist(attempt, options, () => transport.ask({ method: 'DELETE', path: path(), token }));
+    // Under a token of the caller's own another run may be under way.
+    const undo = options.token === undefined ? () => transport.ask({ method: 'DELETE', path: path(), token }) : undefined;
+    return await transport.persist(attempt, options, undo);
   }
 
   /** Aborts when the run is lost, so that its outcome is unknown or another may run; its reason is a {@link LeaseLost}. */
