@@ -130,7 +130,7 @@ export class Transport {
   async #document(instance: Instance, request: Request): Promise<any> {
     const ending = endingWith(request.signal);
     try {
-      const read = async () => parsed(await (await this.#open(instance, request, ending.signal)).text());
+      const read = async () => documentOf(await this.#open(instance, request, ending.signal));
       return await this.#within(ending, request.timeout ?? this.timeout, read);
     } finally {
       ending.forget();
@@ -153,7 +153,7 @@ export class Transport {
     const response = await instance.fetch(instance.url + path, { method, headers, credentials, ...content, signal });
     if (response.ok) return response;
     const seconds = Number.parseInt(response.headers.get('retry-after') ?? '', 10);
-    const document = parsed(await response.text());
+    const document = parsed(await response.text()) ?? {};
     throw new Problem(response.status, document, document.retry_after_ms ?? (seconds >= 0 ? seconds * 1000 : undefined));
   }
 
@@ -298,12 +298,19 @@ function checkedUrl(url: string): string {
   throw new SettingsError(`the URL ${JSON.stringify(url)} is not one of a keylatch, as http://127.0.0.1:7070`);
 }
 
+/** The document of a success. What is none, such as the page of a proxy, is no success. */
+async function documentOf(response: Response): Promise<any> {
+  const text = await response.text();
+  const document = text === '' ? {} : parsed(text);
+  if (!document) throw foreign();
+  return document;
+}
+
 function parsed(text: string): any {
   try {
-    return JSON.parse(text);
-  } catch {
-    return {};
-  }
+    const document = JSON.parse(text);
+    if (typeof document === 'object') return document;
+  } catch {}
 }
 
 /** What a platform says when it has sent nothing. A browser does not say whether it has. */
