@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { Client, Held, LeaseLost, NothingDone } from '@keylatch/client';
+import { Client, Held, LeaseLost, NothingDone, Unreachable } from '@keylatch/client';
 import { FakeKeylatch } from '@keylatch/client/testing';
 
 const rejection = (promise) => promise.then(() => assert.fail('it does not throw'), (error) => error);
@@ -112,6 +112,69 @@ test('an elected leader is told of the loss, leads again, and stops with its sig
   assert.equal(await fake.client.show('leader'), undefined);
   const thrown = new Error('of the leader');
   assert.equal(await rejection(fake.client.elect('leader', {}, async () => { throw thrown; })), thrown);
+});
+
+test('a page of a proxy is no answer', async () => {
+  const pages = [() => new Response('<html>'), () => Response.json(null), () => Response.json(17), () => Response.json(null, { status: 400 })];
+  for (const page of pages) {
+    const fake = new FakeKeylatch();
+    let isBehind = false;
+    const client = new Client({ ...fake.options, fetch: async (...of) => (isBehind ? page() : await fake.options.fetch(...of)) });
+    const [lease, run] = [await client.lock('a'), await client.begin('k')];
+    isBehind = true;
+    const errors = Promise.all([lease.release(), run.complete(), client.show('a'), client.ask('POST', '/v1/locks/a/break')].map(rejection));
+    await fake.advance(6000);
+    for (const error of await errors) assert.ok((error instanceof Unreachable && error.sent) || error.status === 400, String(error));
+  }
+});
+
+test('several URLs share the time that one request has', async () => {
+  const fake = new FakeKeylatch();
+  let isDead = false;
+  const fetch = (input, init) => {
+    if (isDead) return new Promise((_, reject) => init.signal.addEventListener('abort', () => reject(init.signal.reason)));
+    return input.endsWith('/v1/info') ? Response.json({ store: { id: 'one' } }) : fake.options.fetch(input, init);
+  };
+  const client = new Client({ ...fake.options, url: ['http://fake', 'http://fak2', 'http://fak3'], fetch });
+  const [lease, other] = await Promise.all(['a', 'b'].map((name) => client.lock(name, { ttl: 12_000 })));
+  const { signal } = lease;
+  isDead = true;
+  await fake.advance(9000);
+  assert.equal(signal.aborted && signal.reason.reason, 'unrenewed');
+  let released;
+  void rejection(other.release()).then((error) => (released = error));
+  await fake.advance(5500);
+  assert.ok(released instanceof Unreachable);
+  const leaving = new AbortController();
+  const shown = rejection(client.show('a', { signal: leaving.signal }));
+  leaving.abort(new Error('the caller leaves'));
+  assert.equal((await shown).message, 'the caller leaves');
+  isDead = false;
+  assert.equal((await client.lock('c')).name, 'c');
+});
+
+test('a store that cannot be asked for leaves nothing sent', async () => {
+  const fake = new FakeKeylatch();
+  let answer = () => Response.json({ code: 'unauthenticated' }, { status: 401 });
+  const fetch = async (input, init) => {
+    if (input.endsWith('/v1/info')) return answer();
+    return await fake.options.fetch(input, init);
+  };
+  const client = () => new Client({ ...fake.options, url: ['http://fake', 'http://fak2'], fetch });
+  assert.equal(await client().show('a'), undefined);
+  const answers = [
+    () => Promise.reject(new Error('the answer is lost')),
+    () => new Response('<html>'),
+    () => new Response('<html>', { status: 404 }),
+    () => Response.json({ code: 'quota-exceeded', retry: 'never' }, { status: 429 }),
+    () => Response.json({ code: 'internal', retry: 'never' }, { status: 500 }),
+  ];
+  for (answer of answers) {
+    const shown = rejection(client().show('a'));
+    await fake.advance(6000);
+    const error = await shown;
+    assert.ok(error instanceof Unreachable && !error.sent, String(error));
+  }
 });
 
 test('the log is told of requests and losses, and may throw', async () => {

@@ -77,6 +77,7 @@ export class Keeper {
       await until(this.#clock, Math.min(due, this.#giveUp), this.ending.signal);
       if (this.signal.aborted || this.ending.signal.aborted) return;
       const sent = this.#clock.now();
+      const forget = this.#clock.after(this.#giveUp - sent, () => this.#look());
       try {
         this.extend(await renew(Math.min(this.transport.timeout, Math.max((this.#giveUp - sent) / 2, 50))));
         due = sent + this.ttl / 3;
@@ -85,6 +86,8 @@ export class Keeper {
         if (reason) this.lose(reason, (error as Problem).message, (error as Problem).document.broken);
         this.#why = String(error);
         due = this.#clock.now() + pauseAfter(error);
+      } finally {
+        forget();
       }
     }
   }

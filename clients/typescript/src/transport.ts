@@ -124,17 +124,7 @@ export class Transport {
 
   /** The document of a success; throws {@link Problem} or {@link Unreachable}. */
   async send(request: Request): Promise<any> {
-    return await this.#reach(request, (instance) => this.#document(instance, request));
-  }
-
-  async #document(instance: Instance, request: Request): Promise<any> {
-    const ending = endingWith(request.signal);
-    try {
-      const read = async () => documentOf(await this.#open(instance, request, ending.signal));
-      return await this.#within(ending, request.timeout ?? this.timeout, read);
-    } finally {
-      ending.forget();
-    }
+    return await this.#timed(request.timeout ?? this.timeout, request.signal, (signal) => this.#reach(request, signal, documentOf));
   }
 
   /** The response, if it is a success. */
@@ -157,32 +147,38 @@ export class Transport {
     throw new Problem(response.status, document, document.retry_after_ms ?? (seconds >= 0 ? seconds * 1000 : undefined));
   }
 
-  /** Asks one instance after the other until one is connected. The next request begins with the one that was. */
-  async #reach<T>({ method, path, signal }: Request, act: (instance: Instance) => Promise<T>): Promise<T> {
+  /**
+   * Asks one instance after the other until one is connected, or `signal` aborts. The next request begins with the one
+   * that was.
+   */
+  async #reach<T>(asked: Request, signal: AbortSignal, read: (response: Response) => Promise<T>): Promise<T> {
     const count = this.#instances.length;
     for (let [at, left] = [this.#at, count]; ; at = (at + 1) % count) {
       const instance = this.#instances[at]!;
-      const [request, began] = [`${method} ${instance.url}${path}`, this.clock.now()];
+      const [request, began] = [`${asked.method} ${instance.url}${asked.path}`, this.clock.now()];
       try {
-        await this.#know(instance);
-        const result = await act(instance);
+        await this.#know(instance, signal);
+        const result = await read(await this.#open(instance, asked, signal));
         this.log({ message: 'response', request, took: this.clock.now() - began });
         return result;
       } catch (failure) {
         const error = noAnswer(failure);
         this.log({ message: 'failure', request, error, took: this.clock.now() - began });
         if (!(error instanceof Problem) && this.#at === at) this.#at = (at + 1) % count;
-        if (!(error instanceof Unreachable) || error.sent || --left === 0 || signal?.aborted) throw error;
+        if (!(error instanceof Unreachable) || error.sent || --left === 0 || signal.aborted) throw error;
       }
     }
   }
 
   /** Of several instances each is asked which store it has: two stores would be two holders. */
-  async #know(instance: Instance): Promise<void> {
-    if (this.#instances.length === 1 || instance.isKnown) return;
-    const { store } = await this.#document(instance, { method: 'GET', path: '/v1/info' }).catch((error) => {
-      if (error instanceof Problem && !error.isPassing) return {};
-      throw error;
+  async #know(instance: Instance, within: AbortSignal): Promise<void> {
+    const count = this.#instances.length;
+    if (count === 1 || instance.isKnown) return;
+    const ask = async (signal: AbortSignal) => documentOf(await this.#open(instance, { method: 'GET', path: '/v1/info' }, signal));
+    const { store } = await this.#timed(this.timeout / count, within, ask).catch((error) => {
+      // A keylatch may refuse to tell this client. What else comes tells nothing, and of the request nothing was sent.
+      if (error instanceof Problem && error.code && error.status < 500 && ![408, 429].includes(error.status)) return {};
+      throw new Unreachable(`${instance.url} does not say which store it has: ${noAnswer(error).message}`, false, { cause: error });
     });
     if (store?.id !== undefined) this.#store ??= { id: store.id, url: instance.url };
     if (store?.id !== undefined && store.id !== this.#store?.id) {
@@ -242,9 +238,7 @@ export class Transport {
     let [rest, type, data] = ['', '', ''];
     const ending = endingWith(request.signal);
     try {
-      const response = await this.#reach(request, (instance) =>
-        this.#within(ending, request.silence, () => this.#open(instance, request, ending.signal)),
-      );
+      const response = await this.#within(ending, request.silence, () => this.#reach(request, ending.signal, async (opened) => opened));
       const [reader, decoder] = [response.body!.getReader(), new TextDecoder()];
       const read = () => this.#within(ending, request.silence, () => reader.read());
       for (let part = await read(); !part.done; part = await read()) {
@@ -264,6 +258,16 @@ export class Transport {
     } finally {
       // A reader that leaves in the middle ends the connection.
       ending.abort();
+      ending.forget();
+    }
+  }
+
+  /** Does something that ends after so many milliseconds, or when `signal` aborts. */
+  async #timed<T>(limit: number, signal: AbortSignal | undefined, act: (signal: AbortSignal) => Promise<T>): Promise<T> {
+    const ending = endingWith(signal);
+    try {
+      return await this.#within(ending, limit, () => act(ending.signal));
+    } finally {
       ending.forget();
     }
   }
