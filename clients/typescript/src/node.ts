@@ -19,8 +19,8 @@ const USER_AGENT = 'keylatch-typescript/0.1.0';
 /** Who holds a lock, unless the program says it. Deno would ask its user whether it may tell the host. */
 export const platformOwner = () => ('Deno' in globalThis ? undefined : `${hostname()}/${process.pid}`);
 
-/** A `fetch` with these settings, and else those of the environment. */
-export function platformFetch(options: PlatformOptions): typeof fetch {
+/** A `fetch` with these settings, and else those of the environment, that waits so long for a connection. */
+export function platformFetch(options: PlatformOptions, patience: number): typeof fetch {
   const { env } = process;
   const { ca = env['KEYLATCH_CA'], cert = env['KEYLATCH_CLIENT_CERT'], key = env['KEYLATCH_CLIENT_KEY'] } = options;
   const tls = { ...(ca && { ca: readPem(ca) }), ...(cert && { cert: readPem(cert) }), ...(key && { key: readPem(key) }) };
@@ -55,7 +55,7 @@ export function platformFetch(options: PlatformOptions): typeof fetch {
         .on('socket', (socket) => {
           if (!socket.connecting) return;
           const error = Object.assign(new Error('it takes no connection'), { code: 'UNSENT' });
-          const late = setTimeout(() => request.destroy(error), 5000);
+          const late = setTimeout(() => request.destroy(error), patience);
           for (const event of ['connect', 'close']) socket.once(event, () => clearTimeout(late));
         })
         .on('response', (answer) => resolve(responseOf(answer)));

@@ -111,7 +111,7 @@ export class Transport {
       const settings = { ca, cert, key, socketPath: isSocket ? url.slice(5) : socketPath, agent };
       const unused = fetch && Object.entries(settings).find(([, value]) => value !== undefined);
       if (unused) throw new SettingsError(`a fetch of one's own takes no ${unused[0]}`);
-      return { url: isSocket ? 'http://localhost' : checkedUrl(url), fetch: fetch ?? platformFetch(settings) };
+      return { url: isSocket ? 'http://localhost' : checkedUrl(url), fetch: fetch ?? platformFetch(settings, this.timeout / urls.length) };
     });
   }
 

@@ -3,7 +3,7 @@
 import { KeylatchError, SettingsError } from './errors.js';
 import type { PlatformOptions } from './transport.js';
 
-export function platformFetch(options: PlatformOptions): typeof fetch {
+export function platformFetch(options: PlatformOptions, _patience: number): typeof fetch {
   const setting = Object.entries(options).find(([, value]) => value !== undefined);
   if (setting) throw new SettingsError(`this platform has no ${setting[0]} for requests`);
   return (input, init) => {
