@@ -112,9 +112,9 @@ export class Client {
     return holding !== undefined;
   }
 
-  /** Asks for what has no call of its own, such as `GET /v1/locks?prefix=ci/`: the document of the response. */
+  /** Asks for what has no call of its own, such as `GET /v1/locks?prefix=ci/`: the document of the response. Only GET is repeated. */
   async ask(method: 'GET' | 'POST' | 'PUT' | 'DELETE', path: string, body?: unknown): Promise<unknown> {
-    return await this.#transport.ask({ method, path, body });
+    return await this.#transport[method === 'GET' ? 'ask' : 'send']({ method, path, body });
   }
 
   /** Begins a thing that is to be done once. The run is to be ended where it has no `answer`. */
