@@ -94,7 +94,7 @@ export class Run {
   /** @internal */
   static async begin(transport: Transport, key: string, options: OnceOptions): Promise<Run> {
     const { fingerprint, request, scope = {}, lease = 30_000, retention, signal, onCrash, token = newToken() } = options;
-    const query = Object.entries(scope).map(([name, value]) => `${name}=${plain(value)}`);
+    const query = Object.entries(scope).flatMap(([name, value]) => (value === undefined ? [] : [`${name}=${plain(value)}`]));
     const path = (act = ''): string => `/v1/idempotency/${plain(key)}${act}${query.length ? `?${query.join('&')}` : ''}`;
     const body = { fingerprint, request, on_crash: onCrash, lease_ms: given(lease), retention_ms: given(retention) };
     const renew = async (timeout = transport.timeout): Promise<number> => {
