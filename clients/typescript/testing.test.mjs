@@ -114,6 +114,56 @@ test('an elected leader is told of the loss, leads again, and stops with its sig
   assert.equal(await rejection(fake.client.elect('leader', {}, async () => { throw thrown; })), thrown);
 });
 
+test('a request of one\'s own is repeated where it only reads', async () => {
+  const [fake, requests] = [new FakeKeylatch(), []];
+  const fetch = async (input, { method }) => {
+    requests.push(method);
+    throw new Error('the answer is lost');
+  };
+  const client = new Client({ ...fake.options, fetch });
+  for (const method of ['POST', 'PUT', 'DELETE', 'GET']) {
+    const asked = rejection(client.ask(method, '/v1/locks/a'));
+    await fake.advance(6000);
+    assert.ok((await asked) instanceof Unreachable);
+  }
+  assert.deepEqual(requests.slice(0, 4), ['POST', 'PUT', 'DELETE', 'GET']);
+  assert.ok(requests.length > 5 && requests.slice(4).every((method) => method === 'GET'));
+});
+
+test('a member of a scope without a value is not sent', async () => {
+  const [fake, urls] = [new FakeKeylatch(), []];
+  const fetch = (input, init) => {
+    urls.push(input);
+    return fake.options.fetch(input, init);
+  };
+  await new Client({ ...fake.options, fetch }).once('k', async () => 1, { scope: { method: 'POST', path: undefined, principal: undefined } });
+  assert.equal(urls[0], 'http://fake/v1/idempotency/k?method=POST');
+});
+
+test('a grant whose answer came after its end is asked for anew', async () => {
+  for (const options of [{}, { wait: 60_000 }]) {
+    const fake = new FakeKeylatch();
+    let isFirst = true;
+    const fetch = async (...of) => {
+      const response = await fake.options.fetch(...of);
+      if (isFirst) {
+        isFirst = false;
+        await fake.advance(4000);
+      }
+      return response;
+    };
+    const client = new Client({ ...fake.options, fetch });
+    const waiting = client.lock('a', { ttl: 3000, ...options });
+    await fake.advance(10_000);
+    const lease = await waiting;
+    lease.check();
+    isFirst = true;
+    const begun = client.begin('k', { lease: 3000, onCrash: 'rerun', ...options });
+    await fake.advance(10_000);
+    (await begun).check();
+  }
+});
+
 test('a page of a proxy is no answer', async () => {
   const pages = [() => new Response('<html>'), () => Response.json(null), () => Response.json(17), () => Response.json(null, { status: 400 })];
   for (const page of pages) {

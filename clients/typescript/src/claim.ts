@@ -1,7 +1,6 @@
 /** What a client asks for, and the token that proves it: how a lock is got, renewed and released. */
 
-import { Held, isBusy, Problem, type ProblemDocument } from './errors.js';
-import { LOSSES } from './keeper.js';
+import { Held, isBusy, LOSSES, Problem, type ProblemDocument } from './errors.js';
 import { type Attempt, foreign, given, newToken, plain, type Transport } from './transport.js';
 
 /** How to get a lock. All spans are milliseconds. */

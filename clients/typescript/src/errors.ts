@@ -123,6 +123,15 @@ export class NothingDone extends KeylatchError {
 /** Why a lease is lost; a hold may have other words of the service. */
 export type LossReason = 'expired' | 'taken' | 'broken' | 'unrenewed' | 'paused' | 'unreachable' | 'released' | (string & {});
 
+/** Why it is over, by the code of a problem or of an event that says that it is. */
+export const LOSSES: Record<string, LossReason> = {
+  'lock-not-held': 'expired',
+  'outcome-unknown': 'expired',
+  'no-record': 'expired',
+  'token-mismatch': 'taken',
+  'lock-broken': 'broken',
+};
+
 /** The lease is over, or will be before it can be renewed: stop. */
 export class LeaseLost extends KeylatchError {
   override name = 'LeaseLost';

@@ -1,19 +1,10 @@
 /** What keeps a lease or a run: it renews, notices the loss ahead, and answers from the clock whether it is still good. */
 
 import { type Clock, until } from './clock.js';
-import { type Broken, LeaseLost, type LossReason, Problem } from './errors.js';
+import { type Broken, LeaseLost, LOSSES, type LossReason, Problem } from './errors.js';
 import { pauseAfter, type Transport } from './transport.js';
 
 const LEAD_MAX = 10_000;
-
-/** Why it is over, by the code of a problem or of an event that says that it is. */
-export const LOSSES: Record<string, LossReason> = {
-  'lock-not-held': 'expired',
-  'outcome-unknown': 'expired',
-  'no-record': 'expired',
-  'token-mismatch': 'taken',
-  'lock-broken': 'broken',
-};
 
 export class Keeper {
   readonly #lost = new AbortController();

@@ -2,8 +2,8 @@
 
 import type { Claim, Grant, LeasedLock } from './claim.js';
 import { onAbort } from './clock.js';
-import { LeaseLost, Problem, type ProblemDocument, Unreachable } from './errors.js';
-import { Keeper, LOSSES } from './keeper.js';
+import { LeaseLost, LOSSES, Problem, type ProblemDocument, Unreachable } from './errors.js';
+import { Keeper } from './keeper.js';
 import type { Event } from './transport.js';
 
 /**

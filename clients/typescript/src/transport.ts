@@ -3,7 +3,7 @@
 import { platformFetch, platformOwner } from '#platform';
 
 import { type Clock, machineClock, onAbort, until } from './clock.js';
-import { type HeldLock, isBusy, isPassing, KeylatchError, mayBeDone, Problem, SettingsError, Unreachable } from './errors.js';
+import { type HeldLock, isBusy, isPassing, KeylatchError, LOSSES, mayBeDone, Problem, SettingsError, Unreachable } from './errors.js';
 
 const REQUEST_WAIT = 50_000;
 const MIN_REQUEST_WAIT = 1000;
@@ -230,7 +230,13 @@ export class Transport {
 
   /** Until when it is good. It is renewed before it is used where its answer was so late that little of it is left. */
   async fresh(until: number, ttl: number, renew: () => Promise<number>): Promise<number> {
-    return until - this.clock.now() >= ttl / 2 ? until : await renew();
+    if (until - this.clock.now() >= ttl / 2) return until;
+    try {
+      return await renew();
+    } catch (error) {
+      // It was over before its answer was read, so that it may be asked for anew.
+      throw error instanceof Problem && LOSSES[error.code] ? new Unreachable(error.message, true, { cause: error }) : error;
+    }
   }
 
   /** What comes on a stream (WHATWG HTML, section 9.2), until `signal` aborts or nothing comes for `silence`. */
