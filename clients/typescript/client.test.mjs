@@ -8,12 +8,13 @@ import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once as happens } from 'node:events';
 import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
-import { Agent } from 'node:http';
+import { Agent, createServer as createHttpServer } from 'node:http';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { after, before, test } from 'node:test';
+import { inspect } from 'node:util';
 
 const { Client, Held, LeaseLost, NothingDone, Problem, SettingsError, Unreachable } = await import(process.env.CLIENT ?? './dist/index.js');
 
@@ -213,15 +214,61 @@ test('settings that cannot be right are refused when the client is made', () => 
     [{ cert: empty }, /empty.pem/],
     [{ key: folder }, new RegExp(folder)],
     [{ ca: none, fetch }, /takes no ca/],
+    [{ key: `-----BEGIN PRIVATE KEY-----\n${secret}\n-----END PRIVATE KEY-----\n` }, /key has to be the name of a file/],
+    [{ ca: `${secret}\n` }, /ca has to be the name of a file/],
+    [{ url: `ftp://ann:${secret}@localhost` }, /ftp.*localhost/],
+    [{ url: `ann:${secret}@localhost:7070` }, /localhost:7070/],
+    [{ url: `http://ann:${secret}%@localhost:7070` }, /localhost:7070/],
   ];
   for (const [options, message] of wrong) {
     assert.throws(() => client(options), (error) => {
       assert.ok(error instanceof SettingsError, String(error));
       assert.match(error.message, message);
-      assert.ok(!error.stack.includes(secret));
+      assert.ok(!inspect(error).includes(secret), inspect(error));
       return true;
     });
   }
+});
+
+test('a password in a URL is sent, and told to nobody', async () => {
+  const [requests, entries] = [[], []];
+  const log = (entry) => entries.push(entry);
+  const answering = async (input, init) => {
+    requests.push([input, init.headers.authorization]);
+    return Response.json(input.endsWith('/v1/info') ? { store: { id: input } } : { name: 'a' });
+  };
+  const urls = ['http://ann:s%C3%BC@one', 'http://ann:s%C3%BC@two'];
+  const asking = client({ url: urls, fetch: answering, log });
+  await asking.show('a');
+  assert.deepEqual(requests[1], ['http://one/v1/locks/a', `Basic ${btoa('ann:s\u00c3\u00bc')}`]);
+  const error = await rejection(client({ url: urls.map((each) => each.replace(/@.*/, '@127.0.0.1:1')), log }).show('a'));
+  assert.ok(!inspect([entries, error], { depth: 9 }).includes('s%C3'), inspect(entries, { depth: 9 }));
+  assert.equal(entries.length > 2, true);
+});
+
+test('an answer that is none for a Response rejects', async () => {
+  for (const status of [205, 600]) {
+    const server = createHttpServer((_, response) => response.writeHead(status).end('body')).listen(0, '127.0.0.1');
+    await happens(server, 'listening');
+    const error = await rejection(client({ url: `http://127.0.0.1:${server.address().port}`, timeout: 1000 }).ask('POST', '/'));
+    assert.ok(error instanceof Unreachable && error.sent, String(error));
+    server.close().closeAllConnections();
+  }
+});
+
+test('a redirection is not followed', async () => {
+  const asked = [];
+  const server = createHttpServer((request, response) => {
+    asked.push(request.url);
+    response.writeHead(307, { location: '/elsewhere' }).end();
+  }).listen(0, '127.0.0.1');
+  await happens(server, 'listening');
+  const to = `http://127.0.0.1:${server.address().port}`;
+  for (const options of [{ url: to }, { url: to, fetch }]) {
+    assert.equal((await rejection(client(options).ask('POST', '/here'))).status, 307);
+  }
+  assert.deepEqual(asked, ['/here', '/here']);
+  server.close().closeAllConnections();
 });
 
 test('what left nothing of a request on its way says so', async () => {

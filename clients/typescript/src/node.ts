@@ -23,7 +23,7 @@ export const platformOwner = () => ('Deno' in globalThis ? undefined : `${hostna
 export function platformFetch(options: PlatformOptions, patience: number): typeof fetch {
   const { env } = process;
   const { ca = env['KEYLATCH_CA'], cert = env['KEYLATCH_CLIENT_CERT'], key = env['KEYLATCH_CLIENT_KEY'] } = options;
-  const tls = { ...(ca && { ca: readPem(ca) }), ...(cert && { cert: readPem(cert) }), ...(key && { key: readPem(key) }) };
+  const tls = { ...(ca && { ca: readPem('ca', ca) }), ...(cert && { cert: readPem('cert', cert) }), ...(key && { key: readPem('key', key) }) };
   // Deno repeats a request by itself whose kept connection is cut, and says nothing of the first.
   const agent = { keepAlive: !('Deno' in globalThis), timeout: 120_000 };
   const [clear, secure] = [new http.Agent(agent), new https.Agent({ ...agent, ...tls })];
@@ -63,7 +63,8 @@ export function platformFetch(options: PlatformOptions, patience: number): typeo
     });
 }
 
-function readPem(file: string): string {
+function readPem(option: string, file: string): string {
+  if (/-----|\n/.test(file)) throw new SettingsError(`${option} has to be the name of a file, and it is a text`);
   try {
     const text = readFileSync(file, 'utf8');
     if (text.includes('-----BEGIN ')) return text;

@@ -60,9 +60,10 @@ export interface Event {
   data: Partial<HeldLock> & { held?: boolean; ahead?: number; reason?: string; detail?: string; [member: string]: unknown };
 }
 
-/** An instance of the service. */
+/** An instance of the service; `user` is what its URL has of a user, as a header. */
 interface Instance {
   url: string;
+  user?: string;
   fetch: typeof fetch;
   isKnown?: boolean;
 }
@@ -111,7 +112,7 @@ export class Transport {
       const settings = { ca, cert, key, socketPath: isSocket ? url.slice(5) : socketPath, agent };
       const unused = fetch && Object.entries(settings).find(([, value]) => value !== undefined);
       if (unused) throw new SettingsError(`a fetch of one's own takes no ${unused[0]}`);
-      return { url: isSocket ? 'http://localhost' : checkedUrl(url), fetch: fetch ?? platformFetch(settings, this.timeout / urls.length) };
+      return { ...checkedUrl(isSocket ? 'http://localhost' : url), fetch: fetch ?? platformFetch(settings, this.timeout / urls.length) };
     });
   }
 
@@ -130,16 +131,17 @@ export class Transport {
   /** The response, if it is a success. */
   async #open(instance: Instance, { method, path, body, token, prefer }: Request, signal: AbortSignal): Promise<Response> {
     const trace = this.#options.traceparent?.();
+    const authorization = this.#apiKey ? `Bearer ${this.#apiKey}` : instance.user;
     const headers = {
       ...(body !== undefined && { 'content-type': 'application/json' }),
-      ...(this.#apiKey && { authorization: `Bearer ${this.#apiKey}` }),
+      ...(authorization && { authorization }),
       ...(token && { 'lock-token': token }),
       ...(prefer && { prefer: `wait=${Math.ceil(prefer / 1000)}` }),
       ...(trace && { traceparent: trace }),
     };
     const content = body === undefined ? {} : { body: JSON.stringify(body) };
     // With a key of the program's own, a browser neither sends what it has of its user nor asks for a password.
-    const credentials = this.#apiKey ? 'omit' : 'same-origin';
+    const credentials = authorization ? 'omit' : 'same-origin';
     const response = await instance.fetch(instance.url + path, { method, headers, credentials, ...content, signal });
     if (response.ok) return response;
     const seconds = Number.parseInt(response.headers.get('retry-after') ?? '', 10);
@@ -302,10 +304,16 @@ function endingWith(signal?: AbortSignal) {
   return { signal: controller.signal, abort, forget: onAbort(signal, abort) };
 }
 
-function checkedUrl(url: string): string {
-  const { href } = URL.canParse(url, globalThis.location?.href) ? new URL(url, globalThis.location?.href) : { href: '' };
-  if (/^https?:[^?#]+$/.test(href)) return url.replace(/\/+$/, '');
-  throw new SettingsError(`the URL ${JSON.stringify(url)} is not one of a keylatch, as http://127.0.0.1:7070`);
+/** The URL, which is logged, and apart from it the user and the password that it has. */
+function checkedUrl(text: string): { url: string; user?: string } {
+  try {
+    const { href, username, password } = new URL(text, globalThis.location?.href);
+    const user = new TextEncoder().encode(`${decodeURIComponent(username)}:${decodeURIComponent(password)}`);
+    const url = text.replace(/^(\w+:\/\/)[^/]*@/, '$1').replace(/\/+$/, '');
+    if (/^https?:[^?#]+$/.test(href)) return { url, ...(user.length > 1 && { user: `Basic ${btoa(String.fromCharCode(...user))}` }) };
+  } catch {}
+  const shown = text.replace(/^(\w+:\/\/)?.*@/, '$1');
+  throw new SettingsError(`the URL ${JSON.stringify(shown)} is not one of a keylatch, as http://127.0.0.1:7070`);
 }
 
 /** The document of a success. What is none, such as the page of a proxy, is no success. */
