@@ -142,7 +142,7 @@ export class Transport {
     const content = body === undefined ? {} : { body: JSON.stringify(body) };
     // With a key of the program's own, a browser neither sends what it has of its user nor asks for a password.
     const credentials = authorization ? 'omit' : 'same-origin';
-    const response = await instance.fetch(instance.url + path, { method, headers, credentials, ...content, signal });
+    const response = await instance.fetch(instance.url + path, { method, headers, credentials, redirect: 'manual', ...content, signal });
     if (response.ok) return response;
     const seconds = Number.parseInt(response.headers.get('retry-after') ?? '', 10);
     const document = parsed(await response.text()) ?? {};
