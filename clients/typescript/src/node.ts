@@ -58,7 +58,14 @@ export function platformFetch(options: PlatformOptions, patience: number): typeo
           const late = setTimeout(() => request.destroy(error), patience);
           for (const event of ['connect', 'close']) socket.once(event, () => clearTimeout(late));
         })
-        .on('response', (answer) => resolve(responseOf(answer)));
+        .on('response', (answer) => {
+          try {
+            resolve(responseOf(answer));
+          } catch (error) {
+            answer.destroy();
+            reject(error);
+          }
+        });
       request.end(init.body ?? undefined);
     });
 }
