@@ -177,6 +177,8 @@ test('a response about another lock is none', async () => {
     assert.match(error.message, /not one of keylatch for this request/);
   }
   const name = unused();
+  const ofAnother = async (response) => Response.json({ ...(await response.json()), token: 'another' });
+  assert.ok((await rejection(client({ fetch: changing(ofAnother), timeout: 500 }).lock(unused()))) instanceof Unreachable);
   const lease = await client().lock(name);
   assert.ok((await rejection(mixed.show(name))) instanceof Unreachable);
   await lease.release();
@@ -307,6 +309,47 @@ test('an answer that is not kept has its status', async () => {
   const { status, isWhole, body, bytes } = (await client().begin(key)).answer;
   assert.deepEqual([status, isWhole, body, bytes], [201, false, undefined, undefined]);
   await assert.rejects(client().once(key, async () => assert.fail('again')), /was not kept/);
+});
+
+test('what a program prints of a lease or a run has no token', async () => {
+  const [lease, run, held] = [await client().lock(unused()), await client().begin(unused()), await client().hold(unused())];
+  for (const each of [lease, run, held]) {
+    assert.equal(each.token.length, 32);
+    assert.ok(!`${inspect(each, { depth: 9 })} ${JSON.stringify(each)}`.includes(each.token));
+  }
+  await Promise.all([lease.release(), run.abandon(), held.release()]);
+});
+
+test('a watch that can never come to anything throws', { timeout: 5000 }, async () => {
+  const thrown = new Error('of the traceparent');
+  const watch = (options) => rejection(client(options).watch('a').next());
+  assert.equal(await watch({ traceparent: () => { throw thrown; } }), thrown);
+  const stores = async (input) => {
+    if (input.endsWith('/v1/info')) return Response.json({ store: { id: input } });
+    throw Object.assign(new Error('no connection'), { code: 'ECONNREFUSED' });
+  };
+  assert.ok((await watch({ url: ['http://one', 'http://two'], fetch: stores })) instanceof SettingsError);
+});
+
+test('what cannot be made of a request is the error of the caller', async () => {
+  const [thrown, counting] = [new Error('of the traceparent'), changing((response) => response)];
+  const failing = client({ fetch: counting, traceparent: () => { throw thrown; } });
+  const name = unused();
+  for (const asked of [failing.lock(name), failing.hold(name), failing.begin(name), failing.show(name)]) {
+    assert.equal(await rejection(asked), thrown);
+  }
+  assert.ok((await rejection(client({ fetch: counting }).ask('POST', '/v1/locks/a', { value: 1n }))) instanceof TypeError);
+  assert.equal(counting.requests.length, 0);
+});
+
+test('a request that waits for a socket is not sent', async () => {
+  const server = createHttpServer(() => undefined).listen(0, '127.0.0.1');
+  await happens(server, 'listening');
+  const agent = new Agent({ maxSockets: 1 });
+  const asking = client({ url: `http://127.0.0.1:${server.address().port}`, agent, timeout: 500 });
+  const [first, second] = await Promise.all(['a', 'b'].map((name) => rejection(asking.ask('POST', `/v1/locks/${name}`))));
+  server.close().closeAllConnections();
+  assert.deepEqual([first.sent, second.sent], [true, false]);
 });
 
 test('a signal ends each wait with its reason, and at once', async () => {

@@ -164,6 +164,52 @@ test('a grant whose answer came after its end is asked for anew', async () => {
   }
 });
 
+test('a lease that is over is valid for no time', async () => {
+  const fake = new FakeKeylatch();
+  const [lost, released] = [await fake.client.lock('a'), await fake.client.lock('b')];
+  await fake.lose('a');
+  await released.release();
+  assert.deepEqual([lost.validFor, released.validFor], [0, 0]);
+});
+
+test('the names of a set are those of its beginning', async () => {
+  const [fake, names] = [new FakeKeylatch(), ['a', 'b']];
+  const waiting = fake.client.lock(names);
+  names.pop();
+  const lease = await waiting;
+  assert.equal(lease.locks.length, 2);
+  names.pop();
+  await fake.advance(100_000);
+  lease.check();
+  assert.equal(await lease.release(), true);
+  assert.equal(await fake.client.show('b'), undefined);
+});
+
+test('an election goes on after a loss only', async () => {
+  const fake = new FakeKeylatch();
+  const inner = await fake.client.lock('inner');
+  await fake.lose('inner');
+  const thrown = await rejection(fake.client.elect('leader', {}, async () => inner.check()));
+  assert.deepEqual(thrown.locks, ['inner']);
+  const [leaving, outcomes] = [new AbortController(), [() => undefined, () => { throw new Error('of a step'); }, () => inner.check()]];
+  let led = 0;
+  const lead = async (signal) => {
+    await new Promise((resolve) => signal.addEventListener('abort', resolve));
+    return outcomes[led++]?.();
+  };
+  const elected = fake.client.elect('leader', { signal: leaving.signal }, lead);
+  await fake.advance(1000);
+  for (const count of [1, 2, 3]) {
+    await fake.lose('leader');
+    await fake.advance(1000);
+    assert.equal(led, count);
+    assert.ok(await fake.client.show('leader'));
+  }
+  leaving.abort();
+  await fake.advance(1000);
+  await elected;
+});
+
 test('a page of a proxy is no answer', async () => {
   const pages = [() => new Response('<html>'), () => Response.json(null), () => Response.json(17), () => Response.json(null, { status: 400 })];
   for (const page of pages) {

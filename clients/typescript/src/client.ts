@@ -33,7 +33,7 @@ export class Client {
    */
   async lock(names: string | readonly string[], options: LockOptions = {}): Promise<Lease> {
     const isSet = typeof names !== 'string';
-    const claim = new Claim(this.#transport, isSet ? names : [names], isSet, options);
+    const claim = new Claim(this.#transport, isSet ? [...names] : [names], isSet, options);
     return new Lease(claim, await claim.acquire(), true);
   }
 
