@@ -30,8 +30,7 @@ export class Keeper {
   }
 
   get validFor(): number {
-    this.#look();
-    return Math.max(0, this.until - this.#clock.now());
+    return this.signal.aborted || this.ending.signal.aborted ? 0 : Math.max(0, this.until - this.#clock.now());
   }
 
   check(): void {
