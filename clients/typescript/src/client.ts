@@ -47,17 +47,25 @@ export class Client {
 
   /**
    * Leads while it has the lock, again and again, until the signal of `options` aborts. The signal that `lead` gets aborts
-   * ahead of the loss, and with that of `options`. What `lead` throws for another reason ends the election.
+   * ahead of the loss, and with that of `options`. What `lead` throws while it leads ends the election.
    */
   async elect(name: string, options: LockOptions, lead: UnderLock<unknown>): Promise<void> {
     const [{ signal }, { clock }] = [options, this.#transport];
     while (!signal?.aborted) {
-      let told = signal;
+      let isLost = false;
+      const action: UnderLock<void> = async (given, lease) => {
+        try {
+          await lead(given, lease);
+          isLost = true;
+        } finally {
+          isLost ||= lease.signal.aborted;
+        }
+      };
       try {
-        await this.using(name, { ...options, wait: Infinity }, (given, lease) => lead((told = given), lease));
+        await this.using(name, { ...options, wait: Infinity }, action);
       } catch (error) {
         const isAbort = error === signal?.reason || (error as Error | null)?.name === 'AbortError';
-        if (!(error instanceof LeaseLost) && !(told?.aborted && isAbort)) throw error;
+        if (!isLost && !(signal?.aborted && isAbort)) throw error;
       }
       await until(clock, clock.now() + pauseAfter(undefined), signal);
     }
