@@ -79,6 +79,8 @@ export interface Request {
   signal?: AbortSignal | undefined;
 }
 
+type Message = { method: string; headers: Record<string, string>; body?: string };
+
 export type Attempt<T> = (wait: number, timeout: number, mayBeDone: boolean) => Promise<T>;
 export type Patience = { wait?: number | undefined; signal?: AbortSignal | undefined };
 
@@ -125,24 +127,28 @@ export class Transport {
 
   /** The document of a success; throws {@link Problem} or {@link Unreachable}. */
   async send(request: Request): Promise<any> {
-    return await this.#timed(request.timeout ?? this.timeout, request.signal, (signal) => this.#reach(request, signal, documentOf));
+    return await this.#timed(request.timeout ?? this.timeout, request.signal, (signal) => this.#reach(request, this.#message(request), signal, documentOf));
   }
 
-  /** The response, if it is a success. */
-  async #open(instance: Instance, { method, path, body, token, prefer }: Request, signal: AbortSignal): Promise<Response> {
+  /** What is sent, made before anything is: what the caller's `traceparent` or value throws is its own error. */
+  #message({ method, body, token, prefer }: Request): Message {
     const trace = this.#options.traceparent?.();
-    const authorization = this.#apiKey ? `Bearer ${this.#apiKey}` : instance.user;
     const headers = {
       ...(body !== undefined && { 'content-type': 'application/json' }),
-      ...(authorization && { authorization }),
       ...(token && { 'lock-token': token }),
       ...(prefer && { prefer: `wait=${Math.ceil(prefer / 1000)}` }),
       ...(trace && { traceparent: trace }),
     };
-    const content = body === undefined ? {} : { body: JSON.stringify(body) };
+    return { method, headers, ...(body !== undefined && { body: JSON.stringify(body) }) };
+  }
+
+  /** The response, if it is a success. */
+  async #open(instance: Instance, path: string, message: Message, signal: AbortSignal): Promise<Response> {
+    const authorization = this.#apiKey ? `Bearer ${this.#apiKey}` : instance.user;
+    const headers = { ...message.headers, ...(authorization && { authorization }) };
     // With a key of the program's own, a browser neither sends what it has of its user nor asks for a password.
     const credentials = authorization ? 'omit' : 'same-origin';
-    const response = await instance.fetch(instance.url + path, { method, headers, credentials, redirect: 'manual', ...content, signal });
+    const response = await instance.fetch(instance.url + path, { ...message, headers, credentials, redirect: 'manual', signal });
     if (response.ok) return response;
     const seconds = Number.parseInt(response.headers.get('retry-after') ?? '', 10);
     const document = parsed(await response.text()) ?? {};
@@ -153,14 +159,14 @@ export class Transport {
    * Asks one instance after the other until one is connected, or `signal` aborts. The next request begins with the one
    * that was.
    */
-  async #reach<T>(asked: Request, signal: AbortSignal, read: (response: Response) => Promise<T>): Promise<T> {
+  async #reach<T>({ method, path }: Request, message: Message, signal: AbortSignal, read: (response: Response) => Promise<T>): Promise<T> {
     const count = this.#instances.length;
     for (let [at, left] = [this.#at, count]; ; at = (at + 1) % count) {
       const instance = this.#instances[at]!;
-      const [request, began] = [`${asked.method} ${instance.url}${asked.path}`, this.clock.now()];
+      const [request, began] = [`${method} ${instance.url}${path}`, this.clock.now()];
       try {
         await this.#know(instance, signal);
-        const result = await read(await this.#open(instance, asked, signal));
+        const result = await read(await this.#open(instance, path, message, signal));
         this.log({ message: 'response', request, took: this.clock.now() - began });
         return result;
       } catch (failure) {
@@ -176,7 +182,7 @@ export class Transport {
   async #know(instance: Instance, within: AbortSignal): Promise<void> {
     const count = this.#instances.length;
     if (count === 1 || instance.isKnown) return;
-    const ask = async (signal: AbortSignal) => documentOf(await this.#open(instance, { method: 'GET', path: '/v1/info' }, signal));
+    const ask = async (signal: AbortSignal) => documentOf(await this.#open(instance, '/v1/info', { method: 'GET', headers: {} }, signal));
     const { store } = await this.#timed(this.timeout / count, within, ask).catch((error) => {
       // A keylatch may refuse to tell this client. What else comes tells nothing, and of the request nothing was sent.
       if (error instanceof Problem && error.code && error.status < 500 && ![408, 429].includes(error.status)) return {};
@@ -244,9 +250,10 @@ export class Transport {
   /** What comes on a stream (WHATWG HTML, section 9.2), until `signal` aborts or nothing comes for `silence`. */
   async *events(request: Request): AsyncGenerator<Event> {
     let [rest, type, data] = ['', '', ''];
+    const message = this.#message(request);
     const ending = endingWith(request.signal);
     try {
-      const response = await this.#within(ending, request.silence, () => this.#reach(request, ending.signal, async (opened) => opened));
+      const response = await this.#within(ending, request.silence, () => this.#reach(request, message, ending.signal, async (opened) => opened));
       const [reader, decoder] = [response.body!.getReader(), new TextDecoder()];
       const read = () => this.#within(ending, request.silence, () => reader.read());
       for (let part = await read(); !part.done; part = await read()) {
