@@ -2,7 +2,7 @@
 
 import { Claim, type LockOptions } from './claim.js';
 import { until } from './clock.js';
-import { type HeldLock, KeylatchError, LeaseLost, Problem } from './errors.js';
+import { type HeldLock, isPassing, KeylatchError, LeaseLost, Problem } from './errors.js';
 import { hold, Lease } from './lease.js';
 import { type OnceOptions, Run } from './once.js';
 import { type ClientOptions, type Event, foreign, given, pauseAfter, plain, Transport } from './transport.js';
@@ -85,7 +85,7 @@ export class Client {
       try {
         yield* this.#transport.events({ method: 'GET', path, silence, signal });
       } catch (error) {
-        if (error instanceof Problem && !error.isPassing) throw error;
+        if (!isPassing(error)) throw error;
       }
       await until(clock, clock.now() + pauseAfter(undefined), signal);
     }
