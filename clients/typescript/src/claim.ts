@@ -121,7 +121,7 @@ export class Claim {
     const leases: any[] | undefined = this.isSet ? document.locks : [document];
     const valid = document.waited_ms + document.valid_for_ms;
     const isOurs = leases?.length === this.names.length && leases.every(({ name }, at) => name === this.names[at]);
-    if (!isOurs || !leases.every((lease) => typeof lease.fencing_token === 'number') || Number.isNaN(valid)) throw foreign();
+    if (!isOurs || document.token !== this.token || !leases.every((lease) => typeof lease.fencing_token === 'number') || Number.isNaN(valid)) throw foreign();
     const locks = leases.map(({ name, fencing_token: fencingToken, slot }) => ({ name, fencingToken, slot }));
     return { locks, until: sent + valid };
   }

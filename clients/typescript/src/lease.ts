@@ -28,15 +28,18 @@ export class Lease {
   readonly fencingToken: number;
   /** Which of the places is this lease's, where the lock was asked for with a number of them. */
   readonly slot: number | undefined;
-  /** The secret that proves the lease, for a program that enters the lock again. */
-  readonly token: string;
 
   /** @internal */
   constructor(claim: Claim, { locks, until }: Grant, isRenewed: boolean) {
-    [this.#claim, this.token, this.locks] = [claim, claim.token, locks];
+    [this.#claim, this.locks] = [claim, locks];
     this.#keeper = new Keeper(claim.transport, claim.names, claim.ttl, until);
     ({ name: this.name, fencingToken: this.fencingToken, slot: this.slot } = locks[0]!);
     if (isRenewed) void this.#keeper.renew((timeout) => claim.renew(timeout));
+  }
+
+  /** The secret that proves the lease, for a program that enters the lock again. It is not printed. */
+  get token(): string {
+    return this.#claim.token;
   }
 
   /** Aborts when the lease is lost; its reason is a {@link LeaseLost}. Hand it to what you call. */

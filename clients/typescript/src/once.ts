@@ -82,11 +82,10 @@ export class Run {
   readonly fencingToken: number;
   /** What the thing came to when it was done before. */
   readonly answer: KeptAnswer | undefined;
-  /** The secret that proves the run. */
-  readonly token: string;
+  readonly #token: string;
 
   private constructor(keeper: Keeper, path: (act?: string) => string, token: string, isRerun: boolean, document: any) {
-    [this.#keeper, this.#path, this.token, this.#isRerun] = [keeper, path, token, isRerun];
+    [this.#keeper, this.#path, this.#token, this.#isRerun] = [keeper, path, token, isRerun];
     this.fencingToken = document.fencing_token;
     this.answer = document.state === 'done' ? keptAnswer(document) : undefined;
   }
@@ -117,6 +116,11 @@ export class Run {
     // Under a token of the caller's own another run may be under way.
     const undo = options.token === undefined ? () => transport.ask({ method: 'DELETE', path: path(), token }) : undefined;
     return await transport.persist(attempt, options, undo);
+  }
+
+  /** The secret that proves the run. It is not printed. */
+  get token(): string {
+    return this.#token;
   }
 
   /** Aborts when the run is lost, so that its outcome is unknown or another may run; its reason is a {@link LeaseLost}. */

@@ -123,7 +123,7 @@ export class FakeKeylatch {
     if (broken) return problem(409, 'lock-broken', { broken });
     for (const lease of own) [lease.ttl, lease.until] = [ttl, this.#end(ttl)];
     const locks = names.map((name) => shown(own.find((lease) => lease.name === name)!));
-    return Response.json({ ...(isSet ? { locks } : locks[0]), waited_ms, valid_for_ms: ttl });
+    return Response.json({ ...(isSet ? { locks } : locks[0]), token: ask['lock-token'], waited_ms, valid_for_ms: ttl });
   }
 
   #run(key: string, ask: any, isLate: boolean): Response | undefined {
