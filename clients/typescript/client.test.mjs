@@ -5,15 +5,16 @@
  */
 
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
+import { execFileSync, spawn } from 'node:child_process';
 import { once as happens } from 'node:events';
 import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { Agent, createServer as createHttpServer } from 'node:http';
-import { createServer } from 'node:net';
+import { connect, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { after, before, test } from 'node:test';
+import { createServer as createTlsServer } from 'node:tls';
 import { inspect } from 'node:util';
 
 const { Client, Held, LeaseLost, NothingDone, Problem, SettingsError, Unreachable } = await import(process.env.CLIENT ?? './dist/index.js');
@@ -350,6 +351,27 @@ test('a request that waits for a socket is not sent', async () => {
   const [first, second] = await Promise.all(['a', 'b'].map((name) => rejection(asking.ask('POST', `/v1/locks/${name}`))));
   server.close().closeAllConnections();
   assert.deepEqual([first.sent, second.sent], [true, false]);
+});
+
+test('a connection whose TLS breaks after the request has sent it', async () => {
+  const [key, cert] = ['key.pem', 'cert.pem'].map((name) => join(folder, name));
+  const made = ['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-subj', '/CN=localhost'];
+  execFileSync('openssl', [...made, '-addext', 'subjectAltName=IP:127.0.0.1', '-keyout', key, '-out', cert], { stdio: 'ignore' });
+  const pipes = [];
+  const secure = createTlsServer({ key: readFileSync(key), cert: readFileSync(cert) }, (socket) => {
+    socket.on('error', () => undefined).on('data', () => pipes.map((pipe) => pipe.end('no record of TLS')));
+  });
+  const open = createServer((socket) => {
+    pipes.push(socket);
+    const inner = connect(secure.address().port, '127.0.0.1').on('error', () => undefined);
+    socket.on('error', () => undefined).pipe(inner);
+    inner.pipe(socket);
+  });
+  for (const server of [secure, open]) await happens(server.listen(0, '127.0.0.1'), 'listening');
+  const asking = client({ url: `https://127.0.0.1:${open.address().port}`, ca: cert, timeout: 2000 });
+  const error = await rejection(asking.ask('POST', '/v1/locks/a'));
+  assert.ok(error instanceof Unreachable && error.sent, inspect(error));
+  for (const server of [secure, open]) server.close();
 });
 
 test('a signal ends each wait with its reason, and at once', async () => {

@@ -9,6 +9,7 @@ import * as http from 'node:http';
 import * as https from 'node:https';
 import { hostname } from 'node:os';
 import { Readable } from 'node:stream';
+import type { TLSSocket } from 'node:tls';
 
 import { SettingsError } from './errors.js';
 import type { PlatformOptions } from './transport.js';
@@ -24,6 +25,7 @@ export function platformFetch(options: PlatformOptions, patience: number): typeo
   const { env } = process;
   const { ca = env['KEYLATCH_CA'], cert = env['KEYLATCH_CLIENT_CERT'], key = env['KEYLATCH_CLIENT_KEY'] } = options;
   const tls = { ...(ca && { ca: readPem('ca', ca) }), ...(cert && { cert: readPem('cert', cert) }), ...(key && { key: readPem('key', key) }) };
+  const isNode = !('Deno' in globalThis || 'Bun' in globalThis);
   // Deno repeats a request by itself whose kept connection is cut, and says nothing of the first.
   const agent = { keepAlive: !('Deno' in globalThis), timeout: 120_000 };
   const [clear, secure] = [new http.Agent(agent), new https.Agent({ ...agent, ...tls })];
@@ -38,23 +40,25 @@ export function platformFetch(options: PlatformOptions, patience: number): typeo
         agent: (options.agent as http.Agent | undefined) ?? (isSecure ? secure : clear),
         ...(options.socketPath !== undefined && { socketPath: options.socketPath }),
       });
-      const leave = (): void => {
+      const fail = (error: Error): void => {
         // Of another platform's socket it is not known.
-        const { connecting, secureConnecting } = (request.socket ?? {}) as { connecting?: boolean; secureConnecting?: boolean };
-        const code = connecting || (isSecure && secureConnecting) ? 'UNSENT' : 'SENT';
-        const error = Object.assign(new Error('The request was given up.'), { code });
+        const { connecting, secureConnecting } = (request.socket ?? { connecting: isNode }) as Partial<TLSSocket> & { secureConnecting?: boolean };
+        reject(connecting || (isSecure && secureConnecting) ? Object.assign(error, { isUnsent: true }) : error);
+      };
+      const leave = (): void => {
+        const error = new Error('The request was given up.');
         // Deno emits no error of a request that is destroyed.
-        reject(error);
+        fail(error);
         request.destroy(error);
       };
       init.signal?.addEventListener('abort', leave);
       if (init.signal?.aborted) leave();
       request
-        .on('error', reject)
+        .on('error', fail)
         .on('close', () => init.signal?.removeEventListener('abort', leave))
         .on('socket', (socket) => {
           if (!socket.connecting) return;
-          const error = Object.assign(new Error('it takes no connection'), { code: 'UNSENT' });
+          const error = Object.assign(new Error('it takes no connection'), { isUnsent: true });
           const late = setTimeout(() => request.destroy(error), patience);
           for (const event of ['connect', 'close']) socket.once(event, () => clearTimeout(late));
         })

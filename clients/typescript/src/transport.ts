@@ -340,15 +340,15 @@ function parsed(text: string): any {
 
 /** What a platform says when it has sent nothing. A browser does not say whether it has. */
 const UNSENT = [
-  /^(E(CONNREFUSED|NOTFOUND|AI_AGAIN|HOSTUNREACH|NETUNREACH|NOENT|PROTO)|UND_ERR_CONNECT_TIMEOUT|UNSENT)$/,
-  /^(ERR_(INVALID_(CHAR|URL|PROTOCOL)|HTTP_INVALID|TLS|SSL|UNESCAPED)|(UNABLE|CERT|UNKNOWN_CERT|DEPTH|SELF_SIGNED|HOSTNAME)_|ConnectionRefused)/,
+  /^(E(CONNREFUSED|NOTFOUND|AI_AGAIN|HOSTUNREACH|NETUNREACH|NOENT)|UND_ERR_CONNECT_TIMEOUT)$/,
+  /^(ERR_(INVALID_(CHAR|URL|PROTOCOL)|HTTP_INVALID|TLS_CERT|SSL_.*CERT|UNESCAPED)|(UNABLE|CERT|UNKNOWN_CERT|DEPTH|SELF_SIGNED|HOSTNAME)_|ConnectionRefused)/,
 ];
 
 function noAnswer(error: unknown): KeylatchError {
   if (error instanceof KeylatchError) return error;
   const cause: any = (error as any)?.cause ?? error;
   const { code, syscall } = cause?.errors?.[0] ?? cause ?? {};
-  const isUnsent = syscall === 'connect' || UNSENT.some((each) => each.test(code));
+  const isUnsent = cause?.isUnsent || syscall === 'connect' || UNSENT.some((each) => each.test(code));
   const why = isUnsent ? 'the service cannot be reached' : 'no answer came';
   return new Unreachable(`${why}: ${cause?.message || cause}`, !isUnsent, { cause: error });
 }
