@@ -88,7 +88,7 @@ export function program(settings, say) {
       watches.set(watch, ending);
       (async () => {
         for await (const { type } of client.watch(name, ending)) say({ event: 'change', watch, type });
-      })();
+      })().catch((error) => console.error(error));
       return {};
     },
     unwatch: async ({ watch }) => {
