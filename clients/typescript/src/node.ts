@@ -63,12 +63,9 @@ export function platformFetch(options: PlatformOptions, patience: number): typeo
           for (const event of ['connect', 'close']) socket.once(event, () => clearTimeout(late));
         })
         .on('response', (answer) => {
-          try {
-            resolve(responseOf(answer));
-          } catch (error) {
-            answer.destroy();
-            reject(error);
-          }
+          const made = (async () => responseOf(answer))();
+          made.catch(() => answer.destroy());
+          resolve(made);
         });
       request.end(init.body ?? undefined);
     });

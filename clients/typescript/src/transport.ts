@@ -155,10 +155,7 @@ export class Transport {
     throw new Problem(response.status, document, document.retry_after_ms ?? (seconds >= 0 ? seconds * 1000 : undefined));
   }
 
-  /**
-   * Asks one instance after the other until one is connected, or `signal` aborts. The next request begins with the one
-   * that was.
-   */
+  /** Asks one instance after the other until one is connected. The next request begins with the one that was. */
   async #reach<T>({ method, path }: Request, message: Message, signal: AbortSignal, read: (response: Response) => Promise<T>): Promise<T> {
     const count = this.#instances.length;
     for (let [at, left] = [this.#at, count]; ; at = (at + 1) % count) {
