@@ -120,8 +120,9 @@ export class Claim {
   grant(document: any, sent: number): Grant {
     const leases: any[] | undefined = this.isSet ? document.locks : [document];
     const valid = document.waited_ms + document.valid_for_ms;
-    const isOurs = leases?.length === this.names.length && leases.every(({ name }, at) => name === this.names[at]);
-    if (!isOurs || document.token !== this.token || !leases.every((lease) => typeof lease.fencing_token === 'number') || Number.isNaN(valid)) throw foreign();
+    const isOurs = leases?.length === this.names.length && document.token === this.token && !Number.isNaN(valid);
+    const isGrant = ({ name, fencing_token }: any, at: number) => name === this.names[at] && typeof fencing_token === 'number';
+    if (!isOurs || !leases.every(isGrant)) throw foreign();
     const locks = leases.map(({ name, fencing_token: fencingToken, slot }) => ({ name, fencingToken, slot }));
     return { locks, until: sent + valid };
   }

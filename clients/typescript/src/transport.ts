@@ -79,9 +79,8 @@ export interface Request {
   signal?: AbortSignal | undefined;
 }
 
-type Message = { method: string; headers: Record<string, string>; body?: string };
-
 export type Attempt<T> = (wait: number, timeout: number, mayBeDone: boolean) => Promise<T>;
+type Message = { method: string; headers: Record<string, string>; body?: string };
 export type Patience = { wait?: number | undefined; signal?: AbortSignal | undefined };
 
 export class Transport {
@@ -127,7 +126,8 @@ export class Transport {
 
   /** The document of a success; throws {@link Problem} or {@link Unreachable}. */
   async send(request: Request): Promise<any> {
-    return await this.#timed(request.timeout ?? this.timeout, request.signal, (signal) => this.#reach(request, this.#message(request), signal, documentOf));
+    const [message, { timeout = this.timeout, signal }] = [this.#message(request), request];
+    return await this.#timed(timeout, signal, (ending) => this.#reach(request, message, ending, documentOf));
   }
 
   /** What is sent, made before anything is: what the caller's `traceparent` or value throws is its own error. */
@@ -236,12 +236,10 @@ export class Transport {
   /** Until when it is good. It is renewed before it is used where its answer was so late that little of it is left. */
   async fresh(until: number, ttl: number, renew: () => Promise<number>): Promise<number> {
     if (until - this.clock.now() >= ttl / 2) return until;
-    try {
-      return await renew();
-    } catch (error) {
+    return await renew().catch((error) => {
       // It was over before its answer was read, so that it may be asked for anew.
       throw error instanceof Problem && LOSSES[error.code] ? new Unreachable(error.message, true, { cause: error }) : error;
-    }
+    });
   }
 
   /** What comes on a stream (WHATWG HTML, section 9.2), until `signal` aborts or nothing comes for `silence`. */
@@ -338,7 +336,8 @@ function parsed(text: string): any {
 /** What a platform says when it has sent nothing. A browser does not say whether it has. */
 const UNSENT = [
   /^(E(CONNREFUSED|NOTFOUND|AI_AGAIN|HOSTUNREACH|NETUNREACH|NOENT)|UND_ERR_CONNECT_TIMEOUT)$/,
-  /^(ERR_(INVALID_(CHAR|URL|PROTOCOL)|HTTP_INVALID|TLS_CERT|SSL_.*CERT|UNESCAPED)|(UNABLE|CERT|UNKNOWN_CERT|DEPTH|SELF_SIGNED|HOSTNAME)_|ConnectionRefused)/,
+  /^(ERR_(INVALID_(CHAR|URL|PROTOCOL)|HTTP_INVALID|TLS_CERT|SSL_.*(CERT|UNKNOWN_CA)|UNESCAPED)|ConnectionRefused)/,
+  /^(UNABLE|CERT|UNKNOWN_CERT|DEPTH|SELF_SIGNED|HOSTNAME)_/,
 ];
 
 function noAnswer(error: unknown): KeylatchError {
