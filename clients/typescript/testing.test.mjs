@@ -249,6 +249,18 @@ test('several URLs share the time that one request has', async () => {
   assert.equal((await client.lock('c')).name, 'c');
 });
 
+test('a loss is told in time, also by a fetch that never ends', async () => {
+  const fake = new FakeKeylatch();
+  let isDead = false;
+  const fetch = (...of) => (isDead ? new Promise(() => undefined) : fake.options.fetch(...of));
+  const { signal } = await new Client({ ...fake.options, fetch }).lock('a', { ttl: 12_000 });
+  isDead = true;
+  await fake.advance(8900);
+  assert.equal(signal.aborted, false);
+  await fake.advance(100);
+  assert.equal(signal.aborted && signal.reason.reason, 'unrenewed');
+});
+
 test('a store that cannot be asked for leaves nothing sent', async () => {
   const fake = new FakeKeylatch();
   let answer = () => Response.json({ code: 'unauthenticated' }, { status: 401 });
