@@ -91,6 +91,45 @@ class Locks(unittest.TestCase):
         lock.__exit__(None, None, None)
         self.assertFalse(lock.locked())
 
+    def test_block_that_was_released_by_hand_leaves_others_alone(self) -> None:
+        lock = self.client.lock("a", wait=5)
+        got, done = threading.Event(), threading.Event()
+        losses: list[LeaseLost | None] = []
+
+        def other() -> None:
+            with lock as lease:
+                got.set()
+                done.wait(5)
+                losses.append(lease.loss)
+                self.assertTrue(lock.locked())
+
+        thread = threading.Thread(target=other)
+        with self.assertRaises(ZeroDivisionError), lock as lease:
+            lease.release()
+            thread.start()
+            got.wait(5)
+            raise ZeroDivisionError
+        self.assertTrue(lock.locked())
+        self.assertRaises(RuntimeError, lock.release)
+        done.set()
+        thread.join()
+        self.assertEqual(losses, [None])
+        with lock:
+            lock.release()
+        self.assertFalse(lock.locked())
+
+    def test_token_of_ones_own_is_let_in_once(self) -> None:
+        lock = self.client.lock("a", token="a-token-of-the-caller")
+        with lock:
+            self.assertRaises(keylatch.InUse, lock.acquire)
+            self.assertRaises(keylatch.InUse, lock.acquire)
+        lease = lock.acquire()
+        lock.release()
+        lock.acquire()
+        # This is the end of the first lease once more.
+        lease.release()
+        self.assertRaises(keylatch.InUse, lock.acquire)
+
     def test_waits_without_end(self) -> None:
         first = self.client.lock("a").acquire()
         got = threading.Event()
@@ -338,6 +377,13 @@ class Tasks(unittest.IsolatedAsyncioTestCase):
             await electing
         self.assertEqual(ends, ["cancelled"] * 2)
         self.assertFalse(await client.lock("scheduler").locked())
+
+    async def test_finished_tasks_are_forgotten(self) -> None:
+        lock = self.fake.async_client().lock("a")
+        lease = await asyncio.create_task(lock.acquire())
+        await lease.release()
+        kept = [value for value in vars(lock).values() if isinstance(value, (dict, list)) and value]
+        self.assertEqual(kept, [])
 
     async def test_decorated_coroutine(self) -> None:
         client = self.fake.async_client()

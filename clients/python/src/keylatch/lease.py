@@ -195,7 +195,7 @@ class LeaseState(Watched):
     """What is known of a lease, in a thread or in a task."""
 
     def __init__(
-        self, transport: Transport, claim: Claim, grant: Grant, on_lost: OnLost | None, on_end: Callable[[Any], None]
+        self, transport: Transport, claim: Claim, grant: Grant, on_lost: OnLost | None, on_end: Callable[[], None]
     ) -> None:
         super().__init__(transport, grant.until, on_lost)
         self._claim = claim
@@ -308,7 +308,7 @@ class Lease(LeaseState, SyncWatched):
         try:
             return self._end() and run(self._transport, self._released())
         finally:
-            self._on_end(self)
+            self._on_end()
 
     def extend(self, ttl: float | None = None) -> None:
         """Renews at once; with a `ttl` (in seconds), that is the TTL from now on."""
@@ -326,7 +326,7 @@ class AsyncLease(LeaseState, AsyncWatched):
         try:
             return self._end() and await self._transport.ended(run_async(self._transport, self._released()), error)
         finally:
-            self._on_end(self)
+            self._on_end()
 
     async def extend(self, ttl: float | None = None) -> None:
         """Renews at once; with a `ttl` (in seconds), that is the TTL from now on."""

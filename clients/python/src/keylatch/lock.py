@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, cast, overload
 
 from .driver import Transport, call, carry_out_async, drive_async, log, run, run_async, submit
 from .errors import Held, InUse, KeylatchError, LeaseLost, Problem, Unreachable
@@ -21,105 +22,118 @@ Sync = TypeVar("Sync")
 Async = TypeVar("Async")
 
 
+class Entry:
+    """What a thread or a task enters, from when it begins to get it."""
+
+    def __init__(self, token: str) -> None:
+        self.user, self.token, self.got = me(), token, None  # type: tuple[object, str, Any]
+
+
 class AsyncBlock(Generic[Async]):
     """What `async with` enters. Tasks may share it: each entry is one of its own, with a token of its own.
 
-    It has no lock, which a fork could leave locked for ever: each thread and task changes its own list alone.
+    It has no lock, which a fork could leave locked for ever: each list changes in one step.
     """
 
     def __init__(self, token: str | None, is_reentrant: bool = False) -> None:
         self._token = token
         self._is_reentrant = is_reentrant
-        self._in_use: dict[str, object] = {}
-        self._entered: dict[object, list[Any]] = {}
+        self._entries: list[Entry] = []
+        #: What blocks have to leave yet, also where it was ended by hand.
+        self._blocks: list[Entry] = []
 
-    async def _get_async(self, token: str) -> Async:
+    async def _get_async(self, entry: Entry) -> Async:
         raise NotImplementedError
 
     async def _leave_async(self, got: Any, error: BaseException | None) -> None:
         raise NotImplementedError
 
-    def _new_token(self) -> str:
-        """The token of an entry: one of its own, unless the caller gave one to the object."""
-        mine = object()
-        if self._token is None or self._is_reentrant:
-            return self._token or new_token()
-        if self._in_use.setdefault(self._token, mine) is not mine:
+    def _begin(self) -> Entry:
+        """An entry with a token of its own, unless the caller gave one to the object."""
+        entry = Entry(self._token or new_token())
+        self._entries.append(entry)
+        if self._token and not self._is_reentrant and self._entries[0] is not entry:
+            self._forget(entry)
             raise InUse("an object with a token of your own is entered while it is in use")
-        return self._token
+        return entry
 
-    def _put(self, got: Any) -> None:
-        self._entered.setdefault(me(), []).append(got)
+    def _forget(self, entry: Entry) -> None:
+        with suppress(ValueError):
+            self._entries.remove(entry)
 
-    def _last(self) -> Any:
-        """What this user has entered last; or the only entry that there is, which another may leave."""
-        everything = [got for entered in list(self._entered.values()) for got in entered]
-        entered = self._entered.get(me()) or everything
-        if entered is everything and len(everything) != 1:
-            raise RuntimeError("this thread or task has not entered what it leaves")
-        return entered[-1]
-
-    def _free(self, got: Any = None) -> None:
-        """Forgets what has ended."""
-        for user, entered in list(self._entered.items()):
-            if got in entered:
-                entered.remove(got)
-                if not entered and user == me():
-                    del self._entered[user]
-        self._in_use.clear()
+    async def _enter_async(self) -> Entry:
+        entry = self._begin()
+        try:
+            entry.got = await self._get_async(entry)
+        except BaseException:
+            self._forget(entry)
+            raise
+        return entry
 
     async def __aenter__(self) -> Async:
-        token = self._new_token()
-        try:
-            got = await self._get_async(token)
-        except BaseException:
-            self._free()
-            raise
-        self._put(got)
-        return got
+        self._blocks.append(entry := await self._enter_async())
+        return cast(Async, entry.got)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        got = self._last()
+        with self._left(error) as entry:
+            if entry in self._entries:
+                await self._leave_async(entry.got, error)
+
+    @contextmanager
+    def _left(self, error: BaseException | None) -> Iterator[Entry]:
+        """The entry whose block is left; nothing is left to do where it was released by hand. The error of the block
+        stays the one that comes out of it."""
+        entry = last(self._blocks, self._blocks)
+        self._blocks.remove(entry)
         try:
-            with only(error):
-                await self._leave_async(got, error)
+            yield entry
+        except KeylatchError as failure:
+            if error is None:
+                raise
+            log.warning("the service was not told of the end of a block: %s", failure)
         finally:
-            self._free(got)
+            self._forget(entry)
 
 
 class Block(AsyncBlock[Async], Generic[Sync, Async]):
     """The same also for threads, by `with`."""
 
-    def _get(self, token: str, **changes: Any) -> Sync:
+    def _get(self, entry: Entry, **changes: Any) -> Sync:
         raise NotImplementedError
 
     def _leave(self, got: Any, error: BaseException | None) -> None:
         raise NotImplementedError
 
-    def __enter__(self) -> Sync:
-        return self._enter()
-
-    def _enter(self, **changes: Any) -> Sync:
-        token = self._new_token()
+    def _enter(self, **changes: Any) -> Entry:
+        entry = self._begin()
         try:
-            got = self._get(token, **changes)
+            entry.got = self._get(entry, **changes)
         except BaseException:
-            self._free()
+            self._forget(entry)
             raise
-        self._put(got)
-        return got
+        return entry
+
+    def __enter__(self) -> Sync:
+        self._blocks.append(entry := self._enter())
+        return cast(Sync, entry.got)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        got = self._last()
-        try:
-            with only(error):
-                self._leave(got, error)
-        finally:
-            self._free(got)
+        with self._left(error) as entry:
+            if entry in self._entries:
+                self._leave(entry.got, error)
+
+
+def last(entries: list[Entry], of_others: list[Entry]) -> Entry:
+    """What this user has entered last; or the only one that another may have entered."""
+    user = me()
+    found = [entry for entry in entries if entry.user == user] or of_others
+    if found is of_others and len(found) != 1:
+        raise RuntimeError("this thread or task has not entered what it leaves")
+    return found[-1]
 
 
 def me() -> object:
@@ -139,17 +153,22 @@ class Claimed(AsyncBlock[AsyncLease]):
         self._claim = claim
         self._on_lost = on_lost
 
-    def _claimed(self, token: str, **changes: Any) -> Claim:
+    def _claimed(self, entry: Entry, **changes: Any) -> Claim:
         body = {"owner": self._transport.owner, **self._claim.body}
-        return replace(self._claim, body=body, token=token, **changes)
+        return replace(self._claim, body=body, token=entry.token, **changes)
 
-    async def _get_async(self, token: str) -> AsyncLease:
-        claim, transport = self._claimed(token), self._transport
+    def _acquired(self) -> Any:
+        """The lease that this user has acquired last; or the only one that was acquired, and is not of a block."""
+        got = [entry for entry in list(self._entries) if entry.got is not None]
+        return last(got, [entry for entry in got if entry not in self._blocks]).got
+
+    async def _get_async(self, entry: Entry) -> AsyncLease:
+        claim, transport, on_end = self._claimed(entry), self._transport, partial(self._forget, entry)
         if claim.is_stream:
             grant, events, sent = await call(opening(transport, claim), closed)
-            return AsyncLease(transport, claim, grant, self._on_lost, self._free)._held_by(events, sent)
+            return AsyncLease(transport, claim, grant, self._on_lost, on_end)._held_by(events, sent)
         grant = await call(run_async(transport, granted(transport, claim)), lambda _: give_back(transport, claim))
-        return AsyncLease(transport, claim, grant, self._on_lost, self._free)._renewing()
+        return AsyncLease(transport, claim, grant, self._on_lost, on_end)._renewing()
 
     async def _leave_async(self, got: AsyncLease, error: BaseException | None) -> None:
         leave(got, await got._leave(error), error)
@@ -168,11 +187,11 @@ class AsyncLock(Claimed):
     async def acquire(self) -> AsyncLease:
         """Gets the lock, which the caller releases. Raises :class:`Held`, :class:`Problem` or
         :class:`Unreachable`."""
-        return await self.__aenter__()
+        return cast(AsyncLease, (await self._enter_async()).got)
 
     async def release(self) -> bool:
         """Releases what this task has acquired last; whether it was still held."""
-        lease: AsyncLease = self._last()
+        lease: AsyncLease = self._acquired()
         return await lease.release()
 
     async def locked(self) -> bool:
@@ -201,18 +220,18 @@ class Lock(Claimed, Block[Lease, AsyncLease]):
         it.
         """
         if blocking and timeout is None:
-            return self._enter()
+            return cast(Lease, self._enter().got)
         wait = (timeout or 0.0) if blocking else 0.0
         try:
-            return self._enter(wait=None if wait < 0 else wait)
+            return cast(Lease, self._enter(wait=None if wait < 0 else wait).got)
         except Held:
             return None
 
-    def _get(self, token: str, **changes: Any) -> Lease:
-        claim, transport = self._claimed(token, **changes), self._transport
+    def _get(self, entry: Entry, **changes: Any) -> Lease:
+        claim, transport, on_end = self._claimed(entry, **changes), self._transport, partial(self._forget, entry)
         if not claim.is_stream:
             grant = run(transport, granted(transport, claim))
-            return Lease(transport, claim, grant, self._on_lost, self._free)._renewing()
+            return Lease(transport, claim, grant, self._on_lost, on_end)._renewing()
         opened = submit(opening(transport, claim), closed)
         try:
             grant, events, sent = opened.result()
@@ -220,11 +239,11 @@ class Lock(Claimed, Block[Lease, AsyncLease]):
             if not opened.cancel() and opened.exception() is None:
                 closed(opened.result())
             raise
-        return Lease(transport, claim, grant, self._on_lost, self._free)._held_by(events, sent)
+        return Lease(transport, claim, grant, self._on_lost, on_end)._held_by(events, sent)
 
     def release(self) -> bool:
         """Releases what this thread has acquired last; whether it was still held."""
-        lease: Lease = self._last()
+        lease: Lease = self._acquired()
         return lease.release()
 
     def locked(self) -> bool:
@@ -256,17 +275,6 @@ def may_hold(error: Exception) -> bool:
 def give_back(transport: Transport, claim: Claim) -> None:
     """Releases what the caller does not get, and does not wait for."""
     transport.end(run_async(transport, release(claim)))
-
-
-@contextmanager
-def only(error: BaseException | None) -> Iterator[None]:
-    """Keeps the error of a block the one that comes out of it."""
-    try:
-        yield
-    except KeylatchError as failure:
-        if error is None:
-            raise
-        log.warning("the service was not told of the end of a block: %s", failure)
 
 
 def leave(lease: Lease | AsyncLease, was_held: bool | None, error: BaseException | None) -> None:

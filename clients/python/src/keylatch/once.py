@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from .driver import Transport, call, run, run_async
 from .errors import KeylatchError, NothingDone, Problem
 from .lease import AsyncWatched, OnLost, SyncWatched, Watched
-from .lock import AsyncBlock, Block, undone
+from .lock import AsyncBlock, Block, Entry, undone
 from .protocol import Answer, Conversation, Request, ask, loss, now, plain
 
 Ended = TypeVar("Ended")
@@ -180,8 +180,8 @@ class AsyncOnce(AsyncBlock[AsyncRun]):
         """Frees the key of a run that the caller does not get: nothing was done."""
         self._transport.end(run_async(self._transport, ask(intent.request("DELETE"))))
 
-    async def _get_async(self, token: str) -> AsyncRun:
-        intent = replace(self._intent, token=token)
+    async def _get_async(self, entry: Entry) -> AsyncRun:
+        intent = replace(self._intent, token=entry.token)
         talk = undone(begin(intent), lambda: self._undo(intent))
         answer = await call(run_async(self._transport, talk), lambda _: self._undo(intent))
         return AsyncRun(self._transport, intent, answer, self._on_lost)
@@ -193,8 +193,8 @@ class AsyncOnce(AsyncBlock[AsyncRun]):
 class Once(AsyncOnce, Block[SyncRun, AsyncRun]):
     """The same also for threads, by `with`."""
 
-    def _get(self, token: str, **changes: Any) -> SyncRun:
-        intent = replace(self._intent, token=token)
+    def _get(self, entry: Entry, **changes: Any) -> SyncRun:
+        intent = replace(self._intent, token=entry.token)
         answer = run(self._transport, undone(begin(intent), lambda: self._undo(intent)))
         return SyncRun(self._transport, intent, answer, self._on_lost)
 
