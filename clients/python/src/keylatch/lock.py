@@ -83,15 +83,16 @@ class AsyncBlock(Generic[Async]):
 
     @contextmanager
     def _left(self, error: BaseException | None) -> Iterator[Entry]:
-        """The entry whose block is left; nothing is left to do where it was released by hand. The error of the block
-        stays the one that comes out of it."""
+        """The entry whose block is left; nothing is left to do where it was released by hand. What comes out is the
+        error of the block, or else the loss of its lease, and never that the service was not told of its end."""
         entry = last(self._blocks, self._blocks)
         self._blocks.remove(entry)
+        loss = entry.got.loss
         try:
             yield entry
         except KeylatchError as failure:
             if error is None:
-                raise
+                raise loss or failure from failure.__cause__
             log.warning("the service was not told of the end of a block: %s", failure)
         finally:
             self._forget(entry)
@@ -279,7 +280,8 @@ def give_back(transport: Transport, claim: Claim) -> None:
 
 def leave(lease: Lease | AsyncLease, was_held: bool | None, error: BaseException | None) -> None:
     if error is None and lease._is_mine():
-        lease.check()
+        if lease.loss is not None:
+            raise lease.loss
         if not was_held:
             raise LeaseLost("expired", "it was over before it was released", lease._names)
 
