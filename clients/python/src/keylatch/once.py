@@ -79,6 +79,7 @@ class RunState(Watched, Generic[Ended]):
         document = answer.document
         self._intent = intent
         self._ttl, self._names = intent.lease, (intent.key,)
+        self._is_left = False
         self.fencing_token = int(document["fencing_token"])
         #: Whether it is to be done now.
         self.begun = document.get("state") != "done"
@@ -125,25 +126,29 @@ class RunState(Watched, Generic[Ended]):
             yield from ask(self._intent.request(method, body, step))
         except KeylatchError as error:
             # It goes on: the block may say something else, and its end does.
-            self._ended = False
+            self._ended = self._is_left
             if isinstance(error, Problem) and (why := loss(error, self._names)) is not None:
                 self._tell(why)
                 raise why from error
-            self._watch(self._renew())
+            if not self._is_left:
+                self._watch(self._renew())
             raise
 
     def _ending(self, error: BaseException | None) -> Conversation[None]:
         """What the end of a block says of its run."""
-        if self._ended or not self._is_mine():
+        if not self._is_mine():
             return
         try:
-            if error is None:
+            if self._ended:
+                pass
+            elif error is None:
                 yield from self._say("PUT", {"status": 204})
             elif isinstance(error, NothingDone) or self._intent.may_rerun:
                 yield from self._say("DELETE")
             else:
                 yield from self._say("POST", {"reason": reason_of(error)}, "/fail")
         finally:
+            self._is_left = True
             self.leave()
 
 
