@@ -61,6 +61,24 @@ class Locks(unittest.TestCase):
         self.fake.advance(8)
         self.assertEqual(lease.loss and lease.loss.reason, "unrenewed")
 
+    def test_block_whose_lease_is_lost_while_the_service_is_down(self) -> None:
+        with self.assertRaises(LeaseLost) as raised, self.client.lock("a", ttl=30):
+            self.fake.is_down = True
+            self.fake.advance(28)
+        self.assertEqual(raised.exception.reason, "unrenewed")
+        self.fake.is_down = False
+        with self.assertRaises(LeaseLost), self.client.once("k", lease=30):
+            self.fake.is_down = True
+            self.fake.advance(28)
+
+    def test_renewed_after_it_was_made_shorter(self) -> None:
+        lease = self.client.lock("a", ttl=300).acquire()
+        self.fake.advance(1)
+        lease.extend(30)
+        self.fake.advance(60)
+        self.assertIsNone(lease.loss)
+        self.assertLessEqual(lease.valid_for, 30)
+
     def test_callback_that_raises_keeps_nobody_from_knowing(self) -> None:
         def on_lost(loss: LeaseLost) -> None:
             raise RuntimeError("a bug")
@@ -352,6 +370,27 @@ class Tasks(unittest.IsolatedAsyncioTestCase):
         self.fake.is_down = False
         await client.aclose()
         self.assertFalse(await client.lock("a").locked())
+
+    async def test_run_that_cannot_be_completed_is_left(self) -> None:
+        client = self.fake.async_client()
+
+        async def work() -> None:
+            async with client.once("k", lease=30) as run:
+                self.fake.is_down = True
+                await run.complete("done")
+
+        task = asyncio.create_task(work())
+        await asyncio.to_thread(until, lambda: bool(client._transport._endings))
+        task.cancel()
+        with self.assertRaises(asyncio.CancelledError):
+            await task
+        # What is still said to the service has given up.
+        await asyncio.to_thread(until, lambda: not client._transport._endings)
+        self.fake.is_down = False
+        await asyncio.to_thread(self.fake.advance, 60)
+        with self.assertRaises(keylatch.Problem) as raised:
+            await client.once("k").__aenter__()
+        self.assertEqual(raised.exception.code, "outcome-unknown")
 
     async def test_leader_is_cancelled_when_it_has_lost(self) -> None:
         terms: list[int] = []

@@ -40,7 +40,7 @@ class Watched:
         self._ended = False
         self._process = os.getpid()
         self._telling = threading.Lock()
-        self._watches: list[Future[None]] = []
+        self._watching: Future[None] | None = None
         self._why = ""
         self._lost = self._event()
 
@@ -107,12 +107,13 @@ class Watched:
         return True
 
     def _watch(self, talk: Conversation[None]) -> None:
-        """Has the background carry this out until it is over."""
-        self._watches.append(submit(run_async(self._transport, talk)))
+        """Has the background carry this out until it is over, in place of what it did."""
+        self._unwatch()
+        self._watching = submit(run_async(self._transport, talk))
 
     def _unwatch(self) -> None:
-        for watch in self._watches:
-            watch.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
 
     def _renewal(self, until: float) -> Request:
         raise NotImplementedError
@@ -129,13 +130,15 @@ class Watched:
             yield Pause(min(due, give_up))
             if self._is_over():
                 return
+            since = self._since
             try:
                 answer = yield self._renewal(give_up)
                 if answer.is_success:
                     until = self._renewed(answer)
-                    # What came after the end makes nothing valid again.
-                    if not self._is_over():
-                        self._until, self._why, due = until, "", answer.sent + self._ttl / 3
+                    # What came after the end makes nothing valid again, and what came after `extend` is too old.
+                    if not self._is_over() and self._since == since:
+                        self._since, self._until, self._why = answer.sent, until, ""
+                    due = self._since + self._ttl / 3
                     continue
                 problem = answer.problem()
                 if (why := loss(problem, self._names)) is not None:
@@ -202,6 +205,7 @@ class LeaseState(Watched):
         self._grant = grant
         self._ttl, self._names = claim.ttl, claim.names
         self._on_end = on_end
+        self._reading: Future[None] | None = None
 
     @property
     def name(self) -> str:
@@ -253,8 +257,10 @@ class LeaseState(Watched):
                 self._tell(why)
                 raise why from error
             raise
+        until = claim.until(answer, answer.sent)
         if not self._is_over():
-            self._claim, self._ttl, self._until = claim, claim.ttl, claim.until(answer, answer.sent)
+            self._claim, self._ttl, self._since, self._until = claim, claim.ttl, answer.sent, until
+            self._watch(self._outlast() if claim.is_stream else self._renew())
 
     def _released(self) -> Conversation[bool]:
         try:
@@ -262,6 +268,8 @@ class LeaseState(Watched):
         finally:
             # Not before: without its stream the service would release a hold by itself.
             self._unwatch()
+            if self._reading is not None:
+                self._reading.cancel()
 
     def _renewing(self: State) -> State:
         """The lease, which is renewed from now on."""
@@ -270,7 +278,7 @@ class LeaseState(Watched):
 
     def _held_by(self: State, events: AsyncIterator[Event], sent: float) -> State:
         """The lease, whose stream is read to its end from now on, and has to bring events in time."""
-        self._watches.append(submit(self._read(events, sent)))
+        self._reading = submit(self._read(events, sent))
         self._watch(self._outlast())
         return self
 
