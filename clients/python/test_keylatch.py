@@ -198,6 +198,22 @@ class Locks(unittest.TestCase):
         self.assertEqual(len(terms), 2)
         self.assertLess(*terms)
 
+    def test_what_a_leader_raises_comes_out(self) -> None:
+        raised = [keylatch.Unreachable("of another service", sent=True), ZeroDivisionError()]
+
+        def lead(lease: keylatch.Lease) -> None:
+            self.fake.is_down = isinstance(raised[0], ZeroDivisionError)
+            raise raised[0]
+
+        # One that is swallowed leads until it is stopped.
+        stop = threading.Event()
+        threading.Timer(15, stop.set).start()
+        while raised:
+            with self.assertRaises(type(raised[0])) as out:
+                self.client.elect("scheduler", lead, stop=stop)
+            self.assertIs(out.exception, raised.pop(0))
+        self.fake.is_down = False
+
     def test_thousand_leases_have_four_threads(self) -> None:
         before = threading.active_count()
         leases = [self.client.lock(f"n{number}").acquire() for number in range(1000)]
@@ -416,6 +432,14 @@ class Tasks(unittest.IsolatedAsyncioTestCase):
             await electing
         self.assertEqual(ends, ["cancelled"] * 2)
         self.assertFalse(await client.lock("scheduler").locked())
+
+    async def test_what_a_leading_task_raises_comes_out(self) -> None:
+        async def lead(lease: keylatch.AsyncLease) -> None:
+            raise keylatch.Unreachable("of another service", sent=True)
+
+        client = self.fake.async_client()
+        with self.assertRaisesRegex(keylatch.Unreachable, "another service"):
+            await asyncio.wait_for(client.elect("scheduler", lead), 5)
 
     async def test_finished_tasks_are_forgotten(self) -> None:
         lock = self.fake.async_client().lock("a")

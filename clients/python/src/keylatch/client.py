@@ -59,7 +59,7 @@ class Watch:
 
 def check_passing(error: KeylatchError) -> None:
     """Raises what a later try would get too."""
-    if isinstance(error, Held) or (isinstance(error, Problem) and not error.is_passing):
+    if isinstance(error, Problem) and not error.is_passing:
         raise error
 
 
@@ -249,19 +249,11 @@ class Client(_Client[Lock, Once]):
         `lead` returns when `lease.lost` is set, which is before another can lead, or when it wants to lead no more.
         """
         stop = stop or threading.Event()
-        lock = self.lock(name, ttl=ttl, owner=owner)
+        lock = self.lock(name, wait=ELECTION, ttl=ttl, owner=owner)
         while not stop.is_set():
-            try:
-                if (lease := lock.acquire(timeout=ELECTION)) is not None:
-                    try:
-                        lead(lease)
-                    finally:
-                        lease.release()
-            except LeaseLost as lost:
-                log.info("%s", lost)
-            except (Unreachable, Problem) as error:
-                check_passing(error)
-                stop.wait(pause())
+            with term() as raised, lock as lease, leading(lease, raised):
+                lead(lease)
+            stop.wait(pause())
 
     def close(self) -> None:
         """Closes the connections, when what is still to be said has been said."""
@@ -272,6 +264,32 @@ class Client(_Client[Lock, Once]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@contextlib.contextmanager
+def term() -> Iterator[list[Exception]]:
+    """Of a term of an election comes out what its leader raised, and what a later try would get too."""
+    raised: list[Exception] = []
+    try:
+        yield raised
+    except (LeaseLost, Unreachable, Problem) as error:
+        if not raised and not isinstance(error, LeaseLost):
+            check_passing(error)
+        log.info("%s", error)
+    except Held:
+        pass
+    if raised:
+        raise raised[0]
+
+
+@contextlib.contextmanager
+def leading(lease: Lease | AsyncLease, raised: list[Exception]) -> Iterator[None]:
+    """Keeps what a leader raises, unless it is the loss of its own lease."""
+    try:
+        yield
+    except Exception as error:
+        if error is not lease.loss:
+            raised.append(error)
 
 
 #: How long a thread that wants to lead waits at a time, before it looks whether it shall stop.
@@ -312,13 +330,10 @@ class AsyncClient(_Client[AsyncLock, AsyncOnce]):
         """
         lock = self.lock(name, wait=None, ttl=ttl, owner=owner)
         while True:
-            try:
+            with term() as raised:
                 async with lock as lease:
-                    await led(lead, lease)
-            except LeaseLost as lost:
-                log.info("%s", lost)
-            except (Unreachable, Problem) as error:
-                check_passing(error)
+                    with leading(lease, raised):
+                        await led(lead, lease)
             await asyncio.sleep(pause())
 
     async def aclose(self) -> None:
