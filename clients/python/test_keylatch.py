@@ -79,6 +79,25 @@ class Locks(unittest.TestCase):
         self.assertIsNone(lease.loss)
         self.assertLessEqual(lease.valid_for, 30)
 
+    def test_renewal_that_raises_is_logged_and_makes_the_loss_known(self) -> None:
+        def traceparent() -> str | None:
+            if fails:
+                raise ZeroDivisionError("a bug")
+            return None
+
+        fails: list[bool] = []
+        lease = self.fake.client(traceparent=traceparent).lock("a", ttl=30).acquire()
+        event = lease.lost
+        fails.append(True)
+        with self.assertLogs("keylatch", logging.ERROR):
+            self.fake.advance(14)
+        fails.clear()
+        self.fake.advance(30)
+        self.assertIsNone(lease.loss)
+        fails.append(True)
+        self.fake.advance(25)
+        self.assertTrue(event.wait(5))
+
     def test_callback_that_raises_keeps_nobody_from_knowing(self) -> None:
         def on_lost(loss: LeaseLost) -> None:
             raise RuntimeError("a bug")

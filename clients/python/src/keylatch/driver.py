@@ -412,9 +412,11 @@ def drive(talk: Generator[Any, Any, T], carry_out: Callable[[Any], Any]) -> T:
         step = next(talk)
         while True:
             try:
-                step = talk.send(carry_out(step))
-            except Unreachable as error:
+                answer = carry_out(step)
+            except Exception as error:
                 step = talk.throw(error)
+            else:
+                step = talk.send(answer)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     finally:
@@ -426,9 +428,11 @@ async def drive_async(talk: Generator[Any, Any, T], carry_out: Callable[[Any], A
         step = next(talk)
         while True:
             try:
-                step = talk.send(await carry_out(step))
-            except Unreachable as error:
+                answer = await carry_out(step)
+            except Exception as error:
                 step = talk.throw(error)
+            else:
+                step = talk.send(answer)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     finally:

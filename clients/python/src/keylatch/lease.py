@@ -115,6 +115,12 @@ class Watched:
         if self._watching is not None:
             self._watching.cancel()
 
+    def _failed(self, error: Exception) -> None:
+        """Notes why it is not renewed, and says so where that is no failure of the network."""
+        self._why = f": {error}"
+        if not isinstance(error, Unreachable):
+            log.exception("a renewal of %s failed", self._names)
+
     def _renewal(self, until: float) -> Request:
         raise NotImplementedError
 
@@ -144,8 +150,9 @@ class Watched:
                 if (why := loss(problem, self._names)) is not None:
                     return self._tell(why)
                 self._why, due = f": {problem}", now() + pause(problem)
-            except Unreachable as error:
-                self._why, due = f": {error}", now() + pause()
+            except Exception as error:
+                self._failed(error)
+                due = now() + pause()
 
 
 class SyncWatched(Watched):
@@ -283,13 +290,12 @@ class LeaseState(Watched):
         return self
 
     async def _read(self, events: AsyncIterator[Event], sent: float) -> None:
-        why = "the stream has ended"
         try:
             async for event in events:
                 self._follow(event, sent)
-        except Unreachable as error:
-            why = str(error)
-        self._tell(LeaseLost("unreachable", why, self._names))
+        except Exception as error:
+            self._failed(error)
+        self._tell(LeaseLost("unreachable", f"the stream has ended{self._why}", self._names))
 
     def _follow(self, event: Event, sent: float) -> None:
         """Takes over what the stream of a hold says."""
