@@ -11,6 +11,10 @@ Retry = Literal["same-key", "new-key", "never"]
 class KeylatchError(Exception):
     """Everything that this package raises."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As it is, whatever arguments it is made with: workers and queues pickle what comes out of a task.
+        return BaseException.__new__, (type(self), *self.args), self.__dict__
+
 
 class Problem(KeylatchError):
     """The service refused the request, and says why (RFC 9457).
@@ -78,8 +82,8 @@ class Unreachable(KeylatchError):
 class LeaseLost(KeylatchError):
     """The lease or the run is over, or will be before it can be renewed: stop.
 
-    `reason` is `expired`, `taken`, `broken`, `unrenewed`, `paused`, `forked`, or a reason of the service for a hold.
-    `names` are its locks, or the key of a run; `by` says who broke it.
+    `reason` is `expired`, `taken`, `broken`, `unrenewed`, `paused`, `forked`, `released`, or a reason of the
+    service for a hold. `names` are its locks, or the key of a run; `by` says who broke it.
     """
 
     def __init__(self, reason: str, detail: str, names: Sequence[str] = (), by: str | None = None) -> None:
