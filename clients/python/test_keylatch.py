@@ -3,9 +3,11 @@
 import asyncio
 import json
 import logging
+import pickle
 import re
 import threading
 import time
+import traceback
 import unittest
 from collections.abc import Callable
 from pathlib import Path
@@ -107,6 +109,30 @@ class Locks(unittest.TestCase):
             self.fake.lose("a")
             self.assertTrue(lease.lost.wait(5))
             until(lambda: not [thread for thread in threading.enumerate() if thread.name == "keylatch lost"])
+
+    def test_callback_may_run_a_loop_of_its_own(self) -> None:
+        ran = threading.Event()
+
+        def on_lost(loss: LeaseLost) -> None:
+            asyncio.run(asyncio.sleep(0))
+            ran.set()
+
+        self.client.lock("a", on_lost=on_lost).acquire()
+        self.fake.lose("a")
+        self.assertTrue(ran.wait(5))
+
+    def test_check_after_the_end(self) -> None:
+        lease = self.client.lock("a").acquire()
+        self.fake.lose("a")
+        for _ in range(3):
+            self.assertRaises(LeaseLost, lease.check)
+        with self.assertRaises(LeaseLost) as raised:
+            lease.check()
+        trace = raised.exception.__traceback__
+        self.assertLessEqual(len(list(traceback.walk_tb(trace))), 3)
+        with self.client.lock("a") as lease:
+            lease.check()
+        self.assertRaisesRegex(LeaseLost, "released", lease.check)
 
     def test_names_of_threading(self) -> None:
         lock = self.client.lock("a", wait=None)
@@ -315,6 +341,21 @@ class Settings(unittest.TestCase):
             client.show("a")
         hosts["two"] = info("1")
         self.assertIsNone(client.show("a"))
+
+
+class Errors(unittest.TestCase):
+    def test_can_be_pickled(self) -> None:
+        errors: list[keylatch.KeylatchError] = [
+            Held("a", {"owner": "ann"}),
+            keylatch.Problem(409, {"code": "lock-held"}, 1.0),
+            keylatch.Unreachable("no response came", sent=True),
+            LeaseLost("broken", "it hangs", ["a"], "ann"),
+            keylatch.InUse("in use"),
+            keylatch.BadSettings("bad"),
+        ]
+        for error in errors:
+            copy = pickle.loads(pickle.dumps(error))
+            self.assertEqual((type(copy), str(copy), vars(copy)), (type(error), str(error), vars(error)))
 
 
 class Recording(Fake):

@@ -11,8 +11,9 @@ import asyncio
 import inspect
 import os
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -65,7 +66,8 @@ class Watched:
     def check(self) -> None:
         """Raises :class:`LeaseLost` once it is lost. Call it before each step of the work."""
         if (why := self.loss) is not None:
-            raise why
+            # It is raised often, and would keep each frame that it came through.
+            raise why.with_traceback(None)
 
     def _is_mine(self) -> bool:
         return self._process == os.getpid()
@@ -90,11 +92,10 @@ class Watched:
     def _announce(self, why: LeaseLost) -> None:
         raise NotImplementedError
 
-    async def _call(self, on_lost: OnLost, why: LeaseLost) -> None:
+    @contextmanager
+    def _logged(self) -> Iterator[None]:
         try:
-            called = on_lost(why)
-            if inspect.isawaitable(called):
-                await called
+            yield
         except Exception:
             log.exception("on_lost of %s raised", self._names)
 
@@ -170,8 +171,13 @@ class SyncWatched(Watched):
         self._lost.set()
         if self._on_lost is not None:
             # It may take its time, and nothing waits for it.
-            calling = self._call(self._on_lost, why)
-            threading.Thread(target=asyncio.run, args=[calling], name="keylatch lost", daemon=True).start()
+            threading.Thread(target=self._call, args=[self._on_lost, why], name="keylatch lost", daemon=True).start()
+
+    def _call(self, on_lost: OnLost, why: LeaseLost) -> None:
+        with self._logged():
+            called = on_lost(why)
+            if inspect.isawaitable(called):
+                asyncio.run(awaited(called))
 
 
 class AsyncWatched(Watched):
@@ -199,6 +205,16 @@ class AsyncWatched(Watched):
 
     def _start(self, on_lost: OnLost, why: LeaseLost) -> None:
         self._calling = self._loop.create_task(self._call(on_lost, why))
+
+    async def _call(self, on_lost: OnLost, why: LeaseLost) -> None:
+        with self._logged():
+            called = on_lost(why)
+            if inspect.isawaitable(called):
+                await called
+
+
+async def awaited(work: Awaitable[object]) -> None:
+    await work
 
 
 class LeaseState(Watched):
@@ -246,6 +262,12 @@ class LeaseState(Watched):
     def token(self) -> str:
         """The secret that proves the lease, for a program that enters the lock again."""
         return self._claim.token
+
+    def check(self) -> None:
+        """Raises :class:`LeaseLost` once it is lost or released. Call it before each step of the work."""
+        super().check()
+        if self._ended:
+            raise LeaseLost("released", "the program has released it", self._names)
 
     def _renewal(self, until: float) -> Request:
         return self._claim.renewal(until)
