@@ -5,6 +5,7 @@ import json
 import logging
 import pickle
 import re
+import ssl
 import threading
 import time
 import traceback
@@ -328,6 +329,24 @@ class Settings(unittest.TestCase):
             client.lock("a").acquire()
         self.assertFalse(raised.exception.sent)
 
+    def test_http_has_the_other_settings(self) -> None:
+        made: list[dict[str, Any]] = []
+
+        class Made(httpx.Client):
+            def __init__(self, **settings: Any) -> None:
+                made.append(settings)
+                super().__init__(transport=httpx.MockTransport(lambda request: httpx.Response(404)))
+
+        def http(kind: Any) -> Any:
+            self.assertIs(kind.func, httpx.Client)
+            return Made(**kind.keywords)
+
+        client = Client("unix:/run/keylatch.sock", http=http)
+        self.assertRaises(keylatch.Problem, client.show, "a")
+        self.assertEqual(len(made[0]["mounts"]), 1)
+        self.assertIn("limits", made[0])
+        self.assertIsInstance(made[0]["verify"], ssl.SSLContext)
+
     def test_url_of_another_store_is_refused_by_name(self) -> None:
         def info(identity: str) -> dict[str, Any]:
             return {"status": 404, "code": "lock-not-held", "store": {"id": identity}}
@@ -500,6 +519,20 @@ class Tasks(unittest.IsolatedAsyncioTestCase):
         client = self.fake.async_client()
         with self.assertRaisesRegex(keylatch.Unreachable, "another service"):
             await asyncio.wait_for(client.elect("scheduler", lead), 5)
+
+    async def test_waiters_do_not_take_the_connections_of_renewals(self) -> None:
+        kinds: list[Any] = []
+
+        def http(kind: Any) -> Any:
+            kinds.append(kind)
+            return kind(transport=self.fake)
+
+        client = keylatch.AsyncClient("http://fake", http=http)
+        lease = await client.lock("a", ttl=30).acquire()
+        await asyncio.to_thread(self.fake.advance, 60)
+        lease.check()
+        self.assertEqual(len(kinds), 2)
+        self.assertGreaterEqual(kinds[1].keywords["limits"].max_keepalive_connections, keylatch.driver.RENEWALS)
 
     async def test_finished_tasks_are_forgotten(self) -> None:
         lock = self.fake.async_client().lock("a")

@@ -80,7 +80,7 @@ class _Client(Generic[AnyLock, AnyOnce]):
         owner: str | None = None,
         timeout: float = 5.0,
         silence: float = SILENCE,
-        http: Callable[[Any], Any] | None = None,
+        http: Callable[[Callable[..., Any]], Any] | None = None,
     ) -> None:
         """A client of the service at `url`, or at `KEYLATCH_URL`, or at http://127.0.0.1:7070.
 
@@ -90,8 +90,8 @@ class _Client(Generic[AnyLock, AnyOnce]):
         `KEYLATCH_CLIENT_KEY` of the environment unless they are given. `traceparent` is asked for each request.
         `owner` is who holds the locks, for people: host and process unless it is given. `timeout` is how many
         seconds to wait for a response. The client opens a watch again on which nothing comes for `silence` seconds,
-        not even a comment. `http` makes the HTTP clients, of the class that it is called with: `httpx.Client` for
-        the requests of threads, `httpx.AsyncClient` for all others, and both again in a process that is forked.
+        not even a comment. `http` makes an HTTP client of the callable that it is called with, which makes one with
+        these settings, and takes those of httpx.
 
         Raises :class:`BadSettings`.
         """

@@ -20,6 +20,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iter
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import httpx
@@ -37,7 +38,9 @@ STEP = 1.0
 #: The service sends a comment more often than that while nothing happens (every 15 s by default).
 SILENCE = 90.0
 #: How many renewals are sent at once.
-RENEWALS = 8
+RENEWALS = 16
+#: What has less left is not sent: its response would come too late, and it would hold up the next one.
+TOO_LATE = 0.3
 #: For how long a task that was cancelled waits for what it has to end; the rest goes on without it.
 CANCELLED = 0.5
 #: What httpx raises before it has sent anything.
@@ -52,6 +55,17 @@ UNSENT = (
 )
 #: Waiters have a connection each.
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=30)
+#: What each HTTP client is for. Renewals have one of their own: httpx keeps no connection while waiters have more than
+#: may be kept, and looks through all of them for each request.
+CLIENTS: dict[str, tuple[Any, Any, httpx.Limits]] = {
+    "threads": (httpx.Client, httpx.HTTPTransport, LIMITS),
+    "tasks": (httpx.AsyncClient, httpx.AsyncHTTPTransport, LIMITS),
+    "renewals": (
+        httpx.AsyncClient,
+        httpx.AsyncHTTPTransport,
+        httpx.Limits(max_connections=None, max_keepalive_connections=RENEWALS, keepalive_expiry=30),
+    ),
+}
 
 
 class Background:
@@ -185,16 +199,15 @@ class Transport:
         self._http = http
         self._current = self.urls[0]
         self._stores: dict[str, str | None] = {}
-        self._client: httpx.Client | None = None
-        self._async: httpx.AsyncClient | None = None
+        self._clients: dict[str, Any] = {}
         self.forget()
         _transports.add(self)
 
     def forget(self) -> None:
         """Begins without any connection, and leaves those that there were as they are."""
-        _parents.extend(each for each in (self._client, self._async) if each is not None)
+        _parents.extend(self._clients.values())
         self._guard = threading.Lock()
-        self._client = self._async = None
+        self._clients = {}
         #: What has to be said to the service, also where nobody waits for it any more.
         self._endings: set[Future[Any]] = set()
 
@@ -203,24 +216,16 @@ class Transport:
         """Who holds the locks, for people."""
         return f"{socket.gethostname()}/{os.getpid()}" if self._owner is None else self._owner
 
-    def client(self) -> httpx.Client:
+    def client(self, use: str) -> Any:
+        """The HTTP client for this use, one of `CLIENTS`."""
         with self._guard:
-            if self._client is None:
-                made: httpx.Client = self._made(httpx.Client, httpx.HTTPTransport)
-                self._client = made
-            return self._client
-
-    def async_client(self) -> httpx.AsyncClient:
-        if self._async is None:
-            made: httpx.AsyncClient = self._made(httpx.AsyncClient, httpx.AsyncHTTPTransport)
-            self._async = made
-        return self._async
-
-    def _made(self, kind: Any, transport: Any) -> Any:
-        if self._http is not None:
-            return self._http(kind)
-        sockets = {f"all://{host_of(url)}": transport(uds=url[5:]) for url in self.urls if url.startswith("unix:")}
-        return kind(mounts=sockets, limits=LIMITS, verify=self._tls)
+            if use not in self._clients:
+                kind, transport, limits = CLIENTS[use]
+                unix = [url for url in self.urls if url.startswith("unix:")]
+                sockets = {f"all://{host_of(url)}": transport(uds=url[5:]) for url in unix}
+                make = partial(kind, mounts=sockets, limits=limits, verify=self._tls)
+                self._clients[use] = make() if self._http is None else self._http(make)
+            return self._clients[use]
 
     def arguments(self, url: str, request: Request) -> dict[str, Any]:
         headers = {"user-agent": f"keylatch-python/{__version__}"}
@@ -289,18 +294,21 @@ class Transport:
     def _send_to(self, step: tuple[str, Request]) -> Answer:
         with no_answer():
             sent = now()
-            return answer_of(self.client().request(**self.arguments(*step)), sent)
+            return answer_of(self.client("threads").request(**self.arguments(*step)), sent)
 
     async def send_async(self, request: Request) -> Answer:
         if request.until is None:
             return await drive_async(self._deliver(request), self._send_to_async)
-        gate = background().gate
+        gate, left = background().gate, request.until - now()
         try:
-            await asyncio.wait_for(gate.acquire(), max(request.until - now(), 0.05))
+            await asyncio.wait_for(gate.acquire(), max(left, 0.05))
         except (TimeoutError, asyncio.TimeoutError):
             raise Unreachable("too many renewals are due at once", sent=False) from None
         try:
-            limit = min(ANSWER_TIMEOUT, max((request.until - now()) / 2, 0.05))
+            least, left = min(TOO_LATE, left / 2), request.until - now()
+            if left < least:
+                raise Unreachable("too many renewals are due at once", sent=False)
+            limit = min(ANSWER_TIMEOUT, max(left / 2, 0.05))
             return await drive_async(self._deliver(replace(request, timeout=limit)), self._send_to_async)
         finally:
             gate.release()
@@ -308,7 +316,8 @@ class Transport:
     async def _send_to_async(self, step: tuple[str, Request]) -> Answer:
         with no_answer():
             sent = now()
-            sending = self.async_client().request(**self.arguments(*step))
+            use = "tasks" if step[1].until is None else "renewals"
+            sending = self.client(use).request(**self.arguments(*step))
             # A trickle of bytes is no answer, so the time is that of the whole.
             return answer_of(await asyncio.wait_for(sending, self.limit(step[1])), sent)
 
@@ -318,7 +327,7 @@ class Transport:
         try:
             await drive_async(self._identify(url), self._send_to_async)
             with no_answer():
-                async with self.async_client().stream(**self.arguments(url, request)) as response:
+                async with self.client("tasks").stream(**self.arguments(url, request)) as response:
                     if response.status_code != 200:
                         await response.aread()
                         raise answer_of(response).problem()
@@ -347,12 +356,12 @@ class Transport:
     def close(self) -> None:
         wait(list(self._endings), ANSWER_TIMEOUT)
         with self._guard:
-            client, self._client = self._client, None
-        if client is not None:
-            client.close()
-        of_background, self._async = self._async, None
-        if of_background is not None:
-            submit(of_background.aclose()).result(ANSWER_TIMEOUT)
+            clients, self._clients = self._clients, {}
+        for use, client in clients.items():
+            if use == "threads":
+                client.close()
+            else:
+                submit(client.aclose()).result(ANSWER_TIMEOUT)
 
 
 def checked(url: str) -> str:
