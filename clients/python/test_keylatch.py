@@ -13,6 +13,7 @@ import unittest
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import httpx
 
@@ -328,6 +329,41 @@ class Settings(unittest.TestCase):
         with self.assertRaises(keylatch.Unreachable) as raised:
             client.lock("a").acquire()
         self.assertFalse(raised.exception.sent)
+
+    def test_store_of_a_url_that_does_not_say_it_is_asked_again(self) -> None:
+        hosts = {
+            "one/v1/info": {"status": 503},
+            "one": {"status": 404, "code": "lock-not-held"},
+            "two": {"status": 404, "code": "lock-not-held", "store": {"id": "2"}},
+        }
+        client = Client(["http://one", "http://two"], http=documents(hosts))
+        self.assertIsNone(client.show("a"))
+        hosts["one/v1/info"] = {"store": {"id": "1"}}
+        del hosts["two"]
+        with self.assertRaisesRegex(keylatch.Unreachable, "http://one has another store than http://two"):
+            client.show("a")
+
+    def test_page_of_a_proxy_is_no_success(self) -> None:
+        requests: list[httpx.Request] = []
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            requests.append(request)
+            if len(requests) == 1:
+                lock = {"name": "a", "fencing_token": 1, "waited_ms": 0, "valid_for_ms": 600000}
+                return httpx.Response(201, json={"state": "in-flight", **lock})
+            return httpx.Response(200, html="<h1>Please log in</h1>")
+
+        client = Client("http://k", http=lambda kind: kind(transport=httpx.MockTransport(answer)))
+        with mock.patch("keylatch.protocol.ANSWER_TIMEOUT", 0.5):
+            with self.assertRaisesRegex(keylatch.Unreachable, "not one of keylatch") as raised:
+                client.lock("a", ttl=600).acquire().release()
+            self.assertTrue(raised.exception.sent)
+            requests.clear()
+            with self.assertRaises(keylatch.Unreachable), client.once("k", lease=600) as run:
+                run.complete("done")
+            with self.assertRaises(keylatch.Unreachable):
+                client.once("k").__enter__()
+            self.assertRaises(keylatch.Unreachable, client.show, "a")
 
     def test_http_has_the_other_settings(self) -> None:
         made: list[dict[str, Any]] = []

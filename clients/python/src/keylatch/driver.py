@@ -27,7 +27,7 @@ import httpx
 
 from . import __version__
 from .errors import BadSettings, Unreachable
-from .protocol import ANSWER_TIMEOUT, Answer, Conversation, Pause, Request, now
+from .protocol import ANSWER_TIMEOUT, NOT_OURS, Answer, Conversation, Pause, Request, now
 
 T = TypeVar("T")
 log = logging.getLogger("keylatch")
@@ -281,6 +281,8 @@ class Transport:
             answer = yield url, Request("GET", "/v1/info")
         except Unreachable as error:
             raise Unreachable(str(error), sent=False) from error
+        if not answer.is_success and answer.status != 404:
+            raise Unreachable(f"{url} does not say which store it has: status {answer.status}", sent=False)
         store = answer.document.get("store")
         identity = store.get("id") if isinstance(store, dict) else None
         others = {other: known for other, known in self._stores.items() if known is not None and known != identity}
@@ -294,7 +296,7 @@ class Transport:
     def _send_to(self, step: tuple[str, Request]) -> Answer:
         with no_answer():
             sent = now()
-            return answer_of(self.client("threads").request(**self.arguments(*step)), sent)
+            return answer_of(self.client("threads").request(**self.arguments(*step)), step[1], sent)
 
     async def send_async(self, request: Request) -> Answer:
         if request.until is None:
@@ -319,7 +321,7 @@ class Transport:
             use = "tasks" if step[1].until is None else "renewals"
             sending = self.client(use).request(**self.arguments(*step))
             # A trickle of bytes is no answer, so the time is that of the whole.
-            return answer_of(await asyncio.wait_for(sending, self.limit(step[1])), sent)
+            return answer_of(await asyncio.wait_for(sending, self.limit(step[1])), step[1], sent)
 
     async def stream(self, request: Request) -> AsyncGenerator[str, None]:
         """The lines of a stream; raises :class:`Problem` where there is none."""
@@ -330,7 +332,7 @@ class Transport:
                 async with self.client("tasks").stream(**self.arguments(url, request)) as response:
                     if response.status_code != 200:
                         await response.aread()
-                        raise answer_of(response).problem()
+                        raise answer_of(response, request).problem()
                     async for line in response.aiter_lines():
                         yield line
         except Unreachable as error:
@@ -405,14 +407,18 @@ def no_answer() -> Iterator[None]:
         raise Unreachable(f"no response came: {why}", sent=True) from error
 
 
-def answer_of(response: httpx.Response, sent: float = 0.0) -> Answer:
+def answer_of(response: httpx.Response, request: Request, sent: float = 0.0) -> Answer:
     try:
         document = response.json() if response.content else {}
     except ValueError:
-        document = {}
+        document = None
     seconds = response.headers.get("retry-after", "")
     retry_after = float(seconds) if seconds.isdecimal() else None
-    return Answer(response.status_code, document if isinstance(document, dict) else {}, retry_after, sent)
+    answer = Answer(response.status_code, document if isinstance(document, dict) else {}, retry_after, sent)
+    is_empty = answer.status == 204 and request.method == "DELETE"
+    if answer.is_success and not is_empty and (answer.document != document or request.gives not in {"", *document}):
+        raise Unreachable(NOT_OURS, sent=True)
+    return answer
 
 
 def drive(talk: Generator[Any, Any, T], carry_out: Callable[[Any], Any]) -> T:

@@ -58,7 +58,8 @@ class Intent:
 
     def request(self, method: str, body: Any = None, step: str = "") -> Request:
         query = f"?{urlencode(self.scope)}" if self.scope else ""
-        return Request(method, f"/v1/idempotency/{plain(self.key)}{step}{query}", body, self.token)
+        path = f"/v1/idempotency/{plain(self.key)}{step}{query}"
+        return Request(method, path, body, self.token, gives="" if step == "/renew" else "fencing_token")
 
     @property
     def may_rerun(self) -> bool:

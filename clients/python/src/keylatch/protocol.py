@@ -25,6 +25,7 @@ PAUSE_MIN, PAUSE_MAX = 0.1, 0.4
 REQUEST_WAIT = 50.0
 MIN_REQUEST_WAIT = 1.0
 LEAD_MAX = 10.0
+NOT_OURS = "the response is not one of keylatch for this request"
 
 T = TypeVar("T")
 Limit = int | Literal["shared"] | None
@@ -60,6 +61,8 @@ class Request:
     body: Mapping[str, Any] | None = None
     token: str | None = None
     timeout: float = ANSWER_TIMEOUT
+    #: A member that the response to it has where it is a success; one to `DELETE` may have none.
+    gives: str = ""
     #: For how many seconds the service may wait for the end of the same request elsewhere.
     prefer: int = 0
     #: Of a renewal: when it is of no use any more. Renewals take turns.
@@ -152,7 +155,7 @@ class Grant:
         except (KeyError, TypeError, ValueError):
             locks, valid = (), 0.0
         if sorted(lock.name for lock in locks) != sorted(claim.names):
-            raise Unreachable("the response is not one of keylatch for this request", sent=True)
+            raise Unreachable(NOT_OURS, sent=True)
         return cls(locks, sent + valid)
 
 
@@ -274,7 +277,7 @@ def release(claim: Claim) -> Conversation[bool]:
     while True:
         failure: Exception
         try:
-            answer = yield Request("DELETE", claim.release_path, None, claim.token, max(end - now(), 0.5))
+            answer = yield Request("DELETE", claim.release_path, None, claim.token, max(end - now(), 0.5), "entries")
             if answer.is_success:
                 return True
             failure = problem = answer.problem()
@@ -325,7 +328,7 @@ def ask(request: Request, wait: float | None = 0.0) -> Conversation[Answer]:
 
 def show(name: str) -> Conversation[Mapping[str, Any] | None]:
     try:
-        answer: Answer = yield from ask(Request("GET", f"/v1/locks/{plain(name)}"))
+        answer: Answer = yield from ask(Request("GET", f"/v1/locks/{plain(name)}", gives="name"))
     except Problem as problem:
         if problem.code == "lock-not-held":
             return None

@@ -249,14 +249,15 @@ class Fake(httpx.BaseTransport, httpx.AsyncBaseTransport):
             return _problem(412, "token-mismatch")
         if what == "POST idempotency renew":
             record.renew()
-        elif what == "POST idempotency fail":
+            return httpx.Response(204)
+        if what == "POST idempotency fail":
             record.state = "unknown"
         elif what == "DELETE idempotency":
             del self._records[key]
         else:
             body["body"] = json.dumps(body.pop("json")) if "json" in body else body.get("body")
             record.state, record.answer = "done", {"headers": {}, **body}
-        return httpx.Response(200, json={})
+        return httpx.Response(200, json={"state": record.state, "fencing_token": record.fence})
 
     def _begin(self, key: str, token: str, body: dict[str, Any], end: float) -> Waiting:
         while True:
