@@ -365,6 +365,28 @@ class Settings(unittest.TestCase):
                 client.once("k").__enter__()
             self.assertRaises(keylatch.Unreachable, client.show, "a")
 
+    def test_timeout_is_that_of_every_request(self) -> None:
+        limits: dict[str, float] = {}
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            limits[f"{request.method} {request.url.path}"] = round(request.extensions["timeout"]["read"], 1)
+            lock = {"name": "a", "fencing_token": 1, "waited_ms": 0, "valid_for_ms": 600000, "entries": []}
+            return httpx.Response(200, json={"state": "in-flight", **lock})
+
+        def http(kind: Any) -> Any:
+            return kind(transport=httpx.MockTransport(answer))
+
+        for timeout in (1, 30):
+            limits.clear()
+            client = Client("http://k", timeout=timeout, http=http)
+            with client.lock("a", wait=7, ttl=600) as lease:
+                lease.extend()
+                client.show("a")
+            with client.once("k", lease=600) as run:
+                run.complete("done")
+            self.assertEqual(limits.pop("POST /v1/locks/a"), 7 + timeout)
+            self.assertEqual(set(limits.values()), {timeout}, limits)
+
     def test_http_has_the_other_settings(self) -> None:
         made: list[dict[str, Any]] = []
 

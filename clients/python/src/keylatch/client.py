@@ -28,12 +28,14 @@ class Watch:
 
     def __init__(self, transport: Transport, name: str) -> None:
         self._transport = transport
-        self._request = Request("GET", f"/v1/locks/{plain(name)}/events", timeout=transport.silence)
+        self._request = Request("GET", f"/v1/locks/{plain(name)}/events")
 
     async def _events(self) -> AsyncGenerator[Event, None]:
         while True:
             try:
-                async with contextlib.aclosing(stream(self._transport, self._request)) as events:
+                async with contextlib.aclosing(
+                    stream(self._transport, self._request, self._transport.silence)
+                ) as events:
                     async for event in events:
                         yield event
             except (Unreachable, Problem) as error:

@@ -227,7 +227,7 @@ class Transport:
                 self._clients[use] = make() if self._http is None else self._http(make)
             return self._clients[use]
 
-    def arguments(self, url: str, request: Request) -> dict[str, Any]:
+    def arguments(self, url: str, request: Request, limit: float) -> dict[str, Any]:
         headers = {"user-agent": f"keylatch-python/{__version__}"}
         if url.startswith("unix:"):
             headers["host"], url = "localhost", f"http://{host_of(url)}"
@@ -240,7 +240,6 @@ class Transport:
         trace = self.traceparent and self.traceparent()
         if trace:
             headers["traceparent"] = trace
-        limit = self.limit(request)
         return {
             "method": request.method,
             "url": url + request.path,
@@ -250,8 +249,9 @@ class Transport:
         }
 
     def limit(self, request: Request) -> float:
-        """For how long to wait for the response, where the answer time was set to another."""
-        return request.timeout if request.timeout < ANSWER_TIMEOUT else request.timeout - ANSWER_TIMEOUT + self.timeout
+        """For how long to wait for the response."""
+        left = self.timeout if request.left is None else min(request.left, self.timeout)
+        return request.wait + request.prefer + left
 
     def _deliver(self, request: Request) -> Generator[tuple[str, Request], Answer, Answer]:
         """Sends a request to the URL that answered last, and where it gets no connection to the next."""
@@ -296,7 +296,9 @@ class Transport:
     def _send_to(self, step: tuple[str, Request]) -> Answer:
         with no_answer():
             sent = now()
-            return answer_of(self.client("threads").request(**self.arguments(*step)), step[1], sent)
+            return answer_of(
+                self.client("threads").request(**self.arguments(*step, self.limit(step[1]))), step[1], sent
+            )
 
     async def send_async(self, request: Request) -> Answer:
         if request.until is None:
@@ -310,8 +312,7 @@ class Transport:
             least, left = min(TOO_LATE, left / 2), request.until - now()
             if left < least:
                 raise Unreachable("too many renewals are due at once", sent=False)
-            limit = min(ANSWER_TIMEOUT, max(left / 2, 0.05))
-            return await drive_async(self._deliver(replace(request, timeout=limit)), self._send_to_async)
+            return await drive_async(self._deliver(replace(request, left=max(left / 2, 0.05))), self._send_to_async)
         finally:
             gate.release()
 
@@ -319,17 +320,18 @@ class Transport:
         with no_answer():
             sent = now()
             use = "tasks" if step[1].until is None else "renewals"
-            sending = self.client(use).request(**self.arguments(*step))
+            limit = self.limit(step[1])
+            sending = self.client(use).request(**self.arguments(*step, limit))
             # A trickle of bytes is no answer, so the time is that of the whole.
-            return answer_of(await asyncio.wait_for(sending, self.limit(step[1])), step[1], sent)
+            return answer_of(await asyncio.wait_for(sending, limit), step[1], sent)
 
-    async def stream(self, request: Request) -> AsyncGenerator[str, None]:
-        """The lines of a stream; raises :class:`Problem` where there is none."""
+    async def stream(self, request: Request, silence: float) -> AsyncGenerator[str, None]:
+        """The lines of a stream, which is never silent for so long; raises :class:`Problem` where there is none."""
         url = self._current
         try:
             await drive_async(self._identify(url), self._send_to_async)
             with no_answer():
-                async with self.client("tasks").stream(**self.arguments(url, request)) as response:
+                async with self.client("tasks").stream(**self.arguments(url, request, silence)) as response:
                     if response.status_code != 200:
                         await response.aread()
                         raise answer_of(response, request).problem()

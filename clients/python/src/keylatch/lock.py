@@ -297,10 +297,9 @@ async def opening(transport: Transport, claim: Claim) -> Opened:
         if isinstance(step, Pause):
             return await carry_out_async(transport, step)
         # What comes late is judged by the validity, so silence is an error only when that is over.
-        request, limit = replace(step, timeout=max(transport.silence, claim.ttl)), step.timeout
-        opened[:] = [stream(transport, request), now()]
+        opened[:] = [stream(transport, step, max(transport.silence, claim.ttl)), now()]
         try:
-            return await asyncio.wait_for(first(opened[0]), limit)
+            return await asyncio.wait_for(first(opened[0]), transport.limit(step))
         except (TimeoutError, asyncio.TimeoutError):
             raise Unreachable("no response came in time", sent=True) from None
         except Problem as problem:
@@ -322,8 +321,8 @@ def closed(opened: Opened) -> None:
     submit(opened[1].aclose())
 
 
-async def stream(transport: Transport, request: Request) -> AsyncGenerator[Event, None]:
+async def stream(transport: Transport, request: Request, silence: float) -> AsyncGenerator[Event, None]:
     """The events of a request; raises :class:`Problem` where there are none."""
-    async with aclosing(transport.stream(request)) as lines:
+    async with aclosing(transport.stream(request, silence)) as lines:
         async for event in events_of(lines):
             yield event

@@ -60,11 +60,14 @@ class Request:
     path: str
     body: Mapping[str, Any] | None = None
     token: str | None = None
-    timeout: float = ANSWER_TIMEOUT
+    #: How many seconds are left for it, if that is less than the client waits for any response.
+    left: float | None = None
     #: A member that the response to it has where it is a success; one to `DELETE` may have none.
     gives: str = ""
     #: For how many seconds the service may wait for the end of the same request elsewhere.
     prefer: int = 0
+    #: For how many seconds the service may wait before it answers.
+    wait: float = 0.0
     #: Of a renewal: when it is of no use any more. Renewals take turns.
     until: float | None = None
 
@@ -202,7 +205,7 @@ def acquire(claim: Claim) -> Conversation[Grant]:
         last, rest = patience, pause()
         try:
             path = f"{claim.path}/hold" if claim.is_stream else claim.path
-            answer = yield Request("POST", path, claim.creation(wait), claim.token, wait + ANSWER_TIMEOUT)
+            answer = yield Request("POST", path, claim.creation(wait), claim.token, wait=wait)
             if answer.is_success:
                 return (yield from fresh(claim, Grant.of(claim, answer.document, sent)))
             failure = problem = answer.problem()
@@ -273,11 +276,11 @@ def lost(reason: str, detail: str, names: Sequence[str], document: Mapping[str, 
 
 def release(claim: Claim) -> Conversation[bool]:
     """Releases; whether the token still held the locks. Repeats for 5 s until there is an answer."""
-    end, may_be_done = now() + ANSWER_TIMEOUT, False
+    end, left, may_be_done = now() + ANSWER_TIMEOUT, None, False
     while True:
         failure: Exception
         try:
-            answer = yield Request("DELETE", claim.release_path, None, claim.token, max(end - now(), 0.5), "entries")
+            answer = yield Request("DELETE", claim.release_path, None, claim.token, left, "entries")
             if answer.is_success:
                 return True
             failure = problem = answer.problem()
@@ -292,6 +295,7 @@ def release(claim: Claim) -> Conversation[bool]:
         rest = pause()
         if now() + rest >= end:
             raise failure
+        left = max(end - now() - rest, 0.5)
         yield Pause(now() + rest)
 
 
@@ -301,15 +305,13 @@ def ask(request: Request, wait: float | None = 0.0) -> Conversation[Answer]:
     With a `wait` the service waits while the same request is being carried out elsewhere.
     """
     end = ends(wait)
-    patience = max(end, now() + ANSWER_TIMEOUT)
+    patience, left = max(end, now() + ANSWER_TIMEOUT), None
     while True:
         failure: Exception
         sent, last, rest = now(), patience, pause()
         prefer = math.ceil(max(0.0, min(end - sent, REQUEST_WAIT)))
-        # What has to be over in time does not begin a long request at its end.
-        limit = min(request.timeout, max(patience - sent, 0.5)) + prefer
         try:
-            answer = yield replace(request, prefer=prefer, timeout=limit)
+            answer = yield replace(request, prefer=prefer, left=left)
             if answer.is_success:
                 return replace(answer, sent=sent)
             failure = problem = answer.problem()
@@ -323,6 +325,8 @@ def ask(request: Request, wait: float | None = 0.0) -> Conversation[Answer]:
             failure = error
         if now() + rest >= last:
             raise failure
+        # What has to be over in time does not begin a long request at its end.
+        left = max(patience - now() - rest, 0.5)
         yield Pause(now() + rest)
 
 
