@@ -5,6 +5,7 @@ import json
 import logging
 import pickle
 import re
+import socket
 import ssl
 import threading
 import time
@@ -324,11 +325,23 @@ class Settings(unittest.TestCase):
             self.assertRaises(keylatch.Problem, Client("http://k", http=http).lock("a", limit=limit).acquire)  # type: ignore[arg-type]
             self.assertIn(f'"limit":{limit!r}'.replace("'", '"').encode(), requests[0].content)
 
-    def test_headers_that_cannot_be_sent_were_not(self) -> None:
-        client = Client("http://127.0.0.1:9", traceparent=lambda: "a\nb")
-        with self.assertRaises(keylatch.Unreachable) as raised:
-            client.lock("a").acquire()
-        self.assertFalse(raised.exception.sent)
+    def test_headers_that_cannot_be_sent_are_not_tried_again(self) -> None:
+        server = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(server.close)
+        for header in ("a\nsecret", "secr\u00e9t"):
+            client = Client(f"http://127.0.0.1:{server.getsockname()[1]}", traceparent=header.__str__)
+            began = time.monotonic()
+            with self.assertRaises(keylatch.Unreachable) as raised:
+                client.lock("a", wait=None).acquire(timeout=4)
+            self.assertLess(time.monotonic() - began, 4)
+            self.assertFalse(raised.exception.sent)
+            self.assertNotIn("secr", "".join(traceback.format_exception(raised.exception)))
+
+    def test_token_that_no_header_may_have_is_refused(self) -> None:
+        for make in (Client("http://127.0.0.1:9").lock, Client("http://127.0.0.1:9").once):
+            with self.assertRaises(keylatch.BadSettings) as raised:
+                make("a", token="secret\n")
+            self.assertNotIn("secret", str(raised.exception))
 
     def test_store_of_a_url_that_does_not_say_it_is_asked_again(self) -> None:
         hosts = {

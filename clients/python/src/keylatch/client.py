@@ -11,12 +11,25 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from typing import Any, Generic, TypeVar, cast
 
 from .driver import SILENCE, Transport, call, log, run, run_async, submit
-from .errors import Held, KeylatchError, LeaseLost, Problem, Unreachable
+from .errors import Held, LeaseLost, Problem, Unreachable
 from .events import Event
 from .lease import AsyncLease, Lease, OnLost
 from .lock import AsyncLock, Lock, stream
 from .once import AsyncOnce, Intent, Once, OnCrash
-from .protocol import Claim, Conversation, Limit, Request, ask, limited, members, names_of, pause, plain, show
+from .protocol import (
+    Claim,
+    Conversation,
+    Limit,
+    Request,
+    ask,
+    check_passing,
+    limited,
+    members,
+    names_of,
+    pause,
+    plain,
+    show,
+)
 
 AnyLock = TypeVar("AnyLock", bound=AsyncLock | Lock)
 AnyOnce = TypeVar("AnyOnce", bound=AsyncOnce)
@@ -57,12 +70,6 @@ class Watch:
                 yield await call(events.__anext__())
         finally:
             submit(events.aclose())
-
-
-def check_passing(error: KeylatchError) -> None:
-    """Raises what a later try would get too."""
-    if isinstance(error, Problem) and not error.is_passing:
-        raise error
 
 
 class _Client(Generic[AnyLock, AnyOnce]):

@@ -27,7 +27,7 @@ import httpx
 
 from . import __version__
 from .errors import BadSettings, Unreachable
-from .protocol import ANSWER_TIMEOUT, NOT_OURS, Answer, Conversation, Pause, Request, now
+from .protocol import ANSWER_TIMEOUT, NOT_OURS, Answer, Conversation, Pause, Request, check_passing, now
 
 T = TypeVar("T")
 log = logging.getLogger("keylatch")
@@ -49,10 +49,9 @@ UNSENT = (
     httpx.ConnectTimeout,
     httpx.PoolTimeout,
     httpx.ProxyError,
-    httpx.UnsupportedProtocol,
-    httpx.LocalProtocolError,
-    httpx.InvalidURL,
 )
+#: What it raises of a request that can never be sent.
+UNWRITABLE = (httpx.UnsupportedProtocol, httpx.LocalProtocolError, httpx.InvalidURL, UnicodeError)
 #: Waiters have a connection each.
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=30)
 #: What each HTTP client is for. Renewals have one of their own: httpx keeps no connection while waiters have more than
@@ -191,8 +190,7 @@ class Transport:
         url = url or get("KEYLATCH_URL") or "http://127.0.0.1:7070"
         self.urls = [checked(each.strip().rstrip("/")) for each in (url.split(",") if isinstance(url, str) else url)]
         self.api_key = api_key or get("KEYLATCH_API_KEY")
-        if self.api_key and not re.fullmatch(r"[\x21-\x7e]+", self.api_key):
-            raise BadSettings("the API key has a character that no header may have, such as a new line at its end")
+        check_header("the API key", self.api_key)
         pair = get("KEYLATCH_CLIENT_CERT"), get("KEYLATCH_CLIENT_KEY")
         self._tls = authorities(ca or get("KEYLATCH_CA"), cert or (pair if all(pair) else None))
         self.traceparent, self.silence, self.timeout, self._owner = traceparent, silence, timeout, owner
@@ -262,6 +260,7 @@ class Transport:
                 return (yield url, request)
             except Unreachable as error:
                 # Where it may have been carried out, the caller says whether it is sent again.
+                check_passing(error)
                 self._leave(url, error)
                 if error.sent or not others:
                     raise
@@ -379,6 +378,11 @@ def checked(url: str) -> str:
     return url
 
 
+def check_header(what: str, secret: str | None) -> None:
+    if secret and not re.fullmatch(r"[\x21-\x7e]+", secret):
+        raise BadSettings(f"{what} has a character that no header may have, such as a new line at its end")
+
+
 def host_of(url: str) -> str:
     """A name for a Unix socket, by which its connections are told from others."""
     return f"socket-{url.encode().hex()[-50:]}"
@@ -404,6 +408,10 @@ def no_answer() -> Iterator[None]:
         yield
     except UNSENT as error:
         raise Unreachable(f"the service cannot be reached: {error}", sent=False) from error
+    except UNWRITABLE as error:
+        # Its own text quotes the header.
+        what = f"the request cannot be written: {type(error).__name__}"
+        raise Unreachable(what, sent=False, is_passing=False) from None
     except (httpx.HTTPError, TimeoutError, asyncio.TimeoutError) as error:
         why = str(error) or type(error).__name__
         raise Unreachable(f"no response came: {why}", sent=True) from error

@@ -72,10 +72,12 @@ class Held(KeylatchError):
 
 
 class Unreachable(KeylatchError):
-    """The service gave no answer. Where `sent` is true it may have carried the request out."""
+    """The service gave no answer. Where `sent` is true it may have carried the request out, and where `is_passing` is
+    false a later try comes to the same."""
 
-    def __init__(self, why: str, *, sent: bool) -> None:
+    def __init__(self, why: str, *, sent: bool, is_passing: bool = True) -> None:
         self.sent = sent
+        self.is_passing = is_passing
         super().__init__(why)
 
 
@@ -100,7 +102,7 @@ class InUse(KeylatchError):
 
 
 class BadSettings(KeylatchError, ValueError):
-    """A client cannot be made with these arguments."""
+    """A client or a lock cannot be made with these arguments."""
 
 
 class NothingDone(Exception):

@@ -11,7 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic, TypeVar, cast, overload
 
-from .driver import Transport, call, carry_out_async, drive_async, log, run, run_async, submit
+from .driver import Transport, call, carry_out_async, check_header, drive_async, log, run, run_async, submit
 from .errors import Held, InUse, KeylatchError, LeaseLost, Problem, Unreachable
 from .events import Event, events_of
 from .lease import AsyncLease, Lease, OnLost
@@ -36,6 +36,7 @@ class AsyncBlock(Generic[Async]):
     """
 
     def __init__(self, token: str | None, is_reentrant: bool = False) -> None:
+        check_header("the token", token)
         self._token = token
         self._is_reentrant = is_reentrant
         self._entries: list[Entry] = []

@@ -183,6 +183,12 @@ def limited(limit: Limit) -> dict[str, Any]:
     return members(mode=None if limit is None else "shared", limit=None if limit == "shared" else limit)
 
 
+def check_passing(error: Problem | Unreachable) -> None:
+    """Raises what a later try would get too."""
+    if not error.is_passing:
+        raise error
+
+
 def pause(problem: Problem | None = None, least: float = 0.0) -> float:
     """How long to wait before the next try, so that many that fail together do not come back together."""
     asked = problem and problem.retry_after
@@ -218,11 +224,11 @@ def acquire(claim: Claim) -> Conversation[Grant]:
                     raise failure
                 if wait > 0 and sent + wait <= now():
                     rest = 0.0
-            elif not problem.is_passing:
-                raise failure
             else:
+                check_passing(problem)
                 rest = pause(problem)
         except Unreachable as error:
+            check_passing(error)
             failure = error
         if now() >= last:
             raise failure
@@ -287,10 +293,10 @@ def release(claim: Claim) -> Conversation[bool]:
             if loss(problem, claim.names) is not None:
                 # The try whose answer was lost has released what is gone now.
                 return may_be_done
-            if not problem.is_passing:
-                raise failure
+            check_passing(problem)
             may_be_done = may_be_done or problem.outcome == "unknown"
         except Unreachable as error:
+            check_passing(error)
             failure, may_be_done = error, may_be_done or error.sent
         rest = pause()
         if now() + rest >= end:
@@ -315,13 +321,13 @@ def ask(request: Request, wait: float | None = 0.0) -> Conversation[Answer]:
             if answer.is_success:
                 return replace(answer, sent=sent)
             failure = problem = answer.problem()
-            if not problem.is_passing:
-                raise failure
+            check_passing(problem)
             has_waited = prefer > 0 and now() - sent >= prefer - 1
             rest = pause(None if has_waited else problem)
             if problem.code == "request-in-progress":
                 last = end
         except Unreachable as error:
+            check_passing(error)
             failure = error
         if now() + rest >= last:
             raise failure
