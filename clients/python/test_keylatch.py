@@ -137,6 +137,19 @@ class Locks(unittest.TestCase):
             lease.check()
         self.assertRaisesRegex(LeaseLost, "released", lease.check)
 
+    def test_closed_client_is_used_no_more(self) -> None:
+        with self.client as client:
+            lease = client.lock("a", ttl=30).acquire()
+        began = time.monotonic()
+        with self.assertRaisesRegex(keylatch.Unreachable, "the client is closed") as raised:
+            client.show("a")
+        self.assertFalse(raised.exception.sent)
+        self.assertLess(time.monotonic() - began, 4)
+        self.fake.advance(25)
+        self.assertTrue(lease.lost.is_set())
+        self.fake.advance(6)
+        self.assertIsNone(self.fake.client().show("a"))
+
     def test_names_of_threading(self) -> None:
         lock = self.client.lock("a", wait=None)
         self.assertIsNotNone(lock.acquire(blocking=False))
@@ -535,7 +548,22 @@ class Tasks(unittest.IsolatedAsyncioTestCase):
             await asyncio.wait_for(task, 4)
         self.fake.is_down = False
         await client.aclose()
-        self.assertFalse(await client.lock("a").locked())
+        self.assertFalse(await self.fake.async_client().lock("a").locked())
+
+    async def test_release_that_nobody_hears_of_is_logged(self) -> None:
+        client = self.fake.async_client()
+
+        async def work() -> None:
+            async with client.lock("a", ttl=600):
+                self.fake.is_down = True
+                raise asyncio.CancelledError
+
+        with self.assertLogs("keylatch", logging.WARNING) as logs:
+            with self.assertRaises(asyncio.CancelledError):
+                await work()
+            await asyncio.to_thread(until, lambda: not client._transport._endings)
+            await asyncio.sleep(0.1)
+        self.assertIn("the fake is down", logs.output[0])
 
     async def test_run_that_cannot_be_completed_is_left(self) -> None:
         client = self.fake.async_client()

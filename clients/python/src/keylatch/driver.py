@@ -165,10 +165,10 @@ async def call(work: Awaitable[T], undo: Callable[[T], object] | None = None) ->
         raise
 
 
-def ignore(done: Any) -> None:
-    """Takes note of an error that nobody waits for any more."""
-    if not done.cancelled():
-        done.exception()
+def unheard(done: Any) -> None:
+    """Says what has failed while nobody waits for it any more."""
+    if not done.cancelled() and (error := done.exception()) is not None:
+        log.warning("the background was to tell the service something: %s", error)
 
 
 class Transport:
@@ -198,6 +198,7 @@ class Transport:
         self._current = self.urls[0]
         self._stores: dict[str, str | None] = {}
         self._clients: dict[str, Any] = {}
+        self._is_closed = False
         self.forget()
         _transports.add(self)
 
@@ -217,6 +218,8 @@ class Transport:
     def client(self, use: str) -> Any:
         """The HTTP client for this use, one of `CLIENTS`."""
         with self._guard:
+            if self._is_closed:
+                raise Unreachable("the client is closed", sent=False, is_passing=False)
             if use not in self._clients:
                 kind, transport, limits = CLIENTS[use]
                 unix = [url for url in self.urls if url.startswith("unix:")]
@@ -349,17 +352,21 @@ class Transport:
 
     async def ended(self, work: Awaitable[T], error: BaseException | None = None) -> T | None:
         """The same, and waits for it; not for long where the block ends because its task was cancelled."""
-        future = asyncio.wrap_future(self.end(work))
-        future.add_done_callback(ignore)
-        if isinstance(error, asyncio.CancelledError):
+        future = asyncio.wrap_future(ending := self.end(work))
+        try:
+            if not isinstance(error, asyncio.CancelledError):
+                return await asyncio.shield(future)
             await asyncio.wait([future], timeout=CANCELLED)
-            return None
-        return await asyncio.shield(future)
+            raise error
+        except asyncio.CancelledError:
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())
+            ending.add_done_callback(unheard)
+            raise
 
     def close(self) -> None:
         wait(list(self._endings), ANSWER_TIMEOUT)
         with self._guard:
-            clients, self._clients = self._clients, {}
+            clients, self._clients, self._is_closed = self._clients, {}, True
         for use, client in clients.items():
             if use == "threads":
                 client.close()

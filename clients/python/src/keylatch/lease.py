@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from .driver import Transport, call, log, run, run_async, submit
+from .driver import Transport, call, log, run, run_async, submit, unheard
 from .errors import LeaseLost, Problem, Unreachable
 from .events import Event
 from .protocol import Answer, Claim, Conversation, Grant, Pause, Request, ask, lead, loss, lost, now, pause, release
@@ -111,6 +111,7 @@ class Watched:
         """Has the background carry this out until it is over, in place of what it did."""
         self._unwatch()
         self._watching = submit(run_async(self._transport, talk))
+        self._watching.add_done_callback(unheard)
 
     def _unwatch(self) -> None:
         if self._watching is not None:

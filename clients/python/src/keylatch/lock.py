@@ -11,7 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic, TypeVar, cast, overload
 
-from .driver import Transport, call, carry_out_async, check_header, drive_async, log, run, run_async, submit
+from .driver import Transport, call, carry_out_async, check_header, drive_async, log, run, run_async, submit, unheard
 from .errors import Held, InUse, KeylatchError, LeaseLost, Problem, Unreachable
 from .events import Event, events_of
 from .lease import AsyncLease, Lease, OnLost
@@ -276,7 +276,7 @@ def may_hold(error: Exception) -> bool:
 
 def give_back(transport: Transport, claim: Claim) -> None:
     """Releases what the caller does not get, and does not wait for."""
-    transport.end(run_async(transport, release(claim)))
+    transport.end(run_async(transport, release(claim))).add_done_callback(unheard)
 
 
 def leave(lease: Lease | AsyncLease, was_held: bool | None, error: BaseException | None) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar
 from urllib.parse import urlencode
 
-from .driver import Transport, call, run, run_async
+from .driver import Transport, call, run, run_async, unheard
 from .errors import KeylatchError, NothingDone, Problem
 from .lease import AsyncWatched, OnLost, SyncWatched, Watched
 from .lock import AsyncBlock, Block, Entry, undone
@@ -184,7 +184,7 @@ class AsyncOnce(AsyncBlock[AsyncRun]):
 
     def _undo(self, intent: Intent) -> None:
         """Frees the key of a run that the caller does not get: nothing was done."""
-        self._transport.end(run_async(self._transport, ask(intent.request("DELETE"))))
+        self._transport.end(run_async(self._transport, ask(intent.request("DELETE")))).add_done_callback(unheard)
 
     async def _get_async(self, entry: Entry) -> AsyncRun:
         intent = replace(self._intent, token=entry.token)
