@@ -19,7 +19,7 @@ from unittest import mock
 import httpx
 
 import keylatch
-from keylatch import Client, Held, LeaseLost
+from keylatch import Client, Held, LeaseLost, protocol
 from keylatch.testing import Fake
 
 
@@ -161,6 +161,19 @@ class Locks(unittest.TestCase):
         lease.extend(600)
         self.assertGreater(lease.valid_for, 500)
         lease.release()
+
+    def test_blocking_waits_without_end(self) -> None:
+        first, got = self.client.lock("a").acquire(), threading.Event()
+
+        def wait() -> None:
+            if self.client.lock("a").acquire(blocking=True):
+                got.set()
+
+        threading.Thread(target=wait, daemon=True).start()
+        self.assertFalse(got.wait(0.2))
+        first.release()
+        self.assertTrue(got.wait(5))
+        self.assertRaises(ValueError, self.client.lock("a").acquire, False, 5)
 
     def test_left_by_another_thread(self) -> None:
         lock = self.client.lock("a")
@@ -412,6 +425,22 @@ class Settings(unittest.TestCase):
                 run.complete("done")
             self.assertEqual(limits.pop("POST /v1/locks/a"), 7 + timeout)
             self.assertEqual(set(limits.values()), {timeout}, limits)
+
+    def test_secrets_are_shown_nowhere(self) -> None:
+        claims = protocol.Claim(("a",), False, 3, 0, {}, token="secret"), protocol.Request("GET", "/", token="secret")
+        self.assertNotIn("secret", repr(claims))
+        for url in ("http://ann:secret@host:x", "ftp://ann:secret@host"):
+            with self.assertRaises(keylatch.BadSettings) as raised:
+                Client(url)
+            self.assertNotIn("secret", "".join(traceback.format_exception(raised.exception)))
+        client = Client(["http://ann:secret@one", "http://ann:secret@two"], http=documents({}))
+        with (
+            mock.patch("keylatch.protocol.ANSWER_TIMEOUT", 0.5),
+            self.assertLogs("keylatch") as logs,
+            self.assertRaises(keylatch.Unreachable),
+        ):
+            client.show("a")
+        self.assertNotIn("secret", "".join(logs.output))
 
     def test_http_has_the_other_settings(self) -> None:
         made: list[dict[str, Any]] = []

@@ -273,7 +273,7 @@ class Transport:
         with self._guard:
             if self._current == url and len(self.urls) > 1:
                 self._current = self.urls[(self.urls.index(url) + 1) % len(self.urls)]
-                log.warning("%s; the next URL is %s", error, self._current)
+                log.warning("%s; the next URL is %s", error, shown(self._current))
 
     def _identify(self, url: str) -> Generator[tuple[str, Request], Answer, None]:
         """Refuses a URL of another store than that of the others: both would grant the same lock."""
@@ -284,12 +284,12 @@ class Transport:
         except Unreachable as error:
             raise Unreachable(str(error), sent=False) from error
         if not answer.is_success and answer.status != 404:
-            raise Unreachable(f"{url} does not say which store it has: status {answer.status}", sent=False)
+            raise Unreachable(f"{shown(url)} does not say which store it has: status {answer.status}", sent=False)
         store = answer.document.get("store")
         identity = store.get("id") if isinstance(store, dict) else None
         others = {other: known for other, known in self._stores.items() if known is not None and known != identity}
         if identity is not None and others:
-            raise Unreachable(f"{url} has another store than {next(iter(others))}", sent=False)
+            raise Unreachable(f"{shown(url)} has another store than {shown(next(iter(others)))}", sent=False)
         self._stores[url] = identity
 
     def send(self, request: Request) -> Answer:
@@ -379,10 +379,15 @@ def checked(url: str) -> str:
     try:
         parsed = httpx.URL(url)
     except (httpx.InvalidURL, ValueError) as error:
-        raise BadSettings(f"{url!r} is no URL: {error}") from error
+        raise BadSettings(f"{shown(url)!r} is no URL: {error}") from None
     if not url.startswith("unix:") and (parsed.scheme not in ("http", "https") or not parsed.host):
-        raise BadSettings(f"{url!r} is no URL of a service: it begins with http://, https:// or unix:")
+        raise BadSettings(f"{shown(url)!r} is no URL of a service: it begins with http://, https:// or unix:")
     return url
+
+
+def shown(url: str) -> str:
+    """The URL, without a password."""
+    return re.sub("//.*@", "//", url)
 
 
 def check_header(what: str, secret: str | None) -> None:

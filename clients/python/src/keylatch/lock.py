@@ -212,20 +212,23 @@ class Lock(Claimed, Block[Lease, AsyncLease]):
     @overload
     def acquire(self) -> Lease: ...
     @overload
-    def acquire(self, blocking: bool = ..., timeout: float | None = ...) -> Lease | None: ...
+    def acquire(self, blocking: bool | None = ..., timeout: float | None = ...) -> Lease | None: ...
 
-    def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:
+    def acquire(self, blocking: bool | None = None, timeout: float | None = None) -> Lease | None:
         """Gets the lock, which the caller releases. Raises :class:`Held`, :class:`Problem` or
         :class:`Unreachable`.
 
-        With `blocking=False`, or with a `timeout` in place of `wait` (-1: without end), `None` says that others hold
-        it.
+        With arguments it is that of `threading.Lock`: `blocking` waits without end, or until the `timeout` (-1: without
+        end) is over, and `None` says that others hold it.
         """
-        if blocking and timeout is None:
+        if blocking is None and timeout is None:
             return cast(Lease, self._enter().got)
-        wait = (timeout or 0.0) if blocking else 0.0
+        if blocking is False:
+            if timeout not in (None, -1):
+                raise ValueError("a timeout is for a call that blocks")
+            timeout = 0.0
         try:
-            return cast(Lease, self._enter(wait=None if wait < 0 else wait).got)
+            return cast(Lease, self._enter(wait=None if timeout is None or timeout < 0 else timeout).got)
         except Held:
             return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar
 from urllib.parse import urlencode
 
@@ -54,7 +54,7 @@ class Intent:
     scope: Mapping[str, str]
     lease: float
     wait: float | None
-    token: str = ""
+    token: str = field(default="", repr=False)
 
     def request(self, method: str, body: Any = None, step: str = "") -> Request:
         query = f"?{urlencode(self.scope)}" if self.scope else ""

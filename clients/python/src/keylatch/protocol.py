@@ -13,7 +13,7 @@ import secrets
 import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
@@ -59,7 +59,7 @@ class Request:
     method: str
     path: str
     body: Mapping[str, Any] | None = None
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     #: How many seconds are left for it, if that is less than the client waits for any response.
     left: float | None = None
     #: A member that the response to it has where it is a success; one to `DELETE` may have none.
@@ -110,7 +110,7 @@ class Claim:
     body: Mapping[str, Any]
     #: Whether a connection is to hold the lock.
     is_stream: bool = False
-    token: str = ""
+    token: str = field(default="", repr=False)
 
     @property
     def path(self) -> str:
