@@ -306,23 +306,17 @@ ELECTION = 5.0
 
 
 class AsyncClient(_Client[AsyncLock, AsyncOnce]):
-    """A client of a keylatch for asyncio. It may be shared by all tasks, also of several event loops."""
+    """A :class:`Client` for asyncio. It may be shared by all tasks, also of several event loops."""
 
     _lock, _once = AsyncLock, AsyncOnce
 
     async def show(self, name: str) -> Mapping[str, Any] | None:
-        """Who holds a lock, as the API says it; `None` where it is free."""
         return await call(run_async(self._transport, show(name)))
 
     async def break_lock(self, name: str, reason: str, *, by: str | None = None, grace: float | None = None) -> bool:
-        """Ends the leases of all present holders, who read the reason and by whom; whether there was any.
-
-        With `grace` they end in so many seconds at the latest.
-        """
         return await call(run_async(self._transport, break_lock(name, reason, by, grace)))
 
     async def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """Any other call of the API, such as `("GET", "/v1/locks/deploy/history")`, if it is safe to repeat."""
         return await call(run_async(self._transport, called(method, path, body)))
 
     async def elect(

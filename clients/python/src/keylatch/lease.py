@@ -15,23 +15,24 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from .driver import Transport, call, log, run, run_async, submit, unheard
 from .errors import LeaseLost, Problem, Unreachable
 from .events import Event
 from .protocol import Answer, Claim, Conversation, Grant, Pause, Request, ask, lead, loss, lost, now, pause, release
 
-State = TypeVar("State", bound="LeaseState")
+State = TypeVar("State", bound="LeaseState[Any]")
+Signal = TypeVar("Signal")
 OnLost = Callable[["LeaseLost"], Any]
 
 
-class Watched:
+class Watched(Generic[Signal]):
     """What ends unless it is renewed, and is known to be lost from the clock."""
 
     _ttl: float
     _names: tuple[str, ...]
-    _event: Callable[[], Any]
+    _event: Callable[[], Signal]
 
     def __init__(self, transport: Transport, until: float, on_lost: OnLost | None) -> None:
         self._transport = transport
@@ -43,12 +44,15 @@ class Watched:
         self._telling = threading.Lock()
         self._watching: Future[None] | None = None
         self._why = ""
-        self._lost = self._event()
+        self._lost: Any = self._event()
 
-    def _asked(self) -> Any:
+    @property
+    def lost(self) -> Signal:
+        """Is set when it is lost."""
         if self.loss is not None:
             self._lost.set()
-        return self._lost
+        signal: Signal = self._lost
+        return signal
 
     @property
     def valid_for(self) -> float:
@@ -157,16 +161,10 @@ class Watched:
                 due = now() + pause()
 
 
-class SyncWatched(Watched):
+class SyncWatched(Watched[threading.Event]):
     """What a thread holds: `lost` is an event of threads."""
 
     _event = threading.Event
-
-    @property
-    def lost(self) -> threading.Event:
-        """Is set when it is lost."""
-        event: threading.Event = self._asked()
-        return event
 
     def _announce(self, why: LeaseLost) -> None:
         self._lost.set()
@@ -181,7 +179,7 @@ class SyncWatched(Watched):
                 asyncio.run(awaited(called))
 
 
-class AsyncWatched(Watched):
+class AsyncWatched(Watched[asyncio.Event]):
     """What a task holds: `lost` is an event of asyncio."""
 
     _event = asyncio.Event
@@ -189,12 +187,6 @@ class AsyncWatched(Watched):
     def __init__(self, transport: Transport, until: float, on_lost: OnLost | None) -> None:
         super().__init__(transport, until, on_lost)
         self._loop = asyncio.get_running_loop()
-
-    @property
-    def lost(self) -> asyncio.Event:
-        """Is set when it is lost."""
-        event: asyncio.Event = self._asked()
-        return event
 
     def _announce(self, why: LeaseLost) -> None:
         try:
@@ -218,7 +210,7 @@ async def awaited(work: Awaitable[object]) -> None:
     await work
 
 
-class LeaseState(Watched):
+class LeaseState(Watched[Signal]):
     """What is known of a lease, in a thread or in a task."""
 
     def __init__(
@@ -337,7 +329,7 @@ class LeaseState(Watched):
         yield from release(self._claim)
 
 
-class Lease(LeaseState, SyncWatched):
+class Lease(LeaseState[threading.Event], SyncWatched):
     """A lease of threads. `lost` is set when it is lost."""
 
     def release(self) -> bool:
@@ -352,7 +344,7 @@ class Lease(LeaseState, SyncWatched):
         run(self._transport, self._extend(ttl))
 
 
-class AsyncLease(LeaseState, AsyncWatched):
+class AsyncLease(LeaseState[asyncio.Event], AsyncWatched):
     """A lease of asyncio. `lost` is set when it is lost."""
 
     async def release(self) -> bool:
@@ -366,5 +358,5 @@ class AsyncLease(LeaseState, AsyncWatched):
             self._on_end()
 
     async def extend(self, ttl: float | None = None) -> None:
-        """Renews at once; with a `ttl` (in seconds), that is the TTL from now on."""
+        """As :meth:`Lease.extend`."""
         await call(run_async(self._transport, self._extend(ttl)))

@@ -49,26 +49,26 @@ class AsyncBlock(Generic[Async]):
     async def _leave_async(self, got: Any, error: BaseException | None) -> None:
         raise NotImplementedError
 
-    def _begin(self) -> Entry:
+    @contextmanager
+    def _entering(self) -> Iterator[Entry]:
         """An entry with a token of its own, unless the caller gave one to the object."""
         entry = Entry(self._token or new_token())
         self._entries.append(entry)
-        if self._token and not self._is_reentrant and self._entries[0] is not entry:
+        try:
+            if self._token and not self._is_reentrant and self._entries[0] is not entry:
+                raise InUse("an object with a token of your own is entered while it is in use")
+            yield entry
+        except BaseException:
             self._forget(entry)
-            raise InUse("an object with a token of your own is entered while it is in use")
-        return entry
+            raise
 
     def _forget(self, entry: Entry) -> None:
         with suppress(ValueError):
             self._entries.remove(entry)
 
     async def _enter_async(self) -> Entry:
-        entry = self._begin()
-        try:
+        with self._entering() as entry:
             entry.got = await self._get_async(entry)
-        except BaseException:
-            self._forget(entry)
-            raise
         return entry
 
     async def __aenter__(self) -> Async:
@@ -109,12 +109,8 @@ class Block(AsyncBlock[Async], Generic[Sync, Async]):
         raise NotImplementedError
 
     def _enter(self, **changes: Any) -> Entry:
-        entry = self._begin()
-        try:
+        with self._entering() as entry:
             entry.got = self._get(entry, **changes)
-        except BaseException:
-            self._forget(entry)
-            raise
         return entry
 
     def __enter__(self) -> Sync:
@@ -175,20 +171,18 @@ class Claimed(AsyncBlock[AsyncLease]):
     async def _leave_async(self, got: AsyncLease, error: BaseException | None) -> None:
         leave(got, await got._leave(error), error)
 
-    async def _locked(self) -> bool:
-        return any([await call(run_async(self._transport, show(name))) for name in self._claim.names])
+    def _locked(self) -> Conversation[bool]:
+        for name in self._claim.names:
+            if (yield from show(name)) is not None:
+                return True
+        return False
 
 
 class AsyncLock(Claimed):
-    """A lock, or several at once, to be got by `async with`. Tasks may share it; each has a lease of its own.
-
-    Leaving the block releases. A block that ends without an exception although the lease was lost meanwhile
-    raises :class:`LeaseLost`.
-    """
+    """A lock, or several at once, to be got by `async with`: a :class:`Lock` for asyncio alone."""
 
     async def acquire(self) -> AsyncLease:
-        """Gets the lock, which the caller releases. Raises :class:`Held`, :class:`Problem` or
-        :class:`Unreachable`."""
+        """Gets the lock, which the caller releases. Raises what :meth:`Lock.acquire` does."""
         return cast(AsyncLease, (await self._enter_async()).got)
 
     async def release(self) -> bool:
@@ -198,7 +192,7 @@ class AsyncLock(Claimed):
 
     async def locked(self) -> bool:
         """Whether anybody holds the lock now, or any of the locks."""
-        return await self._locked()
+        return await call(run_async(self._transport, self._locked()))
 
 
 class Lock(Claimed, Block[Lease, AsyncLease]):
@@ -253,7 +247,7 @@ class Lock(Claimed, Block[Lease, AsyncLease]):
 
     def locked(self) -> bool:
         """Whether anybody holds the lock now, or any of the locks."""
-        return submit(self._locked()).result()
+        return run(self._transport, self._locked())
 
     def _leave(self, got: Lease, error: BaseException | None) -> None:
         leave(got, got.release(), error)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import threading
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar
@@ -10,7 +12,7 @@ from urllib.parse import urlencode
 
 from .driver import Transport, call, run, run_async, unheard
 from .errors import KeylatchError, NothingDone, Problem
-from .lease import AsyncWatched, OnLost, SyncWatched, Watched
+from .lease import AsyncWatched, OnLost, Signal, SyncWatched, Watched
 from .lock import AsyncBlock, Block, Entry, undone
 from .protocol import Answer, Conversation, Request, ask, loss, now, plain
 
@@ -72,7 +74,7 @@ def reason_of(error: BaseException) -> str:
     return line.encode()[:256].decode(errors="ignore")
 
 
-class RunState(Watched, Generic[Ended]):
+class RunState(Watched[Signal], Generic[Signal, Ended]):
     """What came of beginning: `answer` is what it came to earlier, and `None` where it is to be done now."""
 
     def __init__(self, transport: Transport, intent: Intent, answer: Answer, on_lost: OnLost | None) -> None:
@@ -153,16 +155,15 @@ class RunState(Watched, Generic[Ended]):
             self.leave()
 
 
-class SyncRun(RunState[None], SyncWatched):
+class SyncRun(RunState[threading.Event, None], SyncWatched):
     """A run of a thread: `answer` is what it came to earlier, and `None` where it is to be done now."""
 
     def _carry(self, talk: Conversation[None], error: BaseException | None = None) -> None:
         run(self._transport, talk)
 
 
-class AsyncRun(RunState[Awaitable[None]], AsyncWatched):
-    """A run of asyncio: `complete`, `abandon` and `fail` are awaited. `answer` is what it came to earlier, and `None`
-    where it is to be done now."""
+class AsyncRun(RunState[asyncio.Event, Awaitable[None]], AsyncWatched):
+    """A run of asyncio: as one of a thread, but `complete`, `abandon` and `fail` are awaited."""
 
     async def _carry(self, talk: Conversation[None], error: BaseException | None = None) -> None:
         await self._transport.ended(run_async(self._transport, talk), error)
