@@ -11,25 +11,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from typing import Any, Generic, TypeVar, cast
 
 from .driver import SILENCE, Transport, call, log, run, run_async, submit
-from .errors import Held, LeaseLost, Problem, Unreachable
+from .errors import Held, LeaseLost, Problem, Unreachable, check_passing
 from .events import Event
 from .lease import AsyncLease, Lease, OnLost
 from .lock import AsyncLock, Lock, stream
 from .once import AsyncOnce, Intent, Once, OnCrash
-from .protocol import (
-    Claim,
-    Conversation,
-    Limit,
-    Request,
-    ask,
-    check_passing,
-    limited,
-    members,
-    names_of,
-    pause,
-    plain,
-    show,
-)
+from .protocol import Claim, Conversation, Limit, Request, ask, limited, members, names_of, pause, plain, show
 
 AnyLock = TypeVar("AnyLock", bound=AsyncLock | Lock)
 AnyOnce = TypeVar("AnyOnce", bound=AsyncOnce)
@@ -320,12 +307,7 @@ class AsyncClient(_Client[AsyncLock, AsyncOnce]):
         return await call(run_async(self._transport, called(method, path, body)))
 
     async def elect(
-        self,
-        name: str,
-        lead: Callable[[AsyncLease], Awaitable[object]],
-        *,
-        ttl: float = 30.0,
-        owner: str | None = None,
+        self, name: str, lead: Callable[[AsyncLease], Awaitable[object]], *, ttl: float = 30.0, owner: str | None = None
     ) -> None:
         """Awaits `lead` each time that this program becomes the leader, until it is cancelled or `lead` raises.
 

@@ -26,8 +26,8 @@ from typing import Any, TypeVar
 import httpx
 
 from . import __version__
-from .errors import BadSettings, Unreachable
-from .protocol import ANSWER_TIMEOUT, NOT_OURS, Answer, Conversation, Pause, Request, check_passing, now
+from .errors import BadSettings, Unreachable, check_passing
+from .protocol import ANSWER_TIMEOUT, NOT_OURS, Answer, Conversation, Pause, Request, now
 
 T = TypeVar("T")
 log = logging.getLogger("keylatch")
@@ -44,26 +44,15 @@ TOO_LATE = 0.3
 #: For how long a task that was cancelled waits for what it has to end; the rest goes on without it.
 CANCELLED = 0.5
 #: What httpx raises before it has sent anything.
-UNSENT = (
-    httpx.ConnectError,
-    httpx.ConnectTimeout,
-    httpx.PoolTimeout,
-    httpx.ProxyError,
-)
+UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 #: What it raises of a request that can never be sent.
 UNWRITABLE = (httpx.UnsupportedProtocol, httpx.LocalProtocolError, httpx.InvalidURL, UnicodeError)
-#: Waiters have a connection each.
-LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=30)
-#: What each HTTP client is for. Renewals have one of their own: httpx keeps no connection while waiters have more than
-#: may be kept, and looks through all of them for each request.
-CLIENTS: dict[str, tuple[Any, Any, httpx.Limits]] = {
-    "threads": (httpx.Client, httpx.HTTPTransport, LIMITS),
-    "tasks": (httpx.AsyncClient, httpx.AsyncHTTPTransport, LIMITS),
-    "renewals": (
-        httpx.AsyncClient,
-        httpx.AsyncHTTPTransport,
-        httpx.Limits(max_connections=None, max_keepalive_connections=RENEWALS, keepalive_expiry=30),
-    ),
+#: What each HTTP client is for, and how many connections it keeps; waiters have one each. Renewals have a client of
+#: their own: httpx keeps none while waiters have more than may be kept, and looks through all for each request.
+CLIENTS: dict[str, tuple[Any, Any, int]] = {
+    "threads": (httpx.Client, httpx.HTTPTransport, 20),
+    "tasks": (httpx.AsyncClient, httpx.AsyncHTTPTransport, 20),
+    "renewals": (httpx.AsyncClient, httpx.AsyncHTTPTransport, RENEWALS),
 }
 
 
@@ -221,7 +210,8 @@ class Transport:
             if self._is_closed:
                 raise Unreachable("the client is closed", sent=False, is_passing=False)
             if use not in self._clients:
-                kind, transport, limits = CLIENTS[use]
+                kind, transport, kept = CLIENTS[use]
+                limits = httpx.Limits(max_connections=None, max_keepalive_connections=kept, keepalive_expiry=30)
                 unix = [url for url in self.urls if url.startswith("unix:")]
                 sockets = {f"all://{host_of(url)}": transport(uds=url[5:]) for url in unix}
                 make = partial(kind, mounts=sockets, limits=limits, verify=self._tls)
@@ -282,7 +272,7 @@ class Transport:
         try:
             answer = yield url, Request("GET", "/v1/info")
         except Unreachable as error:
-            raise Unreachable(str(error), sent=False) from error
+            raise Unreachable(str(error), sent=False, is_passing=error.is_passing) from error
         if not answer.is_success and answer.status != 404:
             raise Unreachable(f"{shown(url)} does not say which store it has: status {answer.status}", sent=False)
         store = answer.document.get("store")

@@ -81,6 +81,12 @@ class Unreachable(KeylatchError):
         super().__init__(why)
 
 
+def check_passing(error: Problem | Unreachable) -> None:
+    """Raises what a later try would get too."""
+    if not error.is_passing:
+        raise error
+
+
 class LeaseLost(KeylatchError):
     """The lease or the run is over, or will be before it can be renewed: stop.
 

@@ -262,13 +262,10 @@ def undone(talk: Conversation[T], undo: Callable[[], None]) -> Conversation[T]:
     try:
         return (yield from talk)
     except BaseException as error:
-        if not isinstance(error, (Held, Problem, Unreachable)) or may_hold(error):
+        refused = isinstance(error, Held) or (isinstance(error, Problem) and error.status < 500)
+        if not refused and not (isinstance(error, Unreachable) and not error.sent):
             undo()
         raise
-
-
-def may_hold(error: Exception) -> bool:
-    return error.sent if isinstance(error, Unreachable) else isinstance(error, Problem) and error.status >= 500
 
 
 def give_back(transport: Transport, claim: Claim) -> None:

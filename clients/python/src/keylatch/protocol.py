@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
-from .errors import Held, LeaseLost, Problem, Unreachable
+from .errors import Held, LeaseLost, Problem, Unreachable, check_passing
 
 # All spans are seconds.
 ANSWER_TIMEOUT = 5.0
@@ -183,12 +183,6 @@ def limited(limit: Limit) -> dict[str, Any]:
     return members(mode=None if limit is None else "shared", limit=None if limit == "shared" else limit)
 
 
-def check_passing(error: Problem | Unreachable) -> None:
-    """Raises what a later try would get too."""
-    if not error.is_passing:
-        raise error
-
-
 def pause(problem: Problem | None = None, least: float = 0.0) -> float:
     """How long to wait before the next try, so that many that fail together do not come back together."""
     asked = problem and problem.retry_after
@@ -200,7 +194,7 @@ def acquire(claim: Claim) -> Conversation[Grant]:
     `ANSWER_TIMEOUT` also where there is no wait.
 
     A conversation that ends otherwise than by a grant leaves nothing behind: the caller runs
-    :func:`release` where `may_hold` says so.
+    :func:`release` where the service may have granted them.
     """
     end, longest = ends(claim.wait), REQUEST_WAIT
     patience = max(end, now() + ANSWER_TIMEOUT)
