@@ -19,7 +19,7 @@ from unittest import mock
 import httpx
 
 import keylatch
-from keylatch import Client, Held, LeaseLost, protocol
+from keylatch import Client, Held, LeaseLost, driver, protocol
 from keylatch.testing import Fake
 
 
@@ -661,7 +661,27 @@ class Tasks(unittest.IsolatedAsyncioTestCase):
         await asyncio.to_thread(self.fake.advance, 60)
         lease.check()
         self.assertEqual(len(kinds), 2)
-        self.assertGreaterEqual(kinds[1].keywords["limits"].max_keepalive_connections, keylatch.driver.RENEWALS)
+        self.assertGreaterEqual(kinds[1].keywords["limits"].max_keepalive_connections, driver.RENEWALS)
+
+    async def test_renewal_that_would_come_too_late_is_not_sent(self) -> None:
+        requests: list[httpx.Request] = []
+        transport = keylatch.AsyncClient("http://k", http=documents({"k": {}}, requests))._transport
+
+        async def renew_late() -> None:
+            gate = driver.background().gate
+            for _ in range(driver.RENEWALS):
+                await gate.acquire()
+            request = protocol.Request("PUT", "/", until=protocol.now() + 5)
+            renewing = asyncio.ensure_future(transport.send_async(request))
+            await asyncio.sleep(0)
+            protocol.ahead[0] += 4.8
+            for _ in range(driver.RENEWALS):
+                gate.release()
+            await renewing
+
+        with self.assertRaisesRegex(keylatch.Unreachable, "too many renewals"):
+            await driver.call(renew_late())
+        self.assertEqual(requests, [])
 
     async def test_finished_tasks_are_forgotten(self) -> None:
         lock = self.fake.async_client().lock("a")
