@@ -82,7 +82,7 @@ impl GuardComparison {
         };
         closing.run_until_cancelled(comparing).await;
         let kept = self.guards.iter().map(|guard| &guard.lock);
-        let releases = kept.map(|lock| locks.release(&lock.name, &lock.token));
+        let releases = kept.map(|lock| locks.leave(&lock.name, &lock.token, None));
         let _ = timeout(RELEASE_LIMIT, join_all(releases)).await;
     }
 

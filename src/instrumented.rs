@@ -4,7 +4,6 @@
 //! The labels are the stable, snake_case names of `docs/operating.md`. The decorator keeps no deadline:
 //! the services do, because a step that came too late has to be brought to its end.
 
-use std::slice;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -14,8 +13,8 @@ use keylatch_core::idempotency::{
     RecordSummary, ResolveReply, RunRenewal,
 };
 use keylatch_core::lock::{
-    AcquireReply, BreakReply, Holding, Lease, LockCommand, LockLoss, LockName, LockReply, Release,
-    ReleaseReply, RenewReply, SetCommand, SetRelease, SetRenewReply, SetReply,
+    AcquireReply, BreakReply, Holding, Lease, LockCommand, LockLoss, LockName, LockReply, LockSet,
+    Release, RenewReply,
 };
 use keylatch_core::store::{
     Backup, Command, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError, StoreGauges,
@@ -62,14 +61,14 @@ impl InstrumentedStore {
         counter.inc();
     }
 
-    /// Counts the ends of grants. `released` is the lock of a release.
-    fn count_end(&self, released: Option<&LockName>, reply: &Reply) {
+    /// Counts the ends of grants. `released` has the locks of a release.
+    fn count_end(&self, released: Option<&LockSet>, reply: &Reply) {
         match reply {
-            Reply::Lock(LockReply::Release(_, release)) => {
-                released.into_iter().for_each(|name| self.count_release(name, release));
-            }
-            Reply::Set(SetReply::Release(SetRelease { released, .. })) => {
-                released.iter().for_each(|(name, release)| self.count_release(name, release));
+            Reply::Lock(LockReply::Release(replies)) => {
+                let names = released.into_iter().flat_map(LockSet::names);
+                names
+                    .zip(replies)
+                    .for_each(|(name, (_, release))| self.count_release(name, release));
             }
             Reply::Lock(LockReply::Break(BreakReply::Broken { .. })) => {
                 self.metrics.breaks.inc();
@@ -112,7 +111,7 @@ impl Store for InstrumentedStore {
         'store: 'step,
         Self: 'step,
     {
-        if matches!(&command, Command::Lock(name, _) if name.is_reserved()) {
+        if matches!(&command, Command::Lock(names, _) if is_reserved(names)) {
             return self.inner.execute(command);
         }
         let (operation, released) = (operation(&command), released(&command));
@@ -166,21 +165,19 @@ impl Store for InstrumentedStore {
 
 fn operation(command: &Command) -> StoreOperation {
     match command {
-        Command::Lock(_, command) => match command {
-            LockCommand::Acquire(_) => StoreOperation::Acquire,
-            LockCommand::Withdraw { .. } => StoreOperation::Withdraw,
-            LockCommand::Renew { .. } => StoreOperation::Renew,
-            LockCommand::Release { .. } => StoreOperation::Release,
-            LockCommand::Break(_) => StoreOperation::Break,
-            LockCommand::Look => StoreOperation::Look,
-            LockCommand::LookAtQueue => StoreOperation::LookAtQueue,
-            LockCommand::Recall => StoreOperation::Recall,
-        },
-        Command::Set(_, command) => match command {
-            SetCommand::Acquire(_) => StoreOperation::AcquireSet,
-            SetCommand::Withdraw { .. } => StoreOperation::WithdrawSet,
-            SetCommand::Renew { .. } => StoreOperation::RenewSet,
-            SetCommand::Release { .. } => StoreOperation::ReleaseSet,
+        Command::Lock(names, command) => match (command, names.names().len() > 1) {
+            (LockCommand::Acquire(_), false) => StoreOperation::Acquire,
+            (LockCommand::Acquire(_), true) => StoreOperation::AcquireSet,
+            (LockCommand::Withdraw { .. }, false) => StoreOperation::Withdraw,
+            (LockCommand::Withdraw { .. }, true) => StoreOperation::WithdrawSet,
+            (LockCommand::Renew { .. }, false) => StoreOperation::Renew,
+            (LockCommand::Renew { .. }, true) => StoreOperation::RenewSet,
+            (LockCommand::Release { .. }, false) => StoreOperation::Release,
+            (LockCommand::Release { .. }, true) => StoreOperation::ReleaseSet,
+            (LockCommand::Break(_), _) => StoreOperation::Break,
+            (LockCommand::Look, _) => StoreOperation::Look,
+            (LockCommand::LookAtQueue, _) => StoreOperation::LookAtQueue,
+            (LockCommand::Recall, _) => StoreOperation::Recall,
         },
         Command::Record(_, command) => match command {
             RecordCommand::Begin(_) => StoreOperation::BeginRecord,
@@ -194,10 +191,15 @@ fn operation(command: &Command) -> StoreOperation {
     }
 }
 
-/// The lock that the command releases.
-fn released(command: &Command) -> Option<LockName> {
+/// Whether the locks are keylatch's own.
+fn is_reserved(names: &LockSet) -> bool {
+    names.names().iter().all(LockName::is_reserved)
+}
+
+/// The locks that the command releases.
+fn released(command: &Command) -> Option<LockSet> {
     match command {
-        Command::Lock(name, LockCommand::Release { .. }) => Some(name.clone()),
+        Command::Lock(names, LockCommand::Release { .. }) => Some(names.clone()),
         _ => None,
     }
 }
@@ -205,8 +207,7 @@ fn released(command: &Command) -> Option<LockName> {
 /// The leases that the reply grants for the first time.
 fn granted(reply: &Reply) -> &[Lease] {
     match reply {
-        Reply::Lock(LockReply::Acquire(AcquireReply::Granted(lease))) => slice::from_ref(lease),
-        Reply::Set(SetReply::Acquire(AcquireReply::Granted(leases))) => leases,
+        Reply::Lock(LockReply::Acquire(AcquireReply::Granted(leases))) => leases,
         _ => &[],
     }
 }
@@ -214,25 +215,26 @@ fn granted(reply: &Reply) -> &[Lease] {
 fn outcome(reply: &Reply) -> StoreOutcome {
     match reply {
         Reply::Lock(reply) => lock_outcome(reply),
-        Reply::Set(reply) => set_outcome(reply),
         Reply::Record(reply) => record_outcome(reply),
     }
 }
 
+/// Where several locks are lost, the first of them counts.
 fn lock_outcome(reply: &LockReply) -> StoreOutcome {
     match reply {
         LockReply::Acquire(AcquireReply::Repeated(_)) => StoreOutcome::Repeated,
         LockReply::Acquire(AcquireReply::Granted(_)) => StoreOutcome::Done,
         LockReply::Acquire(_) => StoreOutcome::Held,
-        LockReply::Renew(RenewReply::Lost(loss)) => loss_outcome(loss),
-        LockReply::Release(ReleaseReply::NotHeld, _)
-        | LockReply::Break(BreakReply::NotHeld)
-        | LockReply::Look(None) => StoreOutcome::NotHeld,
-        LockReply::Release(ReleaseReply::Mismatch, _)
-        | LockReply::Break(BreakReply::Mismatch(_)) => StoreOutcome::Mismatch,
+        LockReply::Renew(RenewReply::Lost(lost)) => {
+            loss_outcome(lost.first().map(|lost| &lost.loss))
+        }
+        LockReply::Release(replies) => {
+            loss_outcome(replies.iter().find_map(|(reply, _)| reply.loss()).as_ref())
+        }
+        LockReply::Break(BreakReply::NotHeld) | LockReply::Look(None) => StoreOutcome::NotHeld,
+        LockReply::Break(BreakReply::Mismatch(_)) => StoreOutcome::Mismatch,
         LockReply::Withdraw
         | LockReply::Renew(RenewReply::Renewed(_))
-        | LockReply::Release(ReleaseReply::Released | ReleaseReply::Entered(_), _)
         | LockReply::Break(BreakReply::Broken { .. })
         | LockReply::Look(Some(_))
         | LockReply::LookAtQueue(_)
@@ -240,24 +242,12 @@ fn lock_outcome(reply: &LockReply) -> StoreOutcome {
     }
 }
 
-fn loss_outcome(loss: &LockLoss) -> StoreOutcome {
+fn loss_outcome(loss: Option<&LockLoss>) -> StoreOutcome {
     match loss {
-        LockLoss::Broken(_) => StoreOutcome::Broken,
-        LockLoss::NotHeld => StoreOutcome::NotHeld,
-        LockLoss::Mismatch => StoreOutcome::Mismatch,
-    }
-}
-
-/// Where locks of the set are lost, that of the first counts.
-fn set_outcome(reply: &SetReply) -> StoreOutcome {
-    match reply {
-        SetReply::Acquire(AcquireReply::Repeated(_)) => StoreOutcome::Repeated,
-        SetReply::Acquire(AcquireReply::Granted(_)) => StoreOutcome::Done,
-        SetReply::Acquire(_) => StoreOutcome::Held,
-        SetReply::Renew(SetRenewReply::Lost(lost)) | SetReply::Release(SetRelease { lost, .. }) => {
-            lost.first().map_or(StoreOutcome::Done, |lost| loss_outcome(&lost.loss))
-        }
-        SetReply::Withdraw | SetReply::Renew(SetRenewReply::Renewed(_)) => StoreOutcome::Done,
+        None => StoreOutcome::Done,
+        Some(LockLoss::Broken(_)) => StoreOutcome::Broken,
+        Some(LockLoss::NotHeld) => StoreOutcome::NotHeld,
+        Some(LockLoss::Mismatch) => StoreOutcome::Mismatch,
     }
 }
 

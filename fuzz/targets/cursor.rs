@@ -26,7 +26,7 @@ static SERVICE: LazyLock<Service> = LazyLock::new(|| {
             let token = Token::generate().unwrap().hash();
             let command = AcquireCommand::new(token, Ttl::MAX, Attempt::new(1));
             let name = LockName::parse(name).unwrap();
-            store.execute(Command::Lock(name, LockCommand::Acquire(command))).await.unwrap();
+            store.execute(Command::Lock(name.into(), LockCommand::Acquire(command))).await.unwrap();
         }
         store
     });

@@ -19,7 +19,8 @@ use super::extract::{NamedSet, NoQuery, OptionalJson, OptionalToken, RequiredTok
 use super::locks::with_token;
 use super::problem::{Problem, of_lock_error, set_held, set_lost, set_not_alone, too_many_holders};
 use crate::access::LockAct;
-use keylatch_core::lock::{Acquisition, Grant, Lease, LockSet, SetRelease, SetRenewal};
+use keylatch_core::entry::Few;
+use keylatch_core::lock::{Acquisition, Grant, Lease, LockSet, LostLock, ReleaseReply, SetRenewal};
 use keylatch_wire::{CreateLocksRequest, LeaseSet, RenewLocksRequest};
 
 /// Create several locks
@@ -114,9 +115,15 @@ pub(super) async fn release_lock_set(
     RequiredToken(token): RequiredToken,
 ) -> Result<StatusCode, Problem> {
     caller.check_set(LockAct::Acquire, &set)?;
-    let SetRelease { released, lost } = api.locks.release_set(&set, &token).await?;
+    let released = api.locks.release_set(&set, &token).await?;
     caller.remove_locks(set.names(), &token);
-    released.iter().for_each(|(name, release)| auditor.released(name, release));
+    let mut lost = Vec::new();
+    for (name, (reply, release)) in set.names().iter().zip(released) {
+        if reply == ReleaseReply::Released {
+            auditor.released(name, &release);
+        }
+        lost.extend(reply.loss().map(|loss| LostLock { name: name.clone(), loss }));
+    }
     if lost.is_empty() {
         return Ok(StatusCode::NO_CONTENT);
     }
@@ -126,7 +133,7 @@ pub(super) async fn release_lock_set(
 fn granted(
     status: StatusCode,
     set: &LockSet,
-    grant: &Grant<Vec<Lease>>,
+    grant: &Grant<Few<Lease>>,
     unchanged: Vec<Cow<'_, str>>,
 ) -> Response {
     let Grant { token, lease, validity } = grant;

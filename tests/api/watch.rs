@@ -183,7 +183,7 @@ async fn slow_reader_gets_lagged() {
         let _ = service.renew(&name, &token, ttl).await;
         tokio::task::yield_now().await;
     }
-    service.release(&name, &token).await.expect("the store answers");
+    service.leave(&name, &token, None).await.expect("the store answers");
     let mut seen = Vec::new();
     loop {
         let event = soon("an event", events.recv()).await.expect("an event");
@@ -232,7 +232,7 @@ async fn unread_watches_keep_no_other_watcher_waiting() {
     }
     let mut events = watch().await;
     assert!(matches!(events.recv().await, Some(WatchEvent::Snapshot(Some(_)))));
-    service.release(&name, &token).await.expect("the store answers");
+    service.leave(&name, &token, None).await.expect("the store answers");
     let released = soon("the release", events.recv()).await;
     assert!(matches!(released, Some(WatchEvent::Released(_))), "{released:?}");
 }
@@ -276,7 +276,7 @@ async fn change_that_gathers_comes_before_the_end() {
     assert!(matches!(events.recv().await, Some(WatchEvent::Snapshot(None))));
     let token = grant(&service, Ttl::from_millis(60_000).unwrap()).await;
     assert!(matches!(events.recv().await, Some(WatchEvent::Acquired(_))));
-    service.release(&name, &token).await.expect("the store answers");
+    service.leave(&name, &token, None).await.expect("the store answers");
     leaving.cancel();
     assert!(matches!(events.recv().await, Some(WatchEvent::Released(_))));
     assert!(matches!(events.recv().await, Some(WatchEvent::Closing)));

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use keylatch_core::entry::Few;
 use keylatch_core::idempotency::{BeginCommand, BeginReply, RunEnd, StoredResponse};
 use keylatch_core::lock::{
     AcquireCommand, AcquireReply, AcquireRequest, Attempt, BreakCommand, FencingToken, Lease,
@@ -130,52 +131,35 @@ struct Client {
 /// What a client asks for in one round, always with the same token: one lock, or two at once.
 struct Wish {
     store: Arc<dyn Store>,
-    names: Vec<LockName>,
+    names: LockSet,
     token: TokenHash,
     ttl: Ttl,
     attempt: Attempt,
 }
 
 impl Wish {
-    fn set(&self) -> Option<LockSet> {
-        LockSet::new(self.names.clone()).ok()
-    }
-
     /// The leases in the order of the names, if they were granted.
-    async fn acquire(&self, command: AcquireCommand) -> Result<Option<Vec<Lease>>, StoreError> {
-        Ok(match self.set() {
-            Some(set) => match self.store.acquire_set(&set, command).await? {
-                AcquireReply::Granted(leases) | AcquireReply::Repeated(leases) => Some(leases),
-                _ => None,
-            },
-            None => match self.store.acquire(&self.names[0], command).await? {
-                AcquireReply::Granted(lease) | AcquireReply::Repeated(lease) => Some(vec![lease]),
-                _ => None,
-            },
+    async fn acquire(&self, command: AcquireCommand) -> Result<Option<Few<Lease>>, StoreError> {
+        Ok(match self.store.acquire_set(&self.names, command).await? {
+            AcquireReply::Granted(leases) | AcquireReply::Repeated(leases) => Some(leases),
+            _ => None,
         })
     }
 
     async fn withdraw(&self) -> Result<(), StoreError> {
-        match self.set() {
-            Some(set) => self.store.withdraw_set(&set, &self.token, self.attempt).await,
-            None => self.store.withdraw(&self.names[0], &self.token, self.attempt).await,
-        }
+        self.store.withdraw(&self.names, &self.token, self.attempt).await
     }
 
     /// The locks that it held.
     async fn release(&self) -> Result<Vec<LockName>, StoreError> {
-        let lost: Vec<_> = match self.set() {
-            Some(set) => {
-                let lost = self.store.release_set(&set, &self.token).await?.lost;
-                lost.into_iter().map(|lost| lost.name).collect()
-            }
-            None => match self.store.release(&self.names[0], &self.token).await? {
-                ReleaseReply::Released => Vec::new(),
-                _ => self.names.clone(),
-            },
-        };
-        let held = self.names.iter().filter(|name| !lost.contains(name));
-        Ok(held.cloned().collect())
+        let released = self.store.release_set(&self.names, &self.token).await?;
+        let held = self.names().iter().zip(released);
+        let held = held.filter(|(_, (reply, _))| *reply == ReleaseReply::Released);
+        Ok(held.map(|(name, _)| name.clone()).collect())
+    }
+
+    fn names(&self) -> &[LockName] {
+        self.names.names()
     }
 }
 
@@ -195,7 +179,9 @@ impl Client {
         let first = self.dice.below(LOCKS);
         let count = if self.dice.below(3) == 0 { 2 } else { 1 };
         let names = (first..first + count).map(|lock| format!("lock-{}", lock % LOCKS));
-        let names = names.map(|name| LockName::parse(&name).unwrap()).collect();
+        let names: Vec<_> = names.map(|name| LockName::parse(&name).unwrap()).collect();
+        let alone = LockSet::from(names[0].clone());
+        let names = LockSet::new(names).unwrap_or(alone);
         let ttl = Ttl::from_millis(200 + self.dice.below(3000)).unwrap();
         let token = Token::generate().unwrap().hash();
         Wish { store, names, token, ttl, attempt: Attempt::new(self.seed << 32 | round) }
@@ -211,7 +197,7 @@ impl Client {
             let sent = Instant::now();
             match timeout(PATIENCE, wish.acquire(command.clone())).await {
                 Ok(Ok(Some(leases))) => {
-                    for (name, lease) in wish.names.iter().zip(&leases) {
+                    for (name, lease) in wish.names().iter().zip(&leases) {
                         assert!(lease.expires_in <= lease.ttl, "{lease:?} lasts too long");
                         let (fencing_token, until) = (lease.fencing_token, sent + lease.expires_in);
                         let claim = Claim { token: wish.token, fencing_token, ends: until, until };
@@ -256,14 +242,14 @@ impl Client {
         if self.dice.below(4) == 0 {
             return;
         }
-        wish.names.iter().for_each(|name| self.ledger.give_up(name, wish.token));
+        wish.names().iter().for_each(|name| self.ledger.give_up(name, wish.token));
         let mut is_first = true;
         for _ in 0..5 {
             let Ok(Ok(held)) = timeout(PATIENCE, wish.release()).await else {
                 is_first = false;
                 continue;
             };
-            for (name, lease) in wish.names.iter().zip(leases) {
+            for (name, lease) in wish.names().iter().zip(leases) {
                 if held.contains(name) {
                     self.check_released(name, lease.fencing_token).await;
                 } else {

@@ -19,6 +19,7 @@ use keylatch_testkit::{FakeEngine, Faults, seed};
 use tokio::time::{Instant, timeout};
 
 use crate::conditional::{grant, pass, stopped};
+use crate::set_conformance::losses;
 
 /// It says nothing of what other processes write.
 const DEAF: Faults = Faults { lost_notice: 1000, conflict: 0, ..Faults::HARMLESS };
@@ -128,7 +129,7 @@ fn leases_of_a_set_are_not_lost_before_their_ttl() {
         assert!(matches!(granted, AcquireReply::Granted(_)), "{granted:?}");
         stop_before_the_end(&engine, asked).await;
         let released = timeout(Duration::from_secs(1), store.release_set(&set, &token)).await;
-        let lost = released.map(|released| released.unwrap().lost).unwrap_or_default();
+        let lost = released.map(|released| losses(&released.unwrap())).unwrap_or_default();
         assert!(lost.is_empty(), "{lost:?}: the clock does not show the end of the leases yet");
     };
     for number in 0..30 {
@@ -323,7 +324,8 @@ fn grant_that_another_process_released_has_not_expired() {
             let of_set = new_token();
             one.acquire_set(&set, command(of_set, lease())).await.unwrap();
             assert_eq!(other.release(&name, &token).await.unwrap(), ReleaseReply::Released);
-            assert!(other.release_set(&set, &of_set).await.unwrap().lost.is_empty());
+            let released = other.release_set(&set, &of_set).await.unwrap();
+            assert_eq!(losses(&released), []);
             pass(LEASE + Duration::from_secs(1)).await;
             for name in [&name, &set.names()[0], &set.names()[1]] {
                 grant(&*one, name, Ttl::DEFAULT).await;

@@ -43,7 +43,7 @@ async fn take_turns(service: Arc<LockService>, until: Instant) -> u32 {
         let request = AcquireRequest { wait, ..AcquireRequest::new(name.clone(), Ttl::DEFAULT) };
         match timeout_at(until, service.acquire(request)).await {
             Ok(Ok(Acquisition::New(grant))) => {
-                service.release(&name, &grant.token).await.unwrap();
+                service.leave(&name, &grant.token, None).await.unwrap();
                 turns += 1;
             }
             Ok(reply) => panic!("granted, not {reply:?}"),
@@ -218,7 +218,7 @@ fn steps_on_a_set_get_through_beside_64_clients_of_its_locks() {
                 let reply = in_time(acquire).await;
                 granted += u32::from(matches!(reply, AcquireReply::Granted(_)));
                 in_time(store.release_set(&set, &token)).await;
-                in_time(store.withdraw_set(&set, &token, Attempt::new(1))).await;
+                in_time(store.withdraw(&set, &token, Attempt::new(1))).await;
             }
             assert!(granted > 0, "it never had the locks");
         });

@@ -9,12 +9,12 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use keylatch_core::entry::Entry as _;
+use keylatch_core::entry::{Entry as _, Few};
 use keylatch_core::lock::{
     AcquireCommand, AcquireReply, Attempt, Break, BreakCommand, BreakReply, Contention, EndCause,
     EntryName, FencingToken, GrantEnd, GrantSpan, Holder, Holding, Lease, Limit, LockCommand,
-    LockLoss, LockName, LockReply, LockState, Moment, Owner, Reason, Release, RenewReply, Slots,
-    Token, TokenHash, Ttl, Waiter,
+    LockLoss, LockName, LockReply, LockState, LostLock, Moment, Owner, Reason, Release, RenewReply,
+    SetAcquireReply, SetContention, Slots, Token, TokenHash, Ttl, Waiter,
 };
 use keylatch_core::store::{Command, Reply};
 use keylatch_testkit::{FromStore, Locks, TestStore, scaled, store_test};
@@ -208,7 +208,7 @@ impl Model {
         there: &LockCommand,
     ) -> Result<(), String> {
         let name = LockName::parse(&format!("lock {lock} of {}", self.sequence)).unwrap();
-        let found = store.execute(Command::Lock(name.clone(), there.clone())).await;
+        let found = store.execute(Command::Lock(name.clone().into(), there.clone())).await;
         let Ok(Reply::Lock(found)) = found else { panic!("a reply, not {found:?}") };
         let expected = self.apply(lock, &name, here);
         self.compare(lock, &expected, &found)
@@ -263,20 +263,20 @@ struct LeaseClock {
 
 /// Those of each lease in a reply, by slot.
 fn clocks(reply: &LockReply) -> Vec<LeaseClock> {
-    let of_lease = |lease: &Lease| {
-        vec![LeaseClock { left: lease.expires_in, fencing_token: lease.fencing_token }]
-    };
+    let of_lease =
+        |lease: &Lease| LeaseClock { left: lease.expires_in, fencing_token: lease.fencing_token };
     match reply {
-        LockReply::Acquire(AcquireReply::Granted(lease) | AcquireReply::Repeated(lease))
-        | LockReply::Renew(RenewReply::Renewed(lease)) => of_lease(lease),
-        LockReply::Acquire(AcquireReply::Busy(contention) | AcquireReply::NotAlone(contention)) => {
-            contention.holding.as_ref().map(of_holding).unwrap_or_default()
+        LockReply::Acquire(AcquireReply::Granted(leases) | AcquireReply::Repeated(leases))
+        | LockReply::Renew(RenewReply::Renewed(leases)) => leases.iter().map(of_lease).collect(),
+        LockReply::Acquire(AcquireReply::Busy(why) | AcquireReply::NotAlone(why)) => {
+            why.contention.holding.as_ref().map(of_holding).unwrap_or_default()
         }
         LockReply::Look(Some(holding)) | LockReply::Break(BreakReply::Mismatch(holding)) => {
             of_holding(holding)
         }
-        LockReply::Release(_, Release { fencing_token: Some(fencing_token), .. }) => {
-            vec![LeaseClock { left: Duration::ZERO, fencing_token: *fencing_token }]
+        LockReply::Release(replies) => {
+            let ended = replies.iter().filter_map(|(_, release)| release.fencing_token);
+            ended.map(|fencing_token| LeaseClock { left: Duration::ZERO, fencing_token }).collect()
         }
         _ => Vec::new(),
     }
@@ -302,17 +302,17 @@ fn of_holding(holding: &Holding) -> Vec<LeaseClock> {
 fn timeless(reply: LockReply) -> LockReply {
     match reply {
         LockReply::Acquire(reply) => LockReply::Acquire(timeless_acquire(reply)),
-        LockReply::Renew(RenewReply::Renewed(renewed)) => {
-            LockReply::Renew(RenewReply::Renewed(timeless_lease(renewed)))
+        LockReply::Renew(RenewReply::Renewed(leases)) => {
+            LockReply::Renew(RenewReply::Renewed(timeless_leases(leases)))
         }
-        LockReply::Renew(RenewReply::Lost(LockLoss::Broken(why))) => {
-            LockReply::Renew(RenewReply::Lost(LockLoss::Broken(timeless_break(&why))))
+        LockReply::Renew(RenewReply::Lost(lost)) => {
+            LockReply::Renew(RenewReply::Lost(lost.into_iter().map(timeless_loss).collect()))
         }
         LockReply::Look(Some(holding)) => LockReply::Look(Some(timeless_holding(holding))),
-        LockReply::Release(reply, Release { fencing_token, owner, span }) => {
-            let fencing_token = fencing_token.map(|_| FencingToken::NONE);
-            let span = span.map(|_| GrantSpan { acquired_at_millis: 0, ended_at_millis: 0 });
-            LockReply::Release(reply, Release { fencing_token, owner, span })
+        LockReply::Release(replies) => {
+            let replies = replies.into_iter();
+            let timeless = replies.map(|(reply, release)| (reply, timeless_release(release)));
+            LockReply::Release(timeless.collect())
         }
         LockReply::LookAtQueue(waiters) => {
             LockReply::LookAtQueue(waiters.into_iter().map(timeless_waiter).collect())
@@ -336,17 +336,20 @@ fn timeless(reply: LockReply) -> LockReply {
     }
 }
 
-fn timeless_acquire(reply: AcquireReply) -> AcquireReply {
-    let of_contention = |contention: Contention| Contention {
-        holding: contention.holding.map(timeless_holding),
-        first: contention.first.map(timeless_waiter),
-        ..contention
+fn timeless_acquire(reply: SetAcquireReply) -> SetAcquireReply {
+    let of_contention = |why: SetContention| SetContention {
+        contention: Contention {
+            holding: why.contention.holding.map(timeless_holding),
+            first: why.contention.first.map(timeless_waiter),
+            ..why.contention
+        },
+        ..why
     };
     match reply {
-        AcquireReply::Granted(lease) => AcquireReply::Granted(timeless_lease(lease)),
-        AcquireReply::Repeated(lease) => AcquireReply::Repeated(timeless_lease(lease)),
-        AcquireReply::Busy(contention) => AcquireReply::Busy(of_contention(contention)),
-        AcquireReply::NotAlone(contention) => AcquireReply::NotAlone(of_contention(contention)),
+        AcquireReply::Granted(leases) => AcquireReply::Granted(timeless_leases(leases)),
+        AcquireReply::Repeated(leases) => AcquireReply::Repeated(timeless_leases(leases)),
+        AcquireReply::Busy(why) => AcquireReply::Busy(of_contention(why)),
+        AcquireReply::NotAlone(why) => AcquireReply::NotAlone(of_contention(why)),
         other @ (AcquireReply::WaitEnded(_) | AcquireReply::Full) => other,
     }
 }
@@ -355,8 +358,22 @@ fn timeless_waiter(waiter: Waiter) -> Waiter {
     Waiter { waited: Duration::ZERO, ..waiter }
 }
 
-fn timeless_lease(lease: Lease) -> Lease {
-    Lease { fencing_token: FencingToken::NONE, expires_in: Duration::ZERO, ..lease }
+fn timeless_leases(leases: Few<Lease>) -> Few<Lease> {
+    let (fencing_token, expires_in) = (FencingToken::NONE, Duration::ZERO);
+    leases.into_iter().map(|lease| Lease { fencing_token, expires_in, ..lease }).collect()
+}
+
+fn timeless_loss(lost: LostLock) -> LostLock {
+    match lost.loss {
+        LockLoss::Broken(why) => LostLock { loss: LockLoss::Broken(timeless_break(&why)), ..lost },
+        _ => lost,
+    }
+}
+
+fn timeless_release(Release { fencing_token, owner, span }: Release) -> Release {
+    let fencing_token = fencing_token.map(|_| FencingToken::NONE);
+    let span = span.map(|_| GrantSpan { acquired_at_millis: 0, ended_at_millis: 0 });
+    Release { fencing_token, owner, span }
 }
 
 /// The holders by slot: which lease ends first is a matter of clocks.

@@ -6,9 +6,10 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use keylatch_core::entry::Few;
 use keylatch_core::lock::{
-    AcquireCommand, AcquireReply, Attempt, Lease, LockLoss, LockSet, LostLock, ReleaseReply,
-    SetAcquireReply, SetContention, SetRenewReply,
+    AcquireCommand, AcquireReply, Attempt, Lease, LockLoss, LockSet, LostLock, Release,
+    ReleaseReply, SetAcquireReply, SetContention, SetRenewReply,
 };
 use keylatch_core::store::ListLocks;
 use keylatch_testkit::{Locks, TestStore, soon, store_test};
@@ -28,8 +29,8 @@ async fn set_is_granted_whole_and_the_same_token_gets_the_same_grants(store: &Lo
         let holder = store.look(&name(lock)).await.unwrap().expect("it is held").first;
         assert_eq!(holder.fencing_token, lease.fencing_token, "{lock}");
     }
-    let lost = store.release_set(&set(&["a", "b", "c"]), &token("one")).await.unwrap().lost;
-    assert_eq!(lost, []);
+    let released = store.release_set(&set(&["a", "b", "c"]), &token("one")).await.unwrap();
+    assert_eq!(losses(&released), []);
     let next = all(store.acquire_set(&set(&["b", "a", "c"]), other("two", 3)).await.unwrap());
     assert!(fences(&first).iter().zip(fences(&next)).all(|(first, next)| *first < next));
 }
@@ -86,15 +87,15 @@ async fn places_of_a_set_are_kept_and_lost_together(store: &Locks) {
 async fn withdrawal_takes_all_that_its_attempt_got_and_no_more(store: &Locks) {
     let both = set(&["a", "b"]);
     all(store.acquire_set(&both, one(1)).await.unwrap());
-    store.withdraw_set(&both, &token("one"), Attempt::new(2)).await.unwrap();
+    store.withdraw(&both, &token("one"), Attempt::new(2)).await.unwrap();
     assert!(store.look(&name("a")).await.unwrap().is_some(), "another attempt took it");
-    store.withdraw_set(&both, &token("one"), Attempt::new(1)).await.unwrap();
+    store.withdraw(&both, &token("one"), Attempt::new(1)).await.unwrap();
     for lock in ["a", "b"] {
         assert_eq!(store.look(&name(lock)).await.unwrap(), None, "{lock}");
     }
     granted(store.acquire(&ask("b", "two", 3)).await.unwrap());
     busy(store.acquire_set(&both, waits("one", 4)).await.unwrap());
-    store.withdraw_set(&both, &token("one"), Attempt::new(4)).await.unwrap();
+    store.withdraw(&both, &token("one"), Attempt::new(4)).await.unwrap();
     granted(store.acquire(&ask("a", "three", 5)).await.unwrap());
     assert_eq!(waiting(store, "b").await, 0);
 }
@@ -111,14 +112,13 @@ async fn renewal_is_of_all_or_of_none(store: &Locks) {
     store.release(&name("b"), &token("one")).await.unwrap();
     let lost = store.renew_set(&all_three, &token("one"), ttl(TTL * 10)).await.unwrap();
     let b = LostLock { name: name("b"), loss: LockLoss::NotHeld };
-    assert_eq!(lost, SetRenewReply::Lost(vec![b.clone()]));
+    assert_eq!(lost, SetRenewReply::Lost(Few::from_buf([b])));
     store.advance(TTL * 2).await;
     for lock in ["a", "c"] {
         assert_eq!(store.look(&name(lock)).await.unwrap(), None, "{lock} was renewed");
     }
-    let lost = store.release_set(&set(&["b", "a"]), &token("one")).await.unwrap().lost;
-    let a = LostLock { name: name("a"), loss: LockLoss::NotHeld };
-    assert_eq!(lost, [b, a]);
+    let released = store.release_set(&set(&["b", "a"]), &token("one")).await.unwrap();
+    assert_eq!(losses(&released), [LockLoss::NotHeld, LockLoss::NotHeld]);
 }
 
 #[store_test(sets)]
@@ -169,7 +169,8 @@ async fn sets_and_single_locks_at_once_never_share_a_lock(store: &Locks) {
                         let holding = store.look(lock).await.unwrap().expect("it is held");
                         assert_eq!(holding.first.fencing_token, lease.fencing_token);
                     }
-                    assert_eq!(store.release_set(&chosen, &token(&owner)).await.unwrap().lost, []);
+                    let released = store.release_set(&chosen, &token(&owner)).await.unwrap();
+                    assert_eq!(losses(&released), []);
                 }
                 AcquireReply::Busy(_) => {}
                 unexpected => panic!("{unexpected:?}"),
@@ -238,7 +239,12 @@ fn waits(holder: &str, attempt: u64) -> AcquireCommand {
     AcquireCommand { queue: Some(PLACE), ..other(holder, attempt) }
 }
 
-fn all(reply: SetAcquireReply) -> Vec<Lease> {
+/// How those locks had been lost that the token did not hold.
+pub(crate) fn losses(released: &[(ReleaseReply, Release)]) -> Vec<LockLoss> {
+    released.iter().filter_map(|(reply, _)| reply.loss()).collect()
+}
+
+fn all(reply: SetAcquireReply) -> Few<Lease> {
     match reply {
         AcquireReply::Granted(leases) => leases,
         other => panic!("not granted: {other:?}"),

@@ -1,15 +1,32 @@
 //! What is kept under a key: a lock under its name, a record under its own.
 //!
 //! [`LockState`](crate::lock::LockState) and [`RecordState`](crate::idempotency::RecordState) have their rules
-//! under the same names, so that whoever runs rules is written once for both. Invariant: each method is a pure
-//! function. The differential tests hold every store to them, and `tests/snapshots` holds the bytes.
+//! under the same names, so that whoever runs rules is written once for both. A step is on a slice of entries, and
+//! on one entry it is on a slice of one. Invariant: each method is a pure function. The differential tests hold every store to them, and `tests/snapshots` holds the bytes.
 
 use std::fmt;
 use std::hash::Hash;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use crate::lock::{FencingToken, Moment};
 use crate::snapshot::SnapshotError;
+
+/// As a rule one, which takes no list then.
+pub type Few<T> = SmallVec<[T; 1]>;
+
+/// An entry as a step finds it. The clock shows the same in all moments of a step; the last fencing token is that of
+/// the entry's own bucket.
+#[derive(Debug)]
+pub struct Found<'a, E: Entry> {
+    /// What the entry is kept under.
+    pub key: &'a E::Key,
+    /// What the store remembers of it.
+    pub state: &'a E,
+    /// When the step is.
+    pub moment: Moment,
+}
 
 /// The state of what is kept under a key, and the rules by which it changes.
 pub trait Entry: Clone + Default + PartialEq + fmt::Debug + Send + Sync + 'static {
@@ -26,16 +43,23 @@ pub trait Entry: Clone + Default + PartialEq + fmt::Debug + Send + Sync + 'stati
     /// Whether a command undoes another, which may still be on its way.
     fn is_undo(command: &Self::Command) -> bool;
 
-    /// The state after `command`, and what the command found.
+    /// The states after one step on all of `found`, in their order, and what the command found.
     ///
-    /// A grant or a run takes its fencing token from `moment`; the store has to keep it as the bucket's last.
+    /// A grant or a run takes its fencing token from the moment; the store has to keep it as the bucket's last.
+    #[must_use]
+    fn step(found: &[Found<'_, Self>], command: &Self::Command) -> (Few<Self>, Self::Reply);
+
+    /// The state after a step on this entry alone.
     #[must_use]
     fn apply(
         &self,
         key: &Self::Key,
         command: &Self::Command,
         moment: &Moment,
-    ) -> (Self, Self::Reply);
+    ) -> (Self, Self::Reply) {
+        let (states, reply) = Self::step(&[Found { key, state: self, moment: *moment }], command);
+        (states.into_iter().next().unwrap_or_default(), reply)
+    }
 
     /// What the state still says at `moment`, without what has ended by itself.
     #[must_use]

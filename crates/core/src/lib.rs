@@ -7,10 +7,9 @@
 //!
 //! # A store of your own
 //!
-//! A store runs a command on an entry as one atomic step that is safe to repeat. The rules are pure
-//! functions, so a store that can run Rust on an entry calls
-//! [`Entry::apply`](entry::Entry::apply) and keeps the state that comes of it, whole, as its
-//! [snapshot](entry::Entry::encode). Commands are values, so a decorator is short:
+//! A store runs a command on a record, or on one lock or several, as one atomic step that is safe to repeat. The
+//! rules are pure functions, so a store that can run Rust on its entries calls [`Entry::step`](entry::Entry::step)
+//! and keeps the states that come of it, whole, as their [snapshots](entry::Entry::encode). Commands are values, so a decorator is short:
 //!
 //! ```
 //! use std::sync::Arc;

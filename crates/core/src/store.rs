@@ -18,8 +18,8 @@ macro_rules! reply {
 }
 
 mod backup;
+mod locks;
 mod records;
-mod sets;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,9 +34,7 @@ use crate::idempotency::{
     RecordCommand, RecordFilter, RecordKey, RecordReply, RecordRoom, RecordSummary,
 };
 use crate::lock::{
-    AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, Change, EntryName, GrantEnd,
-    Holding, LockCommand, LockName, LockReply, LockSet, Release, ReleaseReply, RenewReply,
-    SetCommand, SetReply, TokenHash, Ttl, Waiter,
+    Change, GrantEnd, Holding, LockCommand, LockName, LockReply, LockSet, TokenHash, Ttl,
 };
 
 pub use backup::Backup;
@@ -45,9 +43,10 @@ pub use backup::Backup;
 ///
 /// # Contract
 ///
-/// - [`execute`](Store::execute) runs one command on one entry, or on the locks of a set, as **one
+/// - [`execute`](Store::execute) runs one command on a record, or on one lock or several, as **one
 ///   atomic step**: every observer sees all that it changes before the step or after it. Only a
-///   listing, which is no observer of one moment, may see one lock of a set before and another after.
+///   listing, which is no observer of one moment, may see one lock of a step before and another after.
+///   A store that takes no step on several locks says [`Unsupported`](StoreError::Unsupported) every time.
 /// - Every command is **safe to repeat**: the same command again changes nothing that the first did
 ///   not change, and replies the same about the caller's own grant or run.
 /// - **Held, expired and mismatched are values.** `Err` means that the store could not find out,
@@ -125,13 +124,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn gauges(&self) -> StoreGauges;
 }
 
-/// One step on one entry, or on the locks of a set.
+/// One step on a lock or several, or on a record.
 #[derive(Debug, Clone)]
 pub enum Command {
-    /// A step on the lock of this name.
-    Lock(LockName, LockCommand),
-    /// One step on all of these locks.
-    Set(LockSet, SetCommand),
+    /// One step on the locks of these names.
+    Lock(LockSet, LockCommand),
     /// A step on the record under this key.
     Record(RecordKey, RecordCommand),
 }
@@ -142,7 +139,6 @@ impl Command {
     pub fn is_undo(&self) -> bool {
         match self {
             Self::Lock(_, command) => command.is_undo(),
-            Self::Set(_, command) => command.is_undo(),
             Self::Record(_, command) => command.is_undo(),
         }
     }
@@ -151,10 +147,8 @@ impl Command {
 /// What a [`Command`] found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// The reply to a step on a lock.
+    /// The reply to a step on locks.
     Lock(LockReply),
-    /// The reply to a step on the locks of a set.
-    Set(SetReply),
     /// The reply to a step on a record.
     Record(RecordReply),
 }
@@ -299,7 +293,7 @@ impl StoreError {
     }
 
     /// The reply is not one to the command that was sent.
-    fn mismatched_reply() -> Self {
+    pub(crate) fn mismatched_reply() -> Self {
         Self::Lost("the reply belongs to another command".into())
     }
 }
@@ -437,92 +431,5 @@ impl Tier {
                  tokens: the resource that refuses lower ones decides."
             }
         }
-    }
-}
-
-/// The commands on a lock, each with the type of its reply. Each of them fails as [`Store::execute`] does: the
-/// store could not find out.
-impl dyn Store + '_ {
-    /// Grants the lock, or says why not and keeps a queue entry if the command asks for one. The
-    /// same token again is the same grant, or keeps the same entry.
-    pub async fn acquire(
-        &self,
-        name: &LockName,
-        command: AcquireCommand,
-    ) -> Result<AcquireReply, StoreError> {
-        reply!(self.lock(name, LockCommand::Acquire(command)), LockReply::Acquire(reply) => reply)
-    }
-
-    /// Undoes what `attempt` got with `token`, be it the lock or a queue entry, unless another
-    /// attempt got the same or the grant was renewed: then a client may rely on it.
-    pub async fn withdraw(
-        &self,
-        name: &LockName,
-        token: &TokenHash,
-        attempt: Attempt,
-    ) -> Result<(), StoreError> {
-        let command = LockCommand::Withdraw { token: *token, attempt };
-        reply!(self.lock(name, command), LockReply::Withdraw => ())
-    }
-
-    /// Lets the lease of `token` last `ttl` from now; its fencing token stays.
-    pub async fn renew(
-        &self,
-        name: &LockName,
-        token: &TokenHash,
-        ttl: Ttl,
-    ) -> Result<RenewReply, StoreError> {
-        let command = LockCommand::Renew { token: *token, ttl };
-        reply!(self.lock(name, command), LockReply::Renew(reply) => reply)
-    }
-
-    /// Ends the lease of `token`.
-    pub async fn release(
-        &self,
-        name: &LockName,
-        token: &TokenHash,
-    ) -> Result<ReleaseReply, StoreError> {
-        Ok(self.leave(name, token, None).await?.0)
-    }
-
-    /// Ends one entry of the lease of `token`, or the lease; the lease ends with the last entry. Gives what
-    /// became of it, and which grant ended.
-    pub async fn leave(
-        &self,
-        name: &LockName,
-        token: &TokenHash,
-        entry: Option<EntryName>,
-    ) -> Result<(ReleaseReply, Release), StoreError> {
-        let command = LockCommand::Release { token: *token, entry };
-        reply!(self.lock(name, command), LockReply::Release(reply, release) => (reply, release))
-    }
-
-    /// Ends the lease of another holder, which cannot renew it any more.
-    pub async fn break_lease(
-        &self,
-        name: &LockName,
-        command: BreakCommand,
-    ) -> Result<BreakReply, StoreError> {
-        reply!(self.lock(name, LockCommand::Break(command)), LockReply::Break(reply) => reply)
-    }
-
-    /// The holders of the lock.
-    pub async fn look(&self, name: &LockName) -> Result<Option<Holding>, StoreError> {
-        reply!(self.lock(name, LockCommand::Look), LockReply::Look(holding) => holding)
-    }
-
-    /// The waiters of the lock, in the order of the queue.
-    pub async fn look_at_queue(&self, name: &LockName) -> Result<Vec<Waiter>, StoreError> {
-        let command = LockCommand::LookAtQueue;
-        reply!(self.lock(name, command), LockReply::LookAtQueue(waiters) => waiters)
-    }
-
-    /// How earlier grants of the lock ended that were not released, oldest first.
-    pub async fn recall(&self, name: &LockName) -> Result<Vec<GrantEnd>, StoreError> {
-        reply!(self.lock(name, LockCommand::Recall), LockReply::Recall(ends) => ends)
-    }
-
-    async fn lock(&self, name: &LockName, command: LockCommand) -> Result<LockReply, StoreError> {
-        reply!(self.execute(Command::Lock(name.clone(), command)), Reply::Lock(reply) => reply)
     }
 }

@@ -117,7 +117,7 @@ mod tests {
             let (token, ttl) = (Token::generate().unwrap(), Ttl::from_millis(millis).unwrap());
             let acquire = AcquireCommand::new(token.hash(), ttl, Attempt::new(1));
             let name = LockName::parse(name).unwrap();
-            table.step(&Command::Lock(name, LockCommand::Acquire(acquire)));
+            table.step(&Command::Lock(name.into(), LockCommand::Acquire(acquire)));
         }
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(table.len(), 2);
@@ -134,7 +134,7 @@ mod tests {
         for name in names.filter(|name| name.bucket() == 0).take(COUNT) {
             let (token, ttl) = (TokenHash::from_bytes([1; 32]), Ttl::from_millis(1000).unwrap());
             let acquire = AcquireCommand::new(token, ttl, Attempt::new(1));
-            table.step(&Command::Lock(name, LockCommand::Acquire(acquire)));
+            table.step(&Command::Lock(name.into(), LockCommand::Acquire(acquire)));
         }
         tokio::time::advance(Duration::from_secs(1)).await;
         let entries = Arc::clone(&table);

@@ -13,6 +13,7 @@ mod list;
 mod sweep;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,14 +23,11 @@ use tokio::time::Instant;
 use super::hints::{ChangeWatchers, EndListeners, HintedEntry, Wakeups};
 #[cfg(feature = "embedded")]
 pub(crate) use fill::Fill;
-use keylatch_core::entry::Entry;
+use keylatch_core::entry::{Entry, Few, Found};
 #[cfg(feature = "test-medium")]
 use keylatch_core::idempotency::StoredResponse;
 use keylatch_core::idempotency::{RecordKey, RecordRoom, RecordState};
-use keylatch_core::lock::{
-    FencingToken, GrantEnd, LockName, LockSet, LockState, Moment, SetCommand, SetMember, SetReply,
-    TokenHash,
-};
+use keylatch_core::lock::{FencingToken, GrantEnd, LockName, LockState, Moment, TokenHash};
 use keylatch_core::store::{Command, EntryCounts, Hints, Reply, StoreGauges, Topic};
 use keylatch_core::time::unix_micros;
 pub(crate) use sweep::{Due, Sweep};
@@ -161,22 +159,18 @@ impl TableEntry for RecordState {
     }
 }
 
-/// Shards that are locked, by their buckets.
-type LockedShards<'a> = BTreeMap<u8, MutexGuard<'a, Shard>>;
-
-/// What a step on the locks of a set comes to: its reply, and the states that changed.
-#[derive(Debug)]
-pub(super) struct SetStep {
-    pub(super) reply: SetReply,
-    pub(super) changes: Vec<(LockName, LockState)>,
-    cause: ChangeCause,
+/// The shards of a step's entries, each locked once.
+struct LockedShards<'a> {
+    shards: Few<MutexGuard<'a, Shard>>,
+    /// Of each entry which of the shards it is in.
+    places: Few<usize>,
 }
 
-/// What a command comes to: its reply, and the entry's new state if it changed.
+/// What a command comes to: its reply, and the new state of each entry that changed.
 #[derive(Debug)]
 pub(super) struct Step<E: Entry> {
     pub(super) reply: E::Reply,
-    pub(super) change: Option<E>,
+    pub(super) changes: Few<Option<E>>,
     cause: ChangeCause,
 }
 
@@ -217,56 +211,37 @@ impl Table {
     /// Runs a command.
     pub(super) fn step(&self, command: &Command) -> Reply {
         match command {
-            Command::Lock(name, command) => Reply::Lock(self.run::<LockState>(name, command)),
-            Command::Set(set, command) => Reply::Set(self.run_set(set, command)),
-            Command::Record(key, command) => Reply::Record(self.run::<RecordState>(key, command)),
+            Command::Lock(names, command) => {
+                Reply::Lock(self.run::<LockState>(names.names(), command))
+            }
+            Command::Record(key, command) => {
+                Reply::Record(self.run::<RecordState>(slice::from_ref(key), command))
+            }
         }
     }
 
     /// The reply to a command that would change nothing; `None` where it would.
     pub(super) fn refuse(&self, command: &Command) -> Option<Refusal> {
         let (reply, cause) = match command {
-            Command::Lock(name, command) => {
-                let Step { reply, cause, .. } = self.consider::<LockState>(name, command);
-                (Reply::Lock(reply), cause)
-            }
-            Command::Set(set, command) => {
-                let step = self.step_of_set(&self.shards_of(set), set, command);
-                (Reply::Set(step.reply), step.cause)
+            Command::Lock(names, command) => {
+                let (_, step) = self.consider::<LockState>(names.names(), command);
+                (Reply::Lock(step.reply), step.cause)
             }
             Command::Record(key, command) => {
-                let Step { reply, cause, .. } = self.consider::<RecordState>(key, command);
-                (Reply::Record(reply), cause)
+                let (_, step) = self.consider::<RecordState>(slice::from_ref(key), command);
+                (Reply::Record(step.reply), step.cause)
             }
         };
         let has_lapsed = cause == ChangeCause::Lapse;
         (cause != ChangeCause::Command).then_some(Refusal { reply, has_lapsed })
     }
 
-    fn run<E: TableEntry>(&self, key: &E::Key, command: &E::Command) -> E::Reply {
-        let mut shard = self.shard(E::bucket(key));
-        let moment = self.moment(&shard);
-        let Step { reply, change, .. } = step(E::all(&shard).get(key), key, command, &moment);
-        let wakeups = change.map(|state| self.put(&mut shard, key, state)).unwrap_or_default();
-        drop(shard);
-        self.wake(wakeups);
-        reply
-    }
-
-    fn consider<E: TableEntry>(&self, key: &E::Key, command: &E::Command) -> Step<E> {
-        let shard = self.shard(E::bucket(key));
-        let moment = self.moment(&shard);
-        step(E::all(&shard).get(key), key, command, &moment)
-    }
-
-    /// The step is one, because all shards are locked before it and until its end.
-    fn run_set(&self, set: &LockSet, command: &SetCommand) -> SetReply {
-        let mut shards = self.shards_of(set);
-        let SetStep { reply, changes, .. } = self.step_of_set(&shards, set, command);
+    fn run<E: TableEntry>(&self, keys: &[E::Key], command: &E::Command) -> E::Reply {
+        let (mut shards, Step { reply, changes, .. }) = self.consider::<E>(keys, command);
         let mut wakeups = Vec::new();
-        for (name, state) in changes {
-            if let Some(shard) = shards.get_mut(&name.bucket()) {
-                wakeups.extend(self.put(shard, &name, state));
+        for ((key, place), change) in keys.iter().zip(&shards.places).zip(changes) {
+            if let Some(state) = change {
+                wakeups.extend(self.put(&mut shards.shards[*place], key, state));
             }
         }
         drop(shards);
@@ -274,27 +249,33 @@ impl Table {
         reply
     }
 
-    fn step_of_set(
+    /// What a command comes to. The step is one, because all shards are locked before it and until its end.
+    fn consider<E: TableEntry>(
         &self,
-        shards: &LockedShards<'_>,
-        set: &LockSet,
-        command: &SetCommand,
-    ) -> SetStep {
-        let now = self.moment(&Shard::default());
-        step_of_set(set, command, |name| {
-            let shard = shards.get(&name.bucket());
-            let last_fencing_token =
-                shard.map(|shard| shard.last_fencing_token).unwrap_or_default();
-            let state = shard.and_then(|shard| shard.locks.get(name).cloned()).unwrap_or_default();
-            SetMember { state, moment: Moment { last_fencing_token, ..now } }
-        })
+        keys: &[E::Key],
+        command: &E::Command,
+    ) -> (LockedShards<'_>, Step<E>) {
+        let locked = self.shards_of::<E>(keys);
+        let (none, now) = (E::default(), self.clocks());
+        let found = keys.iter().zip(&locked.places).map(|(key, place)| {
+            let shard = &locked.shards[*place];
+            let state = E::all(shard).get(key).unwrap_or(&none);
+            Found { key, state, moment: shard.moment(now) }
+        });
+        let step = step(&found.collect::<Few<_>>(), command);
+        (locked, step)
     }
 
-    /// The shards of a set's locks, each once. They are locked in the order of their buckets, so that no two
-    /// sets wait for each other.
-    fn shards_of(&self, set: &LockSet) -> LockedShards<'_> {
-        let buckets: BTreeSet<_> = set.names().iter().map(LockName::bucket).collect();
-        buckets.into_iter().map(|bucket| (bucket, self.shard(bucket))).collect()
+    /// The shards of some entries. They are locked in the order of their buckets, so that no two steps wait for each
+    /// other.
+    fn shards_of<E: TableEntry>(&self, keys: &[E::Key]) -> LockedShards<'_> {
+        let of_keys: Few<_> = keys.iter().map(E::bucket).collect();
+        let mut buckets = of_keys.clone();
+        buckets.sort_unstable();
+        buckets.dedup();
+        let place = |bucket| buckets.partition_point(|other| other < bucket);
+        let places = of_keys.iter().map(place).collect();
+        LockedShards { shards: buckets.iter().map(|bucket| self.shard(*bucket)).collect(), places }
     }
 
     /// An entry and the moment at which the next command finds it.
@@ -395,9 +376,13 @@ impl Table {
     }
 
     fn moment(&self, shard: &Shard) -> Moment {
-        let Shard { last_fencing_token, breaks_from, .. } = *shard;
+        shard.moment(self.clocks())
+    }
+
+    /// The moment that both clocks show.
+    fn clocks(&self) -> Moment {
         let (now, unix_micros) = (self.now(), unix_micros());
-        Moment { now, unix_micros, least_micros: unix_micros, last_fencing_token, breaks_from }
+        Moment { now, unix_micros, least_micros: unix_micros, ..Moment::default() }
     }
 
     fn shard(&self, bucket: u8) -> MutexGuard<'_, Shard> {
@@ -407,6 +392,12 @@ impl Table {
 }
 
 impl Shard {
+    /// The moment of a step in this shard.
+    fn moment(&self, now: Moment) -> Moment {
+        let Self { last_fencing_token, breaks_from, .. } = *self;
+        Moment { last_fencing_token, breaks_from, ..now }
+    }
+
     /// Notes what the shard knows of all its entries together, when one becomes `state`.
     fn note<E: TableEntry>(&mut self, key: &E::Key, state: &E) {
         if let Some(due) = E::due(self)
@@ -439,19 +430,15 @@ impl Shard {
     }
 }
 
-/// One step of the rules on an entry that is in this state, or in none. What has ended by itself is a change too, so that
-/// it does not come back once a client was told of the end.
-pub(super) fn step<E: Entry>(
-    state: Option<&E>,
-    key: &E::Key,
-    command: &E::Command,
-    moment: &Moment,
-) -> Step<E> {
-    let none = E::default();
-    let before = state.unwrap_or(&none);
-    let (after, reply) = before.apply(key, command, moment);
-    let cause = cause_of(before, &after, moment);
-    Step { reply, change: (after != *before).then_some(after), cause }
+/// One step of the rules. What has ended by itself is a change too, so that it does not come back once a client was told
+/// of the end.
+pub(super) fn step<E: Entry>(found: &[Found<'_, E>], command: &E::Command) -> Step<E> {
+    let (after, reply) = E::step(found, command);
+    let causes = found.iter().zip(&after).map(|(it, after)| cause_of(it.state, after, &it.moment));
+    let cause = causes.max().unwrap_or(ChangeCause::None);
+    let changes = found.iter().zip(after);
+    let changes = changes.map(|(it, after)| (after != *it.state).then_some(after)).collect();
+    Step { reply, changes, cause }
 }
 
 fn cause_of<E: Entry>(before: &E, after: &E, moment: &Moment) -> ChangeCause {
@@ -460,20 +447,4 @@ fn cause_of<E: Entry>(before: &E, after: &E, moment: &Moment) -> ChangeCause {
         false if after == before => ChangeCause::None,
         _ => ChangeCause::Command,
     }
-}
-
-/// One step of the rules on all locks of a set, which `member` gives with their moments.
-pub(super) fn step_of_set(
-    set: &LockSet,
-    command: &SetCommand,
-    member: impl FnMut(&LockName) -> SetMember,
-) -> SetStep {
-    let members: Vec<_> = set.names().iter().map(member).collect();
-    let (after, reply) = command.apply(set, &members);
-    let steps = || set.names().iter().zip(&members).zip(&after);
-    let causes = steps().map(|((_, it), after)| cause_of(&it.state, after, &it.moment));
-    let cause = causes.max().unwrap_or(ChangeCause::None);
-    let changes = steps().filter(|((_, it), after)| **after != it.state);
-    let changes = changes.map(|((name, _), after)| (name.clone(), after.clone())).collect();
-    SetStep { changes, reply, cause }
 }

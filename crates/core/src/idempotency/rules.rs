@@ -1,6 +1,6 @@
 //! The rules of a record: what a command does to it, as one pure function.
 //!
-//! [`RecordState::apply`] is a function of the state, a command and the moment, as the rules of a
+//! [`RecordState::step`] is a function of the state, a command and the moment, as the rules of a
 //! lock are, and for the same reasons. Every timed thing is `since` plus a span. Invariants: only the
 //! token of a run whose lease lasts ends it; a later run has a larger fencing token; an unknown
 //! outcome stays until it is resolved or its retention ends. The differential tests hold every store
@@ -16,7 +16,7 @@ use super::{
     RecordCommand, RecordKey, RecordReply, RecordScope, RecordStatus, RecordView, ResolveCommand,
     ResolveReply, Run, RunEnd, RunRenewal, Settlement, StoredResponse, UnknownReason,
 };
-use crate::entry::Entry;
+use crate::entry::{Entry, Few, Found};
 use crate::lock::{FencingToken, Moment, TokenHash};
 use crate::snapshot::{self, SnapshotError, deserialize_time};
 
@@ -48,45 +48,12 @@ impl Entry for RecordState {
         command.is_undo()
     }
 
-    fn apply(
-        &self,
-        _: &RecordKey,
-        command: &RecordCommand,
-        moment: &Moment,
-    ) -> (Self, RecordReply) {
-        let live = self.live(moment);
-        let record = live.record.as_ref();
-        let (record, reply) = match command {
-            RecordCommand::Begin(begin) => {
-                let (record, reply) = begin.apply(record, moment);
-                (record, RecordReply::Begin(reply))
-            }
-            RecordCommand::Renew { token } => {
-                let (record, reply) = renew(record, token, moment.now);
-                (record, RecordReply::Renew(reply))
-            }
-            RecordCommand::Complete { token, end } => {
-                let (record, reply) = complete(record, token, end, moment);
-                (record, RecordReply::Complete(reply))
-            }
-            RecordCommand::Abandon { token } => {
-                let (record, reply) = abandon(record, token, moment.now);
-                (record, RecordReply::Abandon(reply))
-            }
-            RecordCommand::Resolve(resolve) => {
-                let (record, reply) = resolve.apply(record, moment);
-                (record, RecordReply::Resolve(reply))
-            }
-            RecordCommand::Erase => {
-                let (record, reply) = erase(record, moment.now);
-                (record, RecordReply::Erase(reply))
-            }
-            RecordCommand::Look => {
-                let view = record.map(|record| record.view(moment.now));
-                return (live, RecordReply::Look(view));
-            }
-        };
-        (Self { record }, reply)
+    /// A step is on one record, and finds nothing where it is on none.
+    fn step(found: &[Found<'_, Self>], command: &RecordCommand) -> (Few<Self>, RecordReply) {
+        let none = (&Self::default(), Moment::default());
+        let (state, moment) = found.first().map_or(none, |found| (found.state, found.moment));
+        let (after, reply) = state.after(command, &moment);
+        (Few::from_buf([after]), reply)
     }
 
     /// A run whose lease is over has an unknown outcome, and what was kept for long enough is forgotten.
@@ -135,6 +102,42 @@ impl Entry for RecordState {
 }
 
 impl RecordState {
+    fn after(&self, command: &RecordCommand, moment: &Moment) -> (Self, RecordReply) {
+        let live = self.live(moment);
+        let record = live.record.as_ref();
+        let (record, reply) = match command {
+            RecordCommand::Begin(begin) => {
+                let (record, reply) = begin.apply(record, moment);
+                (record, RecordReply::Begin(reply))
+            }
+            RecordCommand::Renew { token } => {
+                let (record, reply) = renew(record, token, moment.now);
+                (record, RecordReply::Renew(reply))
+            }
+            RecordCommand::Complete { token, end } => {
+                let (record, reply) = complete(record, token, end, moment);
+                (record, RecordReply::Complete(reply))
+            }
+            RecordCommand::Abandon { token } => {
+                let (record, reply) = abandon(record, token, moment.now);
+                (record, RecordReply::Abandon(reply))
+            }
+            RecordCommand::Resolve(resolve) => {
+                let (record, reply) = resolve.apply(record, moment);
+                (record, RecordReply::Resolve(reply))
+            }
+            RecordCommand::Erase => {
+                let (record, reply) = erase(record, moment.now);
+                (record, RecordReply::Erase(reply))
+            }
+            RecordCommand::Look => {
+                let view = record.map(|record| record.view(moment.now));
+                return (live, RecordReply::Look(view));
+            }
+        };
+        (Self { record }, reply)
+    }
+
     /// Whether a run is under way whose lease is over, whatever that leaves behind.
     pub fn is_interrupted(&self, moment: &Moment) -> bool {
         self.record.as_ref().is_some_and(|record| record.is_interrupted(moment.now))

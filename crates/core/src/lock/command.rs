@@ -1,22 +1,23 @@
 //! The commands on a lock and their replies, as data.
 //!
-//! A command names no lock: the store runs it under a [`LockName`](super::LockName). Every command
-//! is safe to repeat. What each one does is in `rules.rs`.
+//! A command names no lock: the store runs it under the names of a [`LockSet`](super::LockSet), in one step. Every
+//! command is safe to repeat. What each one does is in `rules.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Attempt, Break, EntryName, FencingToken, GrantEnd, GrantSpan, Holding, Lease, Limit, Owner,
-    Reason, TokenHash, Ttl, Waiter,
+    Attempt, Break, EntryName, FencingToken, GrantEnd, GrantSpan, Holding, Lease, Limit, LockName,
+    Owner, Reason, TokenHash, Ttl, Waiter,
 };
+use crate::entry::Few;
 
-/// One step on one lock.
+/// One step on a lock, or on several. What reads or breaks is on one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LockCommand {
-    /// Grants the lock, or keeps a place in its queue.
+    /// Grants all locks, or keeps a place in the queue of each.
     Acquire(AcquireCommand),
-    /// Undoes what one attempt got, be it the lock or a queue entry, unless another attempt got the
+    /// Undoes what one attempt got of each, be it the lock or a queue entry, unless another attempt got the
     /// same.
     Withdraw {
         /// The token of the attempt.
@@ -24,14 +25,14 @@ pub enum LockCommand {
         /// The attempt.
         attempt: Attempt,
     },
-    /// Lets a lease last a full TTL from now.
+    /// Lets all leases of the token last a full TTL from now, or none.
     Renew {
         /// The holder's token.
         token: TokenHash,
         /// The new TTL.
         ttl: Ttl,
     },
-    /// Ends a lease, or one entry of it.
+    /// Ends each lease of the token, or one entry of it.
     Release {
         /// The holder's token.
         token: TokenHash,
@@ -115,13 +116,13 @@ pub struct BreakCommand {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LockReply {
     /// To [`LockCommand::Acquire`].
-    Acquire(AcquireReply),
+    Acquire(SetAcquireReply),
     /// To [`LockCommand::Withdraw`].
     Withdraw,
     /// To [`LockCommand::Renew`].
-    Renew(RenewReply),
-    /// To [`LockCommand::Release`], and which grant it was.
-    Release(ReleaseReply, Release),
+    Renew(SetRenewReply),
+    /// To [`LockCommand::Release`]: what became of each lock, and which grant it was.
+    Release(Few<(ReleaseReply, Release)>),
     /// To [`LockCommand::Break`].
     Break(BreakReply),
     /// To [`LockCommand::Look`]: the holders, if the lock is held.
@@ -132,10 +133,10 @@ pub enum LockReply {
     Recall(Vec<GrantEnd>),
 }
 
-/// What became of an acquire: of one lock, or of a set with other leases and another contention.
+/// What became of an acquire: of one lock, or of all locks of a step with their leases and the first contention.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AcquireReply<L = Lease, C = Contention> {
-    /// The lock was to be had and is now the token's.
+    /// The lock was to be had and is now the token's: of several, one at least is new.
     Granted(L),
     /// The token held the lock already: the same grant, with what is left of it.
     Repeated(L),
@@ -151,6 +152,54 @@ pub enum AcquireReply<L = Lease, C = Contention> {
     Full,
 }
 
+/// What became of an acquire of one lock or several. The leases are in the order of the names. A token that holds one
+/// of the locks and would wait for others is [`NotAlone`](AcquireReply::NotAlone), because two such holders would wait
+/// for each other.
+pub type SetAcquireReply = AcquireReply<Few<Lease>, SetContention>;
+
+impl AcquireReply {
+    /// The reply as that of a step on the lock of this name.
+    pub fn into_set(self, name: &LockName) -> SetAcquireReply {
+        let of = |contention: Contention| {
+            let (name, most_ahead) = (name.clone(), contention.ahead);
+            SetContention { name, contention, most_ahead }
+        };
+        match self {
+            Self::Granted(lease) => AcquireReply::Granted(Few::from_buf([lease])),
+            Self::Repeated(lease) => AcquireReply::Repeated(Few::from_buf([lease])),
+            Self::Busy(why) => AcquireReply::Busy(of(why)),
+            Self::NotAlone(why) => AcquireReply::NotAlone(of(why)),
+            Self::WaitEnded(why) => AcquireReply::WaitEnded(why),
+            Self::Full => AcquireReply::Full,
+        }
+    }
+}
+
+impl SetAcquireReply {
+    /// The reply as that of its first lock; `None` if it has none.
+    pub fn into_one(self) -> Option<AcquireReply> {
+        Some(match self {
+            Self::Granted(leases) => AcquireReply::Granted(leases.into_iter().next()?),
+            Self::Repeated(leases) => AcquireReply::Repeated(leases.into_iter().next()?),
+            Self::Busy(why) => AcquireReply::Busy(why.contention),
+            Self::NotAlone(why) => AcquireReply::NotAlone(why.contention),
+            Self::WaitEnded(why) => AcquireReply::WaitEnded(why),
+            Self::Full => AcquireReply::Full,
+        })
+    }
+}
+
+/// Why not all locks of a step are to be had now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetContention {
+    /// The first that is not.
+    pub name: LockName,
+    /// Why it is not.
+    pub contention: Contention,
+    /// How many waiters are before the token in the longest of the queues.
+    pub most_ahead: u64,
+}
+
 /// Why a lock is not to be had now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contention {
@@ -163,13 +212,48 @@ pub struct Contention {
     pub first: Option<Waiter>,
 }
 
-/// What became of a renewal: of one lock, or of a set with all its leases and the locks of it that are lost.
+/// What became of a renewal: of one lock, or of all locks of a step with their leases, or those that are lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RenewReply<L = Lease, W = LockLoss> {
     /// The lease lasts a full TTL from now; its fencing token is what it was.
     Renewed(L),
     /// The token does not hold the lock, or cannot renew it.
     Lost(W),
+}
+
+/// What became of a renewal of one lock or several: all leases, in the order of the names, or none, because some locks
+/// are lost.
+pub type SetRenewReply = RenewReply<Few<Lease>, Few<LostLock>>;
+
+impl RenewReply {
+    /// The reply as that of a step on the lock of this name.
+    pub fn into_set(self, name: &LockName) -> SetRenewReply {
+        match self {
+            Self::Renewed(lease) => RenewReply::Renewed(Few::from_buf([lease])),
+            Self::Lost(loss) => {
+                RenewReply::Lost(Few::from_buf([LostLock { name: name.clone(), loss }]))
+            }
+        }
+    }
+}
+
+impl SetRenewReply {
+    /// The reply as that of its first lock; `None` if it has none.
+    pub fn into_one(self) -> Option<RenewReply> {
+        Some(match self {
+            Self::Renewed(leases) => RenewReply::Renewed(leases.into_iter().next()?),
+            Self::Lost(lost) => RenewReply::Lost(lost.into_iter().next()?.loss),
+        })
+    }
+}
+
+/// A lock of a step that the token does not hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostLock {
+    /// The name of the lock.
+    pub name: LockName,
+    /// How it was lost.
+    pub loss: LockLoss,
 }
 
 /// How a token lost a lock.
@@ -194,6 +278,17 @@ pub enum ReleaseReply {
     NotHeld,
     /// Other tokens hold it.
     Mismatch,
+}
+
+impl ReleaseReply {
+    /// How the token had lost the lock; `None` where it held it.
+    pub fn loss(&self) -> Option<LockLoss> {
+        match self {
+            Self::Released | Self::Entered(_) => None,
+            Self::NotHeld => Some(LockLoss::NotHeld),
+            Self::Mismatch => Some(LockLoss::Mismatch),
+        }
+    }
 }
 
 /// Which grant a release ended, where it ended one.

@@ -20,6 +20,7 @@ use super::{
     Validity,
 };
 use crate::retry::Retry;
+use crate::store::StoreError;
 use crate::watchdog::{LeaseSchedule, notice, retry_pause};
 
 /// How many events may wait for their reader.
@@ -223,6 +224,9 @@ impl HoldTask {
             () = revoked => return Some(Err(HoldRefusal::Revoked)),
             acquired = self.service.acquire_and_report(request, report) => acquired,
         };
+        let acquired = acquired.and_then(|acquired| {
+            Ok(acquired.into_one().ok_or_else(StoreError::mismatched_reply)?)
+        });
         if let (Ok(Acquisition::New(grant)), Some(observer)) = (&acquired, &self.observer) {
             observer.granted(&grant.lease);
         }

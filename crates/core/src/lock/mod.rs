@@ -18,8 +18,6 @@ mod queue;
 mod rules;
 mod service;
 mod set;
-mod set_service;
-mod target;
 mod token;
 mod waiting;
 mod watch;
@@ -27,7 +25,8 @@ mod withdrawal;
 
 pub use command::{
     AcquireCommand, AcquireReply, BreakCommand, BreakReply, Contention, LockCommand, LockLoss,
-    LockReply, Release, ReleaseReply, RenewReply,
+    LockReply, LostLock, Release, ReleaseReply, RenewReply, SetAcquireReply, SetContention,
+    SetRenewReply,
 };
 pub use entries::{Entries, Entry};
 pub use fencing_token::{FencingToken, Moment};
@@ -41,13 +40,9 @@ pub use name::{InvalidName, LockName};
 pub use queue::{QueueEntry, WaitQueue};
 pub use rules::LockState;
 pub use service::{
-    AcquireRequest, Acquisition, Grant, LockCounts, LockError, LockService, Renewal, Validity,
-    WaiterLimits,
+    AcquireRequest, Acquisition, Grant, LockCounts, LockError, LockService, Renewal,
+    SetAcquisition, SetRenewal, Validity, WaiterLimits,
 };
-pub use set::{
-    InvalidLockSet, LockSet, LostLock, SetAcquireReply, SetCommand, SetContention, SetMember,
-    SetRelease, SetRenewReply, SetReply,
-};
-pub use set_service::{SetAcquisition, SetRenewal};
+pub use set::{InvalidLockSet, LockSet};
 pub use token::{Attempt, InvalidToken, Token, TokenHash};
 pub use watch::WatchEvent;

@@ -1,15 +1,17 @@
 //! The rules of a lock: what a command does to its state, as one pure function.
 //!
-//! [`LockState::apply`] is a function of the state, a command and the moment, so that a store which
-//! executes Rust runs it, and a store with scripts is tested against it. Every timed thing is `since`
-//! plus a span, so that a state can be written down and read on another clock without loss
+//! [`LockState::step`] is a function of the states, a command and the moments, so that a store which executes
+//! Rust runs it. A step is on one lock or several (`step.rs`); what one of them does is here. Every timed thing
+//! is `since` plus a span, so that a state can be written down and read on another clock without loss
 //! (`src/snapshot.rs`).
 //!
 //! There is one rule for locks of all kinds. A holder and a waiter have a [limit](Limit) each. A lock goes
 //! to a waiter when those before it in the queue have room as well, and then no more hold it than the smallest
 //! limit among them says. Invariants: no limit is ever exceeded, and no waiter is passed by one that came
-//! later; no two holders have the same slot; a grant's fencing token is above that of every earlier
+//! later; no token holds a lock and waits for it; no two holders have the same slot; a grant's fencing token is above that of every earlier
 //! grant that it cannot be held together with. The differential tests hold every store to these rules.
+
+mod step;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,15 +20,31 @@ use super::history::{BREAK_KEPT, Break, GrantEnd, History};
 use super::holders::{HolderState, Holders};
 use super::queue::{QueueEntry, WaitQueue};
 use super::{
-    AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, Change, Contention, Entries,
-    Entry, EntryName, FencingToken, Holding, Limit, LockCommand, LockLoss, LockName, LockReply,
+    AcquireCommand, Attempt, BreakCommand, BreakReply, Change, Contention, Entries, Entry,
+    EntryName, FencingToken, Holding, Lease, Limit, LockCommand, LockLoss, LockName, LockReply,
     Moment, Release, ReleaseReply, RenewReply, TokenHash, Ttl,
 };
-use crate::entry::{self, Entry as _};
+use crate::entry::{self, Entry as _, Few, Found};
 use crate::snapshot::{self, SnapshotError};
 
 /// How many holders of a lock a client reads that did not ask for the holders.
 const HOLDERS_TOLD: usize = 10;
+
+/// A lock that a token has got, or had.
+struct Taken {
+    lease: Lease,
+    is_new: bool,
+}
+
+/// Why a token does not get a lock: what [`AcquireReply`](super::AcquireReply) says in more words.
+enum Refusal {
+    /// It is behind so many waiters, or others hold the lock.
+    Busy(u64),
+    /// It would have to be alone, and so many wait.
+    NotAlone(u64),
+    WaitEnded(Arc<Break>),
+    Full,
+}
 
 /// What a store remembers of one lock.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -49,33 +67,8 @@ impl entry::Entry for LockState {
         command.is_undo()
     }
 
-    fn apply(&self, name: &LockName, command: &LockCommand, moment: &Moment) -> (Self, LockReply) {
-        let mut state = self.live(moment);
-        let reply = match command {
-            LockCommand::Acquire(command) => {
-                LockReply::Acquire(state.acquire(name, command, moment))
-            }
-            LockCommand::Withdraw { token, attempt } => {
-                state.withdraw(token, *attempt, moment);
-                LockReply::Withdraw
-            }
-            LockCommand::Renew { token, ttl } => {
-                LockReply::Renew(state.renew(token, *ttl, moment.now))
-            }
-            LockCommand::Release { token, entry } => {
-                let (reply, release) = state.release(token, entry.as_ref(), moment);
-                LockReply::Release(reply, release)
-            }
-            LockCommand::Break(command) => {
-                LockReply::Break(state.break_lease(name, command, moment))
-            }
-            LockCommand::Look => {
-                LockReply::Look(state.holding(name, moment.now, Limit::HOLDERS_MAX))
-            }
-            LockCommand::LookAtQueue => LockReply::LookAtQueue(state.queue.public(moment.now)),
-            LockCommand::Recall => LockReply::Recall(state.history.grants().cloned().collect()),
-        };
-        (state, reply)
+    fn step(found: &[Found<'_, Self>], command: &LockCommand) -> (Few<Self>, LockReply) {
+        step::step(found, command)
     }
 
     fn live(&self, moment: &Moment) -> Self {
@@ -176,34 +169,6 @@ impl LockState {
         &self.history
     }
 
-    /// Whether the token holds the lock at this moment.
-    pub(super) fn is_held_by(&self, token: &TokenHash, moment: &Moment) -> bool {
-        self.holders.find(token).is_some_and(|holder| !holder.has_expired(moment.now))
-    }
-
-    /// Whether the token has a queue entry at this moment.
-    pub(super) fn has_entry(&self, token: &TokenHash, moment: &Moment) -> bool {
-        self.queue.live(moment.now).find(token).is_some()
-    }
-
-    /// The state with a queue entry for what the command asks for, be the lock to be had or not: at the
-    /// place of the one that the token has, or else at the end.
-    pub(super) fn join(
-        &self,
-        command: &AcquireCommand,
-        keeps_place: bool,
-        moment: &Moment,
-    ) -> Self {
-        let mut state = self.live(moment);
-        if !keeps_place {
-            state.queue.leave(&command.token, None);
-        }
-        if let Some(lasts) = command.queue {
-            state.queue.join(QueueEntry::of(command, lasts, moment.now));
-        }
-        state
-    }
-
     /// The waiters that the lock is free for, first come first: each has room beside those before it.
     pub fn next_waiters(&self) -> impl Iterator<Item = &TokenHash> {
         // Most locks have no waiter, and then the holders are not looked through.
@@ -266,43 +231,34 @@ impl LockState {
         })
     }
 
-    fn acquire(
-        &mut self,
-        name: &LockName,
-        command: &AcquireCommand,
-        moment: &Moment,
-    ) -> AcquireReply {
+    /// Grants the lock if it is to be had. A refusal changes nothing.
+    fn take(&mut self, command: &AcquireCommand, moment: &Moment) -> Result<Taken, Refusal> {
         if let Some(holder) = self.holders.find(&command.token) {
-            let limit = holder.limit;
-            self.queue.leave(&command.token, None);
-            return if limit == command.limit {
+            return if holder.limit == command.limit {
                 self.enter(command, moment.now)
             } else {
-                self.change_limit(name, command, moment)
+                self.change_limit(command, moment)
             };
         }
         if command.attempt.keeps_entry()
             && self.queue.find(&command.token).is_none()
             && let Some(why) = self.history.find_wait_end(&command.token)
         {
-            return AcquireReply::WaitEnded(Arc::clone(why));
+            return Err(Refusal::WaitEnded(Arc::clone(why)));
         }
         let ahead = self.queue.ahead_of(&command.token);
-        if self.has_room_behind(ahead, command.limit) {
-            let sole_attempt = self.queue.sole_attempt(&command.token, command.attempt);
-            self.queue.leave(&command.token, None);
-            let holder = self.grant(command, sole_attempt, moment);
-            if self.holders.len() >= Limit::HOLDERS_MAX || !self.has_room_for(holder.bytes()) {
-                return AcquireReply::Full;
-            }
-            let lease = holder.lease(moment.now);
-            self.holders.insert(holder);
-            return AcquireReply::Granted(lease);
+        if !self.has_room_behind(ahead, command.limit) {
+            return Err(Refusal::Busy(ahead));
         }
-        if let Some(lasts) = command.queue {
-            self.queue.join(QueueEntry::of(command, lasts, moment.now));
+        let sole_attempt = self.queue.sole_attempt(&command.token, command.attempt);
+        let holder = self.grant(command, sole_attempt, moment);
+        if self.holders.len() >= Limit::HOLDERS_MAX || !self.has_room_for(holder.bytes()) {
+            return Err(Refusal::Full);
         }
-        AcquireReply::Busy(self.contention(name, moment.now, ahead))
+        self.queue.leave(&command.token, None);
+        let lease = holder.lease(moment.now);
+        self.holders.insert(holder);
+        Ok(Taken { lease, is_new: true })
     }
 
     /// Whether the row has room for so many bytes more of a holder.
@@ -311,50 +267,49 @@ impl LockState {
     }
 
     /// Enters a lock that the token holds already.
-    fn enter(&mut self, command: &AcquireCommand, now: Duration) -> AcquireReply {
+    fn enter(&mut self, command: &AcquireCommand, now: Duration) -> Result<Taken, Refusal> {
         let has_room = self.has_room_for(Entry::BYTES_MAX);
         let lease = self.holders.change(&command.token, |holder| {
             let is_in = holder.entries.enter(command.entry.as_ref(), command.attempt, has_room);
             is_in.then(|| holder.lease(now))
         });
-        lease.flatten().map_or(AcquireReply::Full, AcquireReply::Repeated)
+        let again = lease.flatten().map(|lease| Taken { lease, is_new: false });
+        again.ok_or(Refusal::Full)
     }
 
     /// Changes the limit of a holder. More may hold the lock with it at once, always; for fewer it has to
     /// be alone, and gets a grant of its own, so that those who held it together with others are refused.
     fn change_limit(
         &mut self,
-        name: &LockName,
         command: &AcquireCommand,
         moment: &Moment,
-    ) -> AcquireReply {
+    ) -> Result<Taken, Refusal> {
         let is_alone = self.holders.len() == 1 && self.queue.is_empty();
         let (era, has_room) = (self.era(), self.has_room_for(Entry::BYTES_MAX));
         let next = moment.last_fencing_token.next(moment.least_micros);
-        let Some(holder) = self.holders.find(&command.token) else { return AcquireReply::Full };
+        let Some(holder) = self.holders.find(&command.token) else { return Err(Refusal::Full) };
         let is_widened = holder.limit.is_widened_by(command.limit);
         if holder.broken.is_some() || !is_widened && !is_alone {
-            let ahead = self.queue.len();
-            return AcquireReply::NotAlone(self.contention(name, moment.now, ahead));
+            return Err(Refusal::NotAlone(self.queue.len()));
         }
         let changed = self.holders.change(&command.token, |holder| {
             if !holder.entries.enter(command.entry.as_ref(), command.attempt, has_room) {
-                return AcquireReply::Full;
+                return Err(Refusal::Full);
             }
             holder.limit = command.limit;
             if is_widened {
                 if let (Limit::Shared, Some(era)) = (command.limit, era) {
                     holder.fencing_token = era;
                 }
-                return AcquireReply::Repeated(holder.lease(moment.now));
+                return Ok(Taken { lease: holder.lease(moment.now), is_new: false });
             }
             holder.fencing_token = next;
             holder.slot = 0;
             (holder.since, holder.ttl) = (moment.now, command.ttl.get());
             holder.acquired_at_millis = moment.unix_micros / 1000;
-            AcquireReply::Granted(holder.lease(moment.now))
+            Ok(Taken { lease: holder.lease(moment.now), is_new: true })
         });
-        changed.unwrap_or(AcquireReply::Full)
+        changed.unwrap_or(Err(Refusal::Full))
     }
 
     /// Undoes what one attempt got, unless another attempt got the same.
@@ -383,6 +338,7 @@ impl LockState {
         })
     }
 
+    /// Leaves one entry, or all. The lease ends with the last.
     fn release(
         &mut self,
         token: &TokenHash,
@@ -428,6 +384,7 @@ impl LockState {
         rest
     }
 
+    /// Ends the leases or the wait that the command names.
     fn break_lease(
         &mut self,
         name: &LockName,
@@ -468,6 +425,7 @@ impl LockState {
         }
     }
 
+    /// Why the lock is not to be had by one that is behind `ahead` waiters.
     fn contention(&self, name: &LockName, now: Duration, ahead: u64) -> Contention {
         let first = self.queue.entries().first().filter(|_| ahead > 0);
         let first = first.map(|entry| entry.public(now));

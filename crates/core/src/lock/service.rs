@@ -7,7 +7,6 @@
 //! faults.
 
 use std::num::NonZero;
-use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::available_parallelism;
@@ -18,13 +17,13 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::target::{Reply, Target};
 use super::withdrawal::{self, PendingAttempt};
 use super::{
     AcquireCommand, AcquireReply, Attempt, Break, BreakCommand, BreakReply, Contention, EntryName,
-    GrantEnd, Holding, Lease, Limit, LockLoss, LockName, Owner, Release, ReleaseReply, RenewReply,
-    Token, Ttl, Waiter,
+    GrantEnd, Holding, Lease, Limit, LockLoss, LockName, LockSet, LostLock, Owner, Release,
+    ReleaseReply, RenewReply, SetAcquireReply, SetContention, Token, Ttl, Waiter,
 };
+use crate::entry::Few;
 use crate::store::{Backup, ListLocks, Page, Store, StoreError, StoreHealth};
 use crate::task::{BoxFuture, DetachOnDrop, with_deadline};
 use crate::waiters::WaiterRoom;
@@ -32,7 +31,7 @@ use crate::waiters::WaiterRoom;
 /// How many grants that no client reads may be on their way back before new ones are refused.
 const PENDING_MAX: usize = 10_000;
 
-/// What a client sends to acquire a lock, or a set of locks.
+/// What a client sends to acquire a lock, or several by their [`LockSet`].
 #[derive(Debug)]
 pub struct AcquireRequest<T = LockName> {
     /// The lock to acquire, or the locks. A lock exists once a client holds it or waits for it.
@@ -59,7 +58,7 @@ impl<T> AcquireRequest<T> {
     }
 }
 
-/// What a client reads: of one lock, or of a set with other leases and another contention.
+/// What a client reads that asked for one lock, or for several with their leases and the first contention.
 #[derive(Debug)]
 pub enum Acquisition<L = Lease, C = Contention> {
     /// The lock is the client's.
@@ -79,12 +78,33 @@ pub enum Acquisition<L = Lease, C = Contention> {
     Full,
 }
 
+/// What a client reads that asked for one lock or several.
+pub type SetAcquisition = Acquisition<Few<Lease>, SetContention>;
+
+impl SetAcquisition {
+    /// The same of its first lock; `None` if it has none.
+    pub(super) fn into_one(self) -> Option<Acquisition> {
+        let one = |Grant { token, lease, validity }: Grant<Few<Lease>>| {
+            Some(Grant { token, lease: lease.into_iter().next()?, validity })
+        };
+        Some(match self {
+            Self::New(grant) => Acquisition::New(one(grant)?),
+            Self::Again(grant) => Acquisition::Again(one(grant)?),
+            Self::Held { contention, waited } => {
+                Acquisition::Held { contention: contention.contention, waited }
+            }
+            Self::NotAlone(contention) => Acquisition::NotAlone(contention.contention),
+            Self::Full => Acquisition::Full,
+        })
+    }
+}
+
 /// A grant with what its holder needs to use it.
 #[derive(Debug)]
 pub struct Grant<L = Lease> {
     /// The proof.
     pub token: Token,
-    /// The lease, or the leases of a set.
+    /// The lease, or the leases of several locks.
     pub lease: L,
     /// Until when the lease is exclusive, or all of them.
     pub validity: Validity,
@@ -122,12 +142,12 @@ impl Validity {
     }
 }
 
-/// What became of a renewal: of one lock, or of a set with all its leases and the locks of it that are lost.
+/// What became of a renewal of one lock, or of several with all their leases or those of them that are lost.
 #[derive(Debug)]
 pub enum Renewal<L = Lease, W = LockLoss> {
     /// The lease lasts a full TTL from now.
     Renewed {
-        /// The lease, or the leases of a set in the order of the names.
+        /// The lease, or the leases of several locks in the order of the names.
         lease: L,
         /// Until when it is exclusive, or all of them.
         validity: Validity,
@@ -136,19 +156,17 @@ pub enum Renewal<L = Lease, W = LockLoss> {
     Lost(W),
 }
 
-impl<L, W> Renewal<L, W> {
-    /// What the store replied to a renewal that was sent at `sent`.
-    pub(super) fn of(
-        reply: RenewReply<L, W>,
-        leases: impl FnOnce(&L) -> &[Lease],
-        sent: Instant,
-    ) -> Result<Self, LockError> {
-        Ok(match reply {
-            RenewReply::Renewed(lease) => {
-                let validity = validity(leases(&lease), sent, sent).ok_or(LockError::TooLate)?;
-                Self::Renewed { lease, validity }
+/// What became of a renewal of one lock or several.
+pub type SetRenewal = Renewal<Few<Lease>, Few<LostLock>>;
+
+impl SetRenewal {
+    /// The same of its first lock; `None` if it has none.
+    fn into_one(self) -> Option<Renewal> {
+        Some(match self {
+            Self::Renewed { lease, validity } => {
+                Renewal::Renewed { lease: lease.into_iter().next()?, validity }
             }
-            RenewReply::Lost(loss) => Self::Lost(loss),
+            Self::Lost(lost) => Renewal::Lost(lost.into_iter().next()?.loss),
         })
     }
 }
@@ -209,9 +227,9 @@ fn watch_turns() -> Arc<Semaphore> {
 }
 
 /// The reply to the last round of an acquire.
-pub(super) struct LastReply<T: Target> {
-    pub(super) reply: Reply<T>,
-    pub(super) attempt: Arc<PendingAttempt<T>>,
+pub(super) struct LastReply {
+    pub(super) reply: SetAcquireReply,
+    pub(super) attempt: Arc<PendingAttempt>,
     /// When the round was sent to the store.
     pub(super) sent: Instant,
 }
@@ -282,15 +300,29 @@ impl LockService {
     ///
     /// The store could not find out, or found out too late.
     pub async fn acquire(&self, request: AcquireRequest) -> Result<Acquisition, LockError> {
+        let acquired = self.acquire_and_report(request, |_| ()).await?;
+        Ok(acquired.into_one().ok_or_else(StoreError::mismatched_reply)?)
+    }
+
+    /// Acquires all locks or none, and waits for them as long as the request says. Otherwise it is as
+    /// [`LockService::acquire`].
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out, found out too late, or takes no step on several locks.
+    pub async fn acquire_set(
+        &self,
+        request: AcquireRequest<LockSet>,
+    ) -> Result<SetAcquisition, LockError> {
         self.acquire_and_report(request, |_| ()).await
     }
 
-    /// Like [`LockService::acquire`], and calls `on_busy` each time the lock is not to be had yet.
-    pub(super) async fn acquire_and_report<T: Target>(
+    /// Acquires, and calls `on_busy` each time the locks are not to be had yet.
+    pub(super) async fn acquire_and_report<T: Into<LockSet>>(
         &self,
         request: AcquireRequest<T>,
         on_busy: impl FnMut(&Contention),
-    ) -> Result<Acquisition<T::Lease, T::Contention>, LockError> {
+    ) -> Result<SetAcquisition, LockError> {
         let may_return = request.token.is_some();
         let token = request.token.map_or_else(Token::generate, Ok)?;
         let command = AcquireCommand {
@@ -299,18 +331,18 @@ impl LockService {
             entry: request.entry,
             ..AcquireCommand::new(token.hash(), request.ttl, self.next_attempt())
         };
-        let attempt = PendingAttempt { target: request.target, command };
+        let attempt = PendingAttempt { names: request.target.into(), command };
         self.obtain(attempt, token, (request.wait, may_return), on_busy).await
     }
 
-    /// Acquires one lock, or a set of them, and waits as long as `wait`, by a client that may return or not.
-    async fn obtain<T: Target>(
+    /// Acquires, and waits as long as `wait`, by a client that may return or not.
+    async fn obtain(
         &self,
-        attempt: PendingAttempt<T>,
+        attempt: PendingAttempt,
         token: Token,
         (wait, may_return): (Duration, bool),
         on_busy: impl FnMut(&Contention),
-    ) -> Result<Acquisition<T::Lease, T::Contention>, LockError> {
+    ) -> Result<SetAcquisition, LockError> {
         let arrived = Instant::now();
         let LastReply { reply, attempt, sent } = if wait.is_zero() {
             let attempt = Arc::new(attempt);
@@ -321,8 +353,8 @@ impl LockService {
             Box::pin(self.wait(attempt, limit, on_busy)).await?
         };
         let is_new = matches!(reply, AcquireReply::Granted(_));
-        let grant = |lease: T::Lease| {
-            let Some(validity) = validity(T::leases(&lease), arrived, sent) else {
+        let grant = |lease: Few<Lease>| {
+            let Some(validity) = validity(&lease, arrived, sent) else {
                 self.withdraw_grant(&attempt, is_new);
                 return Err(LockError::TooLate);
             };
@@ -351,18 +383,39 @@ impl LockService {
         token: &Token,
         ttl: Ttl,
     ) -> Result<Renewal, LockError> {
-        let (sent, token) = (Instant::now(), token.hash());
-        let reply = with_deadline(self.deadline, self.store.renew(name, &token, ttl)).await?;
-        Renewal::of(reply, slice::from_ref, sent)
+        let renewed = self.renew_set(name, token, ttl).await?;
+        Ok(renewed.into_one().ok_or_else(StoreError::mismatched_reply)?)
     }
 
-    /// Ends a lease.
-    pub async fn release(
+    /// Lets all leases of a token last `ttl` from now, or none.
+    ///
+    /// # Errors
+    ///
+    /// As of [`LockService::acquire_set`].
+    pub async fn renew_set(
         &self,
-        name: &LockName,
+        names: impl Into<LockSet>,
         token: &Token,
-    ) -> Result<ReleaseReply, StoreError> {
-        Ok(self.leave(name, token, None).await?.0)
+        ttl: Ttl,
+    ) -> Result<SetRenewal, LockError> {
+        let (sent, token) = (Instant::now(), token.hash());
+        let reply = with_deadline(self.deadline, self.store.renew_set(names, &token, ttl)).await?;
+        Ok(match reply {
+            RenewReply::Renewed(lease) => {
+                let validity = validity(&lease, sent, sent).ok_or(LockError::TooLate)?;
+                Renewal::Renewed { lease, validity }
+            }
+            RenewReply::Lost(lost) => Renewal::Lost(lost),
+        })
+    }
+
+    /// Ends all leases of a token. Gives what became of each lock, in the order of the names.
+    pub async fn release_set(
+        &self,
+        names: &LockSet,
+        token: &Token,
+    ) -> Result<Few<(ReleaseReply, Release)>, StoreError> {
+        with_deadline(self.deadline, self.store.release_set(names, &token.hash())).await
     }
 
     /// Ends one entry of a lease, or the lease; the lease ends with the last entry. Gives what became of it, and
@@ -469,7 +522,7 @@ impl LockService {
     }
 
     /// Withdraws a grant that no client reads; counts it if it is a new one.
-    fn withdraw_grant<T: Target>(&self, attempt: &Arc<PendingAttempt<T>>, is_new: bool) {
+    fn withdraw_grant(&self, attempt: &Arc<PendingAttempt>, is_new: bool) {
         if !is_new {
             return self.withdraw(attempt);
         }
@@ -478,16 +531,12 @@ impl LockService {
     }
 
     /// Withdraws what an attempt may have got, in a task of the service.
-    pub(super) fn withdraw<T: Target>(&self, attempt: &Arc<PendingAttempt<T>>) {
+    pub(super) fn withdraw(&self, attempt: &Arc<PendingAttempt>) {
         self.tasks.spawn(withdrawal::withdraw(Arc::clone(&self.store), Arc::clone(attempt)));
     }
 
     /// Like [`LockService::withdraw`] after a pause, which ends early when the service is closed.
-    pub(super) fn withdraw_after<T: Target>(
-        &self,
-        pause: Duration,
-        attempt: Arc<PendingAttempt<T>>,
-    ) {
+    pub(super) fn withdraw_after(&self, pause: Duration, attempt: Arc<PendingAttempt>) {
         let (store, closing) = (Arc::clone(&self.store), self.closing.clone());
         self.streams.spawn(async move {
             closing.run_until_cancelled(tokio::time::sleep(pause)).await;
@@ -496,17 +545,19 @@ impl LockService {
     }
 
     /// One acquire that is finished in any case, and withdrawn if no caller is left to read it.
-    pub(super) async fn attempt<T: Target>(
+    pub(super) async fn attempt(
         &self,
-        attempt: &Arc<PendingAttempt<T>>,
-    ) -> Result<Reply<T>, StoreError> {
+        attempt: &Arc<PendingAttempt>,
+    ) -> Result<SetAcquireReply, StoreError> {
         if self.tasks.len() > PENDING_MAX {
             let why = "too many grants that no client reads are being withdrawn";
             return Err(StoreError::Refused(why.into()));
         }
         let step: BoxFuture<_> = {
             let (store, attempt) = (Arc::clone(&self.store), Arc::clone(attempt));
-            Box::pin(async move { attempt.target.acquire(&*store, attempt.command.clone()).await })
+            Box::pin(
+                async move { store.acquire_set(&attempt.names, attempt.command.clone()).await },
+            )
         };
         // It clones only when it is called: a clone changes a count that all cores share.
         let undo = |step| {

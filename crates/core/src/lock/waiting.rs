@@ -1,4 +1,4 @@
-//! Waiting for a lock in its queue, or for the locks of a set in the queues of all.
+//! Waiting for a lock in its queue, or for several in the queues of all.
 //!
 //! A waiter acquires, waits for a hint, and acquires again, which keeps its queue entry. The hint
 //! may get lost, so it also acquires again after a while. Each round is a new attempt of the request, so
@@ -11,13 +11,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use futures_util::stream::select_all;
 use tokio::time::{Instant, timeout_at};
 
 use super::service::{LastReply, WaitLimit};
-use super::target::Target;
 use super::withdrawal::PendingAttempt;
-use super::{AcquireCommand, AcquireReply, Attempt, Contention, LockError, LockService, Ttl};
-use crate::store::{Effect, StoreError};
+use super::{
+    AcquireCommand, AcquireReply, Attempt, Contention, LockError, LockName, LockService, LockSet,
+    TokenHash, Ttl,
+};
+use crate::store::{Effect, Hints, StoreError, Topic};
 use crate::task::with_deadline;
 use crate::waiters::WaiterPlace;
 
@@ -42,16 +45,16 @@ impl LockService {
     ///
     /// The store could not find out in the last round; or one answer was lost so late that the
     /// lost round may still hold the lock; or the service shuts down.
-    pub(super) async fn wait<T: Target>(
+    pub(super) async fn wait(
         &self,
-        request: PendingAttempt<T>,
+        request: PendingAttempt,
         WaitLimit { until, may_return }: WaitLimit,
         mut on_busy: impl FnMut(&Contention),
-    ) -> Result<LastReply<T>, LockError> {
+    ) -> Result<LastReply, LockError> {
         let mut entry = self.join_waiters(may_return)?;
         let (mut number, mut lost) = (request.command.attempt, None::<LostRound>);
         // Before the first round, or a wakeup in between would go unheard.
-        let mut wakeups = request.target.wakeups(&*self.store, &request.command.token);
+        let mut wakeups = self.wakeups(&request.names, &request.command.token);
         loop {
             let attempt = Arc::new(round(&request, number));
             let sent = Instant::now();
@@ -60,11 +63,11 @@ impl LockService {
                 Ok(AcquireReply::Busy(contention)) => {
                     lost.iter_mut().for_each(|lost| lost.is_overtaken = true);
                     entry.last = Some(Arc::clone(&attempt));
-                    if T::most_ahead(contention) >= self.limits.each {
+                    if contention.most_ahead >= self.limits.each {
                         return Err(full_queue(lost, &attempt));
                     }
-                    on_busy(T::contention(contention));
-                    pause(T::contention(contention), self.until_tick(request.target.bucket()))
+                    on_busy(&contention.contention);
+                    pause(&contention.contention, self.until_tick(&request.names))
                 }
                 // A grant, or a refusal that no release changes: neither keeps an entry. But a set whose wait was ended
                 // in one queue still has those in the others, which the ticket withdraws.
@@ -93,16 +96,26 @@ impl LockService {
         }
     }
 
+    /// Hints that one of the locks may be free for a waiter.
+    fn wakeups(&self, names: &LockSet, token: &TokenHash) -> Hints {
+        let hints = |name: &LockName| self.store.subscribe(Topic::Turn(name.clone(), *token));
+        match names.names() {
+            [name] => hints(name),
+            names => Box::pin(select_all(names.iter().map(hints))),
+        }
+    }
+
     /// How long until the waiters of a lock keep their entries: all of this process at once, so that a
     /// store can keep them with one write. Locks have their ticks at different times.
-    fn until_tick(&self, bucket: u8) -> Duration {
+    fn until_tick(&self, names: &LockSet) -> Duration {
+        let bucket = names.names().iter().map(LockName::bucket).min().unwrap_or_default();
         let offset = KEEP_ENTRY * u32::from(bucket) / 256;
         let since_tick = (self.started.elapsed() + offset).as_nanos() % KEEP_ENTRY.as_nanos();
         KEEP_ENTRY - Duration::from_nanos(u64::try_from(since_tick).unwrap_or_default())
     }
 
     /// Counts one more waiter, which has no queue entry yet.
-    fn join_waiters<T: Target>(&self, may_return: bool) -> Result<QueueTicket<'_, T>, LockError> {
+    fn join_waiters(&self, may_return: bool) -> Result<QueueTicket<'_>, LockError> {
         let place = self.waiter_room.enter().ok_or(LockError::TooManyWaiters)?;
         let count = WaiterCount::begin(&self.waiters, place);
         let begun = Instant::now();
@@ -111,9 +124,9 @@ impl LockService {
 }
 
 /// A round of a request: a new attempt, which keeps a queue entry.
-fn round<T: Target>(request: &PendingAttempt<T>, attempt: Attempt) -> PendingAttempt<T> {
+fn round(request: &PendingAttempt, attempt: Attempt) -> PendingAttempt {
     let command = AcquireCommand { queue: Some(ENTRY_LASTS), attempt, ..request.command.clone() };
-    PendingAttempt { target: request.target.clone(), command }
+    PendingAttempt { names: request.names.clone(), command }
 }
 
 /// An earlier round whose answer was lost.
@@ -130,7 +143,7 @@ impl LostRound {
 }
 
 /// What a client reads that finds the queue full, unless an earlier round may have got the lock.
-fn full_queue<T>(lost: Option<LostRound>, attempt: &PendingAttempt<T>) -> LockError {
+fn full_queue(lost: Option<LostRound>, attempt: &PendingAttempt) -> LockError {
     check_no_doubt(lost, attempt.command.ttl)
         .map_or_else(Into::into, |()| LockError::TooManyWaiters)
 }
@@ -181,23 +194,23 @@ impl Drop for WaiterCount<'_> {
 }
 
 /// The queue entry of one request, which is withdrawn at once when the request is dropped.
-struct QueueTicket<'a, T: Target> {
+struct QueueTicket<'a> {
     service: &'a LockService,
     _count: WaiterCount<'a>,
     begun: Instant,
     may_return: bool,
     /// The last round that kept the entry.
-    last: Option<Arc<PendingAttempt<T>>>,
+    last: Option<Arc<PendingAttempt>>,
 }
 
-impl<T: Target> QueueTicket<'_, T> {
+impl QueueTicket<'_> {
     /// Withdraws the entry of a client that cannot return. Another client gets the time to do so: after a
     /// short wait little, so that it does not hold up the waiters behind for long. When the service shuts
     /// down its entry stays as long as it lasts, because it has to find another instance.
     async fn end(mut self) {
-        let Some(PendingAttempt { target, command }) = self.last.as_deref() else { return };
+        let Some(PendingAttempt { names, command }) = self.last.as_deref() else { return };
         if !self.may_return {
-            let step = target.withdraw(&*self.service.store, command);
+            let step = self.service.store.withdraw(names, &command.token, command.attempt);
             // Else a task of the service withdraws it when this is dropped.
             if with_deadline(self.service.deadline, step).await.is_ok() {
                 self.last = None;
@@ -211,7 +224,7 @@ impl<T: Target> QueueTicket<'_, T> {
     }
 }
 
-impl<T: Target> Drop for QueueTicket<'_, T> {
+impl Drop for QueueTicket<'_> {
     fn drop(&mut self) {
         if let Some(attempt) = &self.last {
             self.service.withdraw(attempt);

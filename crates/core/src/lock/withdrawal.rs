@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::target::{Reply, Target};
-use super::{AcquireCommand, AcquireReply};
+use super::{AcquireCommand, AcquireReply, LockSet, SetAcquireReply};
 use crate::retry::{undo_lost, until_done};
 use crate::store::{Effect, Store, StoreError};
 use crate::task::BoxFuture;
@@ -21,16 +20,16 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
 /// An attempt that may have got something.
 #[derive(Debug, Clone)]
-pub(super) struct PendingAttempt<T> {
-    pub(super) target: T,
+pub(super) struct PendingAttempt {
+    pub(super) names: LockSet,
     pub(super) command: AcquireCommand,
 }
 
 /// Waits for the answer to an acquire whose client has gone, and withdraws what it got.
-pub(super) async fn finish<T: Target>(
+pub(super) async fn finish(
     store: Arc<dyn Store>,
-    attempt: Arc<PendingAttempt<T>>,
-    step: BoxFuture<Result<Reply<T>, StoreError>>,
+    attempt: Arc<PendingAttempt>,
+    step: BoxFuture<Result<SetAcquireReply, StoreError>>,
     withdrawn: Arc<AtomicU64>,
 ) {
     let got_nothing = match timeout(ANSWER_LIMIT, step).await {
@@ -48,9 +47,9 @@ pub(super) async fn finish<T: Target>(
 }
 
 /// Withdraws what is known to be a grant, and counts it in `withdrawn`.
-pub(super) async fn withdraw_grant<T: Target>(
+pub(super) async fn withdraw_grant(
     store: Arc<dyn Store>,
-    attempt: Arc<PendingAttempt<T>>,
+    attempt: Arc<PendingAttempt>,
     withdrawn: Arc<AtomicU64>,
 ) {
     withdraw(store, attempt).await;
@@ -59,15 +58,13 @@ pub(super) async fn withdraw_grant<T: Target>(
 
 /// Withdraws what an attempt may have got. It tries until the store has answered once, however long that takes: an
 /// engine that tells no time may carry the attempt out late, and its lease lasts from then.
-pub(super) async fn withdraw<T: Target>(store: Arc<dyn Store>, attempt: Arc<PendingAttempt<T>>) {
-    let PendingAttempt { target, command } = &*attempt;
-    until_done("a withdrawal", || target.withdraw(&*store, command)).await;
+pub(super) async fn withdraw(store: Arc<dyn Store>, attempt: Arc<PendingAttempt>) {
+    let PendingAttempt { names, command } = &*attempt;
+    let step = || store.withdraw(names, &command.token, command.attempt);
+    until_done("a withdrawal", step).await;
 }
 
 /// Withdraws an attempt of which only the answer is known to be lost.
-pub(super) async fn withdraw_lost<T: Target>(
-    store: Arc<dyn Store>,
-    attempt: Arc<PendingAttempt<T>>,
-) {
+pub(super) async fn withdraw_lost(store: Arc<dyn Store>, attempt: Arc<PendingAttempt>) {
     undo_lost(|| withdraw(Arc::clone(&store), Arc::clone(&attempt))).await;
 }

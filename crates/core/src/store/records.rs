@@ -74,7 +74,7 @@ impl dyn Store + '_ {
                 Err(StoreError::Refused("the reply lacks the answer that it shows".into()))
             }
             Reply::Record(reply) => Ok(reply),
-            Reply::Lock(_) | Reply::Set(_) => Err(StoreError::mismatched_reply()),
+            Reply::Lock(_) => Err(StoreError::mismatched_reply()),
         }
     }
 }

@@ -63,7 +63,7 @@ impl Lock {
 
     fn acquire(&mut self, command: AcquireCommand) -> AcquireReply {
         match self.run(&LockCommand::Acquire(command)) {
-            LockReply::Acquire(reply) => reply,
+            LockReply::Acquire(reply) => reply.into_one().expect("a lease"),
             other => panic!("{other:?}"),
         }
     }
@@ -84,7 +84,7 @@ impl Lock {
 
     fn release(&mut self, number: u8, name: Option<EntryName>) -> ReleaseReply {
         match self.run(&LockCommand::Release { token: token(number), entry: name }) {
-            LockReply::Release(reply, _) => reply,
+            LockReply::Release(replies) => replies[0].0.clone(),
             other => panic!("{other:?}"),
         }
     }

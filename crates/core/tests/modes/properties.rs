@@ -122,6 +122,7 @@ impl Pair {
                 let wanted = Member { token, most, joined, end, names, broken: false };
                 let expected = self.oracle.acquire(wanted, waits.then_some(self.now + WAIT_MILLIS));
                 let LockReply::Acquire(reply) = self.run(&command) else { unreachable!() };
+                let reply = reply.into_one().expect("a lease");
                 self.check_repeat(&command, &reply);
                 let found = match reply {
                     AcquireReply::Granted(_) => "granted",
@@ -142,8 +143,8 @@ impl Pair {
                     Some(0) | None => self.oracle.release(token, None),
                     name => self.oracle.release(token, name),
                 };
-                let LockReply::Release(reply, _) = self.run(&command) else { unreachable!() };
-                let found = match reply {
+                let LockReply::Release(replies) = self.run(&command) else { unreachable!() };
+                let found = match &replies[0].0 {
                     ReleaseReply::Released => "released",
                     ReleaseReply::Entered(_) => "entered",
                     ReleaseReply::NotHeld => "not held",
@@ -173,6 +174,7 @@ impl Pair {
             let before = self.state.clone();
             let again = self.run(command);
             let repeated = AcquireReply::Repeated(lease.clone());
+            let repeated = repeated.into_set(&self.name);
             assert_eq!(again, LockReply::Acquire(repeated), "a repeat of {command:?}");
             assert_eq!(self.state, before, "a repeat of {command:?}");
         }
@@ -198,7 +200,7 @@ impl Pair {
         let LockReply::Renew(reply) = self.run(&LockCommand::Renew { token: hash, ttl }) else {
             unreachable!()
         };
-        let found = match reply {
+        let found = match reply.into_one().expect("a lease") {
             RenewReply::Renewed(_) => "renewed",
             RenewReply::Lost(LockLoss::Broken(_)) => "broken",
             RenewReply::Lost(LockLoss::NotHeld) => "not held",

@@ -4,15 +4,14 @@
 //! The tests of `batches` hold it.
 
 use std::collections::BTreeMap;
+use std::slice;
 
 use super::row::AgeRow;
 use super::tables::BatchChanges;
-use crate::table::{SetStep, Step, Table, TableEntry, step, step_of_set};
-use keylatch_core::entry::Entry as _;
+use crate::table::{Step, Table, TableEntry, step};
+use keylatch_core::entry::{Entry as _, Few, Found};
 use keylatch_core::idempotency::{RecordKey, RecordState};
-use keylatch_core::lock::{
-    FencingToken, LockName, LockSet, LockState, Moment, SetCommand, SetMember, SetReply,
-};
+use keylatch_core::lock::{FencingToken, LockName, LockState, Moment};
 use keylatch_core::store::{Command, Reply};
 
 /// Entries that a sweep has found.
@@ -63,33 +62,28 @@ impl<'a> Batch<'a> {
 
     pub(super) fn run(&mut self, command: &Command) -> Reply {
         match command {
-            Command::Lock(name, command) => Reply::Lock(self.step::<LockState>(name, command)),
-            Command::Set(set, command) => Reply::Set(self.step_of_set(set, command)),
-            Command::Record(key, command) => Reply::Record(self.step::<RecordState>(key, command)),
+            Command::Lock(names, command) => {
+                Reply::Lock(self.step::<LockState>(names.names(), command))
+            }
+            Command::Record(key, command) => {
+                Reply::Record(self.step::<RecordState>(slice::from_ref(key), command))
+            }
         }
     }
 
-    fn step<E: BatchEntry>(&mut self, key: &E::Key, command: &E::Command) -> E::Reply {
-        let (state, moment) = self.look::<E>(key);
-        let Step { reply, change, .. } = step(Some(&state), key, command, &moment);
-        if let Some(after) = change {
-            self.change(key, after, moment.last_fencing_token);
-        }
-        reply
-    }
-
-    /// All locks of the set change in this batch, or none does: so a crash leaves no part of the step.
-    fn step_of_set(&mut self, set: &LockSet, command: &SetCommand) -> SetReply {
-        let now = self.table.now();
-        let mut last = BTreeMap::new();
-        let SetStep { reply, changes, .. } = step_of_set(set, command, |name| {
-            let (state, moment) = self.look::<LockState>(name);
-            last.insert(name.clone(), moment.last_fencing_token);
-            SetMember { state, moment: Moment { now, ..moment } }
+    /// All entries of the step change in this batch, or none does: so a crash leaves no part of the step.
+    fn step<E: BatchEntry>(&mut self, keys: &[E::Key], command: &E::Command) -> E::Reply {
+        let looked: Few<_> = keys.iter().map(|key| self.look::<E>(key)).collect();
+        let now = looked.iter().map(|(_, moment)| moment.now).max().unwrap_or_default();
+        let found = keys.iter().zip(&looked).map(|(key, (state, moment))| {
+            let moment = Moment { now, ..*moment };
+            Found { key, state, moment }
         });
-        for (name, after) in changes {
-            let last = last.get(&name).copied().unwrap_or_default();
-            self.change(&name, after, last);
+        let Step { reply, changes, .. } = step(&found.collect::<Few<_>>(), command);
+        for ((key, (_, moment)), change) in keys.iter().zip(&looked).zip(changes) {
+            if let Some(after) = change {
+                self.change(key, after, moment.last_fencing_token);
+            }
         }
         reply
     }

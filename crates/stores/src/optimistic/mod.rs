@@ -121,12 +121,14 @@ impl Optimistic {
     /// Runs a command; a store that stands on this one has no box more.
     pub(crate) async fn run(&self, command: Command) -> Result<Reply, StoreError> {
         match command {
-            Command::Lock(name, command) => ask(&self.locks, name, command).await.map(Reply::Lock),
-            Command::Set(set, command) => {
-                let sets = self.sets.as_ref().ok_or(StoreError::Unsupported)?;
-                let ask = |reply| PendingSet { set, command, reply };
-                deliver(sets, ask).await.map(Reply::Set)
+            Command::Lock(names, command) => match names.names() {
+                [name] => ask(&self.locks, name.clone(), command).await,
+                _ => {
+                    let sets = self.sets.as_ref().ok_or(StoreError::Unsupported)?;
+                    deliver(sets, |reply| PendingSet { names, command, reply }).await
+                }
             }
+            .map(Reply::Lock),
             Command::Record(key, command) => {
                 ask(&self.records, key, command).await.map(Reply::Record)
             }

@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use keylatch_core::entry::{Entry as _, Few, Found};
 use keylatch_core::lock::{
-    AcquireReply, FencingToken, LockName, LockSet, LockState, Moment, SetCommand, SetMember,
-    SetRenewReply, SetReply,
+    FencingToken, LockCommand, LockName, LockReply, LockSet, LockState, Moment,
 };
 use keylatch_core::retry::random_part_of;
 use keylatch_core::store::StoreError;
@@ -47,15 +47,15 @@ const DOUBLINGS: u32 = 4;
 /// A step whose caller waits for the reply.
 #[derive(Debug)]
 pub(super) struct PendingSet {
-    pub(super) set: LockSet,
-    pub(super) command: SetCommand,
-    pub(super) reply: oneshot::Sender<Result<SetReply, StoreError>>,
+    pub(super) names: LockSet,
+    pub(super) command: LockCommand,
+    pub(super) reply: oneshot::Sender<Result<LockReply, StoreError>>,
 }
 
 impl PendingSet {
     /// Whether it lets others have the locks: such a step rests for a quarter of the time.
     fn frees(&self) -> bool {
-        matches!(self.command, SetCommand::Release { .. } | SetCommand::Withdraw { .. })
+        matches!(self.command, LockCommand::Release { .. } | LockCommand::Withdraw { .. })
     }
 }
 
@@ -76,7 +76,7 @@ pub(super) struct SetWorker {
 /// What became of a try.
 enum Try {
     /// It is carried out, or there was nothing to carry out.
-    Done(Vec<SetReply>),
+    Done(Vec<LockReply>),
     /// Another process changed a row, or the engine's clock judges in another way.
     Conflict,
 }
@@ -91,7 +91,7 @@ struct Rows {
 
 /// What the steps of a batch come to.
 struct SetDecision {
-    replies: Vec<SetReply>,
+    replies: Vec<LockReply>,
     changes: Vec<Change>,
     /// The locks that change, and as what.
     after: Vec<(LockName, LockState)>,
@@ -290,29 +290,26 @@ impl SetWorker {
 
 /// Takes one step, and notes all locks of its set if it changes anything.
 fn step<'a>(
-    PendingSet { set, command, .. }: &'a PendingSet,
+    PendingSet { names, command, .. }: &'a PendingSet,
     drafts: &mut BTreeMap<&'a LockName, Draft<'_, LockState>>,
     changed: &mut BTreeSet<&'a LockName>,
-) -> SetReply {
-    let members = set.names().iter().filter_map(|name| {
-        let draft = drafts.get(name)?;
-        Some(SetMember { state: draft.state.clone(), moment: draft.moment })
+) -> LockReply {
+    let found = names.names().iter().filter_map(|key| {
+        let Draft { state, moment, .. } = drafts.get(key)?;
+        Some(Found { key, state, moment: *moment })
     });
-    let members: Vec<_> = members.collect();
-    let (after, reply) = command.apply(set, &members);
-    let is_got =
-        matches!(reply, SetReply::Acquire(AcquireReply::Granted(_) | AcquireReply::Repeated(_)));
-    let is_renewed = matches!(reply, SetReply::Renew(SetRenewReply::Renewed(_)));
-    let is_promise = is_got || is_renewed;
-    let traits = StepTraits { is_undo: command.is_undo(), is_told: is_got, is_promise };
+    let found: Few<_> = found.collect();
+    let (after, reply) = LockState::step(&found, command);
+    drop(found);
+    let traits = StepTraits::of::<LockState>(command, &reply);
     let mut is_change = false;
-    for (name, after) in set.names().iter().zip(after) {
+    for (name, after) in names.names().iter().zip(after) {
         if let Some(draft) = drafts.get_mut(name) {
             is_change |= draft.step(after, traits);
         }
     }
     if is_change {
-        changed.extend(set.names());
+        changed.extend(names.names());
     }
     reply
 }
@@ -337,7 +334,7 @@ async fn gather(
 
 /// The locks of a batch, each once.
 fn names_of<'a>(batch: impl IntoIterator<Item = &'a PendingSet>) -> Vec<&'a LockName> {
-    let names: BTreeSet<_> = batch.into_iter().flat_map(|waiting| waiting.set.names()).collect();
+    let names: BTreeSet<_> = batch.into_iter().flat_map(|waiting| waiting.names.names()).collect();
     names.into_iter().collect()
 }
 
@@ -345,7 +342,7 @@ fn names_of<'a>(batch: impl IntoIterator<Item = &'a PendingSet>) -> Vec<&'a Lock
 fn that_fit_together(waiting: &VecDeque<PendingSet>) -> usize {
     let (mut names, mut count) = (BTreeSet::new(), 0);
     for waiting in waiting {
-        names.extend(waiting.set.names());
+        names.extend(waiting.names.names());
         if names.len() > TOGETHER {
             break;
         }

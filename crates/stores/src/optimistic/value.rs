@@ -85,7 +85,12 @@ impl Kind for LockState {
     }
 
     fn is_of_own_lease(reply: &LockReply) -> bool {
-        matches!(reply, LockReply::Acquire(AcquireReply::Repeated(_)))
+        match reply {
+            LockReply::Acquire(AcquireReply::Repeated(_)) => true,
+            // Some of the locks may have been the caller's already.
+            LockReply::Acquire(AcquireReply::Granted(leases)) => leases.len() > 1,
+            _ => false,
+        }
     }
 
     fn is_promise(reply: &LockReply) -> bool {
@@ -208,6 +213,14 @@ pub(super) struct StepTraits {
     pub(super) is_promise: bool,
 }
 
+impl StepTraits {
+    /// Those of a step with this reply.
+    pub(super) fn of<E: Kind>(command: &E::Command, reply: &E::Reply) -> Self {
+        let (is_told, is_promise) = (E::is_of_own_lease(reply), E::is_promise(reply));
+        Self { is_undo: E::is_undo(command), is_told, is_promise }
+    }
+}
+
 impl<E: Kind> Draft<'_, E> {
     /// Takes a step to `after`. Whether it has to be written.
     pub(super) fn step(&mut self, after: E, traits: StepTraits) -> bool {
@@ -316,8 +329,7 @@ impl<E: Kind> Value<E> {
         let mut draft = self.draft(moment, writes_repeated);
         let replies = commands.map(|command| {
             let (after, reply) = draft.state.apply(key, command, &draft.moment);
-            let (is_told, is_promise) = (E::is_of_own_lease(&reply), E::is_promise(&reply));
-            draft.step(after, StepTraits { is_undo: E::is_undo(command), is_told, is_promise });
+            draft.step(after, StepTraits::of::<E>(command, &reply));
             reply
         });
         let replies = replies.collect();

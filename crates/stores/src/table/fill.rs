@@ -72,7 +72,7 @@ mod tests {
             let token = TokenHash::from_bytes([1; 32]);
             let acquire = AcquireCommand::new(token, ttl, Attempt::new(1));
             let name = LockName::parse(&format!("lock-{number}")).unwrap();
-            kept.step(&Command::Lock(name, LockCommand::Acquire(acquire)));
+            kept.step(&Command::Lock(name.into(), LockCommand::Acquire(acquire)));
         }
         let mut fill = Fill::<LockState>::of(&filled);
         for bucket in 0..=u8::MAX {
@@ -101,7 +101,7 @@ mod tests {
             let (token, ttl) = (TokenHash::from_bytes(token), Ttl::from_millis(60_000).unwrap());
             let acquire = AcquireCommand::new(token, ttl, Attempt::new(1));
             table.install(&name, LockState::default());
-            table.step(&Command::Lock(name.clone(), LockCommand::Acquire(acquire)));
+            table.step(&Command::Lock(name.clone().into(), LockCommand::Acquire(acquire)));
             states.push(table.look::<LockState>(&name).0);
         }
         let mut fill = Fill::<LockState>::of(&filled);

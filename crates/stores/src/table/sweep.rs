@@ -225,7 +225,7 @@ mod tests {
         let ttl = Ttl::from_millis(ttl.as_millis() as u64).unwrap();
         let acquire = AcquireCommand::new(TokenHash::from_bytes([1; 32]), ttl, Attempt::new(1));
         let name = LockName::parse(name).unwrap();
-        table.step(&Command::Lock(name, LockCommand::Acquire(acquire)));
+        table.step(&Command::Lock(name.into(), LockCommand::Acquire(acquire)));
     }
 
     /// In how many steps a sweep through the locks ends.

@@ -203,7 +203,7 @@ async fn a_read_that_hangs_holds_changes_until_their_deadline_and_nothing_else()
     }
     let acquired = patiently(locks.acquire(AcquireRequest::new(new.name.clone(), Ttl::MAX))).await;
     assert!(matches!(acquired, Err(LockError::Store(StoreError::Deadline(_)))), "{acquired:?}");
-    let release = patiently(locks.release(&held.name, &secret("one"))).await;
+    let release = patiently(locks.leave(&held.name, &secret("one"), None)).await;
     assert!(matches!(release, Err(StoreError::Deadline(_))), "{release:?}");
     // `/readyz` says it, and not `/livez`: a restart would not help.
     assert!(patiently(locks.health()).await.is_err());

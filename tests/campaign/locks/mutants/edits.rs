@@ -67,6 +67,7 @@ const SWEEP: &str = "crates/stores/src/optimistic/sweep.rs";
 const VALUE: &str = "crates/stores/src/optimistic/value.rs";
 const WORKER: &str = "crates/stores/src/optimistic/worker.rs";
 const RULES: &str = "crates/core/src/lock/rules.rs";
+const STEP: &str = "crates/core/src/lock/rules/step.rs";
 const SETTLE: &str = "crates/stores/src/redis/lua/redlock_accept.lua";
 const WRITE: &str = "crates/stores/src/redis/lua/row.lua";
 
@@ -327,9 +328,17 @@ pub(super) const MUTANTS: &[Mutant] = &[
     edit(
         "modes: a set that keeps half",
         Store::Embedded,
-        "crates/core/src/lock/set.rs",
-        "        (None, Some(busy)) if command.queue.is_none() => (live(members), AcquireReply::Busy(busy)),\n",
-        "        (None, Some(busy)) if command.queue.is_none() && mutant!() => {\n            (states, AcquireReply::Busy(busy))\n        }\n        (None, Some(busy)) if command.queue.is_none() => (live(members), AcquireReply::Busy(busy)),\n",
+        STEP,
+        "    if !leases.is_empty() {\n        *states = live(found);\n    }\n    let waits",
+        "    if !leases.is_empty() && !(mutant!() && command.queue.is_none()) {\n        *states = live(found);\n    }\n    let waits",
+    ),
+    edit_for(
+        "modes::sets::fencing_tokens_of_one_step_rise_in_the_order_of_the_names",
+        "modes: the locks of a set have one fencing token",
+        Store::Embedded,
+        STEP,
+        "                given = given.max(lease.fencing_token);\n",
+        "                given = if mutant!() { given } else { given.max(lease.fencing_token) };\n",
     ),
     edit_for(
         "modes::corners::counted_holders_have_the_lowest_free_slot_and_rising_fencing_tokens",

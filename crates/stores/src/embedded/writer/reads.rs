@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 
 use super::{Answer, Committer, Leader, Shared, WriteRequest, Writer, outcome};
 use crate::table::{Step, step};
+use keylatch_core::entry::Found;
 use keylatch_core::idempotency::{RecordCommand, RecordKey, RecordState};
 use keylatch_core::store::{Command, Reply, StoreError};
 
@@ -95,7 +96,8 @@ impl Committer {
         let state = state.map_err(|error| StoreError::Refused(error.into()))?;
         // It may have expired meanwhile.
         let (_, moment) = self.table.look::<RecordState>(key);
-        let Step { reply, change, .. } = step(Some(&state), key, command, &moment);
-        Ok(change.is_none().then(|| (Reply::Record(reply), state.kept_bytes())))
+        let Step { reply, changes, .. } = step(&[Found { key, state: &state, moment }], command);
+        let is_change = changes.iter().any(Option::is_some);
+        Ok((!is_change).then(|| (Reply::Record(reply), state.kept_bytes())))
     }
 }

@@ -33,6 +33,7 @@ use futures_util::stream;
 use super::server::Server;
 use crate::error::OpenError;
 use crate::settings::Settings;
+use keylatch_core::entry::Few;
 use keylatch_core::idempotency::RecordSummary;
 use keylatch_core::lock::{
     Attempt, Holder, Holding, LockCommand, LockName, LockReply, Release, ReleaseReply, TokenHash,
@@ -82,27 +83,31 @@ struct RedlockStore {
 #[async_trait]
 impl Store for RedlockStore {
     async fn execute(&self, command: Command) -> Result<Reply, StoreError> {
-        let Command::Lock(name, command) = command else { return Err(StoreError::Unsupported) };
+        let Command::Lock(names, command) = command else { return Err(StoreError::Unsupported) };
+        let [name] = names.names() else { return Err(StoreError::Unsupported) };
         if command.needs_modes() {
             return Err(StoreError::Unsupported);
         }
         Ok(Reply::Lock(match command {
             LockCommand::Acquire(command) => {
                 self.check_ttl(command.ttl)?;
-                LockReply::Acquire(consensus::acquire(&self.nodes, name, command).await?)
+                let reply = consensus::acquire(&self.nodes, name.clone(), command).await?;
+                LockReply::Acquire(reply.into_set(name))
             }
             LockCommand::Withdraw { token, attempt } => {
-                self.withdraw(name, token, attempt).await?;
+                self.withdraw(name.clone(), token, attempt).await?;
                 LockReply::Withdraw
             }
             LockCommand::Renew { token, ttl } => {
                 self.check_ttl(ttl)?;
-                LockReply::Renew(consensus::renew(&self.nodes, name, token, ttl).await?)
+                let reply = consensus::renew(&self.nodes, name.clone(), token, ttl).await?;
+                LockReply::Renew(reply.into_set(name))
             }
             LockCommand::Release { token, .. } => {
-                LockReply::Release(self.release(name, token).await?, Release::default())
+                let released = self.release(name.clone(), token).await?;
+                LockReply::Release(Few::from_buf([(released, Release::default())]))
             }
-            LockCommand::Look => LockReply::Look(self.look(&name).await?.map(Holding::by_one)),
+            LockCommand::Look => LockReply::Look(self.look(name).await?.map(Holding::by_one)),
             LockCommand::Break(_) | LockCommand::LookAtQueue | LockCommand::Recall => {
                 return Err(StoreError::Unsupported);
             }
