@@ -206,8 +206,8 @@ async fn break_of_one_of_several_needs_its_fencing_token() {
 
 #[tokio::test]
 async fn hold_ends_with_its_signal_and_releases() {
-    let service = Service::start("memory:").await;
     for signal in ["-TERM", "-INT"] {
+        let service = Service::start("memory:").await;
         let holding = start(&service, &["hold", "a", "--ttl", "4s"]);
         eventually(async || is_held(&service, "a").await.then_some(())).await;
         let renewed = async || {
