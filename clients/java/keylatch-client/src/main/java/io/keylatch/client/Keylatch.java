@@ -42,7 +42,7 @@ public final class Keylatch {
     final String owner;
     final Supplier<String> traceparent;
     /** What each thread holds by {@link NamedLock#asLock()}. */
-    final ThreadLocal<Map<String, KeylatchLock.Held>> heldByThread = ThreadLocal.withInitial(LinkedHashMap::new);
+    final ThreadLocal<Map<Object, KeylatchLock.Held>> heldByThread = ThreadLocal.withInitial(LinkedHashMap::new);
 
     Keylatch(Wire wire, String owner, Supplier<String> traceparent) {
         this.wire = wire;

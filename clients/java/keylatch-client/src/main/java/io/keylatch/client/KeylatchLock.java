@@ -1,6 +1,7 @@
 package io.keylatch.client;
 
 import java.time.Duration;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
@@ -8,36 +9,38 @@ import java.util.concurrent.locks.Lock;
 
 /**
  * A lock that a thread holds, with the names of {@code java.util.concurrent} and of Redisson's {@code RLock}. A thread enters it again
- * at once: all locks of one client and one name count together. Each call may throw what {@link NamedLock#acquire()} throws, beside
- * HeldException.
+ * at once: all locks of one client, one name and one mode count together. Each call may throw what {@link NamedLock#acquire()} throws,
+ * HeldException only where the service ends a wait.
  */
 public final class KeylatchLock implements Lock {
     private final NamedLock lock;
-    private final String key;
-    /** The key of the lock of the reader, for that of the writer, and the other way round; null where there is none. */
-    private final String other;
+    private final Object key;
+    /** The key of the lock of the reader, for that of the writer, and the other way round. A counted lock has none. */
+    private final Object other;
 
-    KeylatchLock(NamedLock lock, String key, String other) {
+    KeylatchLock(NamedLock lock) {
         this.lock = lock;
-        this.key = key;
-        this.other = other;
+        key = List.of(lock.names, lock.limit == null ? lock.isShared : lock.limit);
+        other = List.of(lock.names, lock.limit == null ? !lock.isShared : "none");
     }
 
     /** What a thread holds, and how often it has entered. */
     static final class Held {
-        private final String key;
+        private final Object key;
         private final Lease lease;
         /** The writer's, within which a reader has entered. */
         private final Held within;
         private int count = 1;
+        /** The program knows of the loss, and has no reason to unlock. */
+        private boolean isTold;
 
-        Held(String key, Lease lease, Held within) {
+        Held(Object key, Lease lease, Held within) {
             this.key = key;
             this.lease = lease;
             this.within = within;
         }
 
-        void leave(Map<String, Held> held) {
+        void leave(Map<Object, Held> held) {
             if (--count > 0) {
                 return;
             }
@@ -50,14 +53,29 @@ public final class KeylatchLock implements Lock {
         }
     }
 
-    private Map<String, Held> held() {
+    private Map<Object, Held> held() {
         return lock.keylatch.heldByThread.get();
+    }
+
+    /** What this thread holds by a key, without a loss that it was told of. */
+    private Held held(Object by) {
+        Held mine = held().get(by);
+        if (mine == null || !mine.isTold) {
+            return mine;
+        }
+        held().values().removeIf(each -> each.lease == mine.lease);
+        try {
+            mine.lease.close();
+        } catch (LeaseLostException told) {
+            // The program knows.
+        }
+        return null;
     }
 
     /** Enters again what this thread holds; false where it holds nothing. */
     private boolean hasEntered() {
-        Held mine = held().get(key);
-        Held others = other == null ? null : held().get(other);
+        Held mine = held(key);
+        Held others = held(other);
         if (mine != null) {
             mine.lease.check();
             mine.count++;
@@ -99,7 +117,12 @@ public final class KeylatchLock implements Lock {
      * @throws InterruptedException where this thread is interrupted: it has left the queue then */
     @Override
     public void lockInterruptibly() throws InterruptedException {
-        tryLock(Wire.millis(Keylatch.FOREVER.toNanos()), TimeUnit.MILLISECONDS);
+        if (Thread.interrupted()) {
+            throw new InterruptedException();
+        }
+        if (!hasEntered()) {
+            take(lock.acquire(Keylatch.FOREVER));
+        }
     }
 
     /** Gets the lock if it is free. */
@@ -188,7 +211,10 @@ public final class KeylatchLock implements Lock {
      * @return false also where it is lost */
     public boolean isHeldByCurrentThread() {
         Held mine = held().get(key);
-        return mine != null && !mine.lease.isLost();
+        if (mine != null) {
+            mine.isTold = mine.lease.isLost();
+        }
+        return mine != null && !mine.isTold;
     }
 
     /** How often this thread has entered the lock.

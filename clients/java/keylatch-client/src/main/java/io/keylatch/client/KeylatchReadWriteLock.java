@@ -11,9 +11,8 @@ public final class KeylatchReadWriteLock implements ReadWriteLock {
     private final KeylatchLock writer;
 
     KeylatchReadWriteLock(NamedLock lock) {
-        String name = String.join("\n", lock.names);
-        reader = new KeylatchLock(lock.shared(), "reader of " + name, name);
-        writer = new KeylatchLock(lock, name, "reader of " + name);
+        reader = lock.shared().asLock();
+        writer = lock.exclusive().asLock();
     }
 
     @Override

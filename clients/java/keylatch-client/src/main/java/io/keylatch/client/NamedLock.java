@@ -65,6 +65,13 @@ public final class NamedLock implements Cloneable {
         return with(other -> other.isShared = true);
     }
 
+    NamedLock exclusive() {
+        return with(other -> {
+            other.isShared = false;
+            other.limit = null;
+        });
+    }
+
     /** Lets so many hold the lock together, each with a {@linkplain Lease#slot slot} of its own.
      * @param limit the same number for all; sent as it is
      * @return the counted lock */
@@ -215,9 +222,9 @@ public final class NamedLock implements Cloneable {
     }
 
     /** The same with the names of {@code java.util.concurrent}, held by a thread.
-     * @return a lock; those of one client and name count together */
+     * @return a lock; those of one client, name and mode count together */
     public KeylatchLock asLock() {
-        return new KeylatchLock(this, String.join("\n", names), null);
+        return new KeylatchLock(this);
     }
 
     /** Two locks with the names of {@code java.util.concurrent}: one of readers and one of a writer.

@@ -53,11 +53,40 @@ class KeylatchLockTest {
         KeylatchLock lock = keylatch.lock("a").asLock();
         lock.lock();
         fake.lose("a");
-        assertFalse(lock.isHeldByCurrentThread());
         assertThrows(LeaseLostException.class, lock::lock);
         assertThrows(LeaseLostException.class, lock::unlock);
         lock.lock();
         lock.unlock();
+    }
+
+    @Test
+    void threadThatWasToldOfALossLocksAgain() {
+        KeylatchReadWriteLock lock = keylatch.lock("a").asReadWriteLock();
+        lock.writeLock().lock();
+        lock.readLock().lock();
+        fake.lose("a");
+        assertFalse(lock.writeLock().isHeldByCurrentThread());
+        lock.writeLock().lock();
+        assertEquals(1, lock.writeLock().getHoldCount());
+        assertFalse(lock.readLock().isHeldByCurrentThread());
+        lock.writeLock().unlock();
+        assertFalse(lock.writeLock().isLocked());
+    }
+
+    @Test
+    void readerDoesNotEnterAsTheWriter() {
+        KeylatchLock shared = keylatch.lock("a").shared().asLock();
+        shared.lock();
+        assertThrows(IllegalMonitorStateException.class, keylatch.lock("a").asLock()::tryLock);
+        shared.unlock();
+        KeylatchLock named = keylatch.lock("reader of a").asLock();
+        named.lock();
+        assertThrows(IllegalMonitorStateException.class, keylatch.lock("a").asReadWriteLock().readLock()::unlock);
+        named.unlock();
+        KeylatchLock writer = keylatch.lock("a").shared().asReadWriteLock().writeLock();
+        writer.lock();
+        assertEquals(false, inAnotherThread(keylatch.lock("a").shared().asLock()::tryLock));
+        writer.unlock();
     }
 
     @Test
@@ -67,8 +96,8 @@ class KeylatchLockTest {
         fake.advance(Duration.ofSeconds(9));
         assertFalse(lock.isHeldByCurrentThread());
         assertEquals(true, inAnotherThread(lock::tryLock));
-        assertThrows(LeaseLostException.class, lock::unlock);
         assertFalse(lock.tryLock(0, 8, TimeUnit.SECONDS));
+        assertThrows(IllegalMonitorStateException.class, lock::unlock);
         assertTrue(lock.forceUnlock());
     }
 
@@ -111,6 +140,10 @@ class KeylatchLockTest {
         });
         assertTrue(semaphore.tryAcquire());
         semaphore.release();
+        fake.lose("a");
+        semaphore.acquire();
+        assertThrows(LeaseLostException.class, semaphore::release);
+        assertEquals(1, keylatch.show("a").get().holders().size());
         semaphore.release();
         assertThrows(IllegalMonitorStateException.class, semaphore::release);
     }
