@@ -45,11 +45,12 @@ public final class KeylatchSemaphore {
         }
     }
 
-    /** Gives the permit back that was taken last.
+    /** Gives the permit back that was taken last, but one that was lost before the others.
      * @throws IllegalMonitorStateException where this object has none
      * @throws LeaseLostException where its lease was lost before */
     public void release() {
-        Lease lease = leases.poll();
+        Lease lost = leases.stream().filter(Lease::isLost).findFirst().orElse(null);
+        Lease lease = lost != null && leases.remove(lost) ? lost : leases.poll();
         if (lease == null) {
             throw new IllegalMonitorStateException("no permit of " + lock.names.get(0) + " is held here");
         }
