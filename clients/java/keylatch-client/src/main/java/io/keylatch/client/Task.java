@@ -92,12 +92,16 @@ final class Task<T> extends CompletableFuture<T> {
         return failed == null ? complete(value) : completeExceptionally(reason(failed));
     }
 
-    /** Waits. An interrupt cancels the task. */
+    /** Waits. An interrupt cancels the task, and comes afterwards where the value is there already. */
     T await() throws InterruptedException {
         try {
             return get();
         } catch (InterruptedException interrupted) {
             cancel(true);
+            if (!isCompletedExceptionally()) {
+                Thread.currentThread().interrupt();
+                return join();
+            }
             throw interrupted;
         } catch (ExecutionException failed) {
             throw thrown(failed);
