@@ -1,6 +1,8 @@
 package io.keylatch.client;
 
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 
@@ -17,10 +19,14 @@ interface Clock {
     /** Runs what belongs to the program, and may block. */
     void run(Runnable task);
 
+    /** Runs the same where a pool that the program has filled would be too late. */
+    void tell(Runnable task);
+
     /** The clock of this machine, with one thread for the timers of all clients. */
     final class Machine implements Clock {
         static final Machine CLOCK = new Machine();
         private final ScheduledThreadPoolExecutor timers;
+        private final ExecutorService listeners = Executors.newCachedThreadPool(task -> daemon(task, "keylatch-listener"));
         private final long started = System.nanoTime();
         private final long startedAt = System.currentTimeMillis();
         private volatile long slept;
@@ -77,6 +83,11 @@ interface Clock {
         @Override
         public void run(Runnable task) {
             CompletableFuture.runAsync(task);
+        }
+
+        @Override
+        public void tell(Runnable task) {
+            listeners.execute(task);
         }
     }
 }

@@ -61,7 +61,7 @@ abstract class Kept {
      * already the listener is called now. It may block.
      * @param listener gets the reason */
     public void onLost(Consumer<LeaseLostException> listener) {
-        lost.thenAccept(loss -> wire.clock.run(() -> {
+        lost.thenAccept(loss -> wire.clock.tell(() -> {
             try {
                 listener.accept(new LeaseLostException(loss));
             } catch (RuntimeException bug) {
@@ -113,9 +113,9 @@ abstract class Kept {
         }
     }
 
-    /** Renews at each third of the TTL. */
+    /** Renews at each third of the TTL, and at once where that is over. */
     void keepRenewed() {
-        due = wire.clock.now() + ttl / 3;
+        due = Math.min(until - ttl, wire.clock.now()) + ttl / 3;
         next(wire.clock.at(Math.min(due, giveUp()), this::renew));
     }
 
@@ -127,12 +127,18 @@ abstract class Kept {
         }
     }
 
+    /** Half of the time that is left for a renewal. */
+    private long half() {
+        return Math.max((giveUp() - wire.clock.now()) / 2, SHORTEST);
+    }
+
     private void renew() {
         if (ended || loss() != null) {
             return;
         }
         long sent = wire.clock.now();
-        Task<Long> renewing = renewal(Math.min(wire.timeout, Math.max((giveUp() - sent) / 2, SHORTEST)));
+        // Whatever fails must not end the renewals.
+        Task<Long> renewing = Task.done(Math.min(wire.timeout, half())).flatMap(this::renewal);
         next(renewing);
         renewing.whenComplete((newUntil, failed) -> {
             if (ended) {
@@ -150,7 +156,7 @@ abstract class Kept {
                 }
                 wire.log.accept("keylatch could not renew " + names, reason);
                 why = reason.getMessage();
-                due = wire.clock.now() + Wire.pauseAfter(reason);
+                due = wire.clock.now() + Math.min(Wire.pauseAfter(reason), half());
             }
             next(wire.clock.at(Math.min(due, giveUp()), this::renew));
         });

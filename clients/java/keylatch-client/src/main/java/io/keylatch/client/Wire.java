@@ -35,12 +35,12 @@ final class Wire {
         this.urls = urls;
         this.timeout = timeout;
         this.silence = silence;
-        // A failure of the program's own here must not end the retries.
+        // A failure of the program's own here must not end the retries and renewals.
         this.log = (message, why) -> {
             try {
                 log.accept(message, why);
-            } catch (RuntimeException ignored) {
-                Settings.log("keylatch: the log has failed", ignored);
+            } catch (RuntimeException | Error ignored) {
+                return;
             }
         };
     }

@@ -26,6 +26,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Executors;
+import java.util.concurrent.ForkJoinPool;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.AfterEach;
@@ -208,6 +209,45 @@ class WireTest {
                 }
             }
         }
+    }
+
+    @Test
+    void grantThatIsHalfOverIsRenewedAtOnceAndItsLossIsToldBesideTheCommonPool() throws Exception {
+        AtomicInteger renewals = new AtomicInteger();
+        CountDownLatch told = new CountDownLatch(1);
+        CountDownLatch filled = new CountDownLatch(1);
+        Keylatch keylatch = Keylatch.builder().log((what, why) -> {
+            throw new AssertionError("a log of one's own");
+        }).url(serve((exchange, body) -> {
+            String method = exchange.getRequestMethod();
+            if (!method.equals("PUT")) {
+                return method.equals("DELETE") ? "204 " : "200 " + Json.write(Map.of("name", "a", "fencing_token", 1, "waited_ms", 0,
+                    "valid_for_ms", 30_000, "token", exchange.getRequestHeaders().getFirst("Lock-Token")));
+            }
+            return renewals.incrementAndGet() == 1 ? "503 " : "409 {\"code\":\"lock-broken\"}";
+        })).build();
+        // A third of the TTL is over when it comes, and less than half.
+        Lease lease = keylatch.lock("a").ttl(Duration.ofSeconds(50)).acquire();
+        for (int at = 0; at < 2 * ForkJoinPool.getCommonPoolParallelism(); at++) {
+            CompletableFuture.runAsync(() -> await(filled));
+        }
+        lease.onLost(loss -> told.countDown());
+        assertTrue(told.await(10, TimeUnit.SECONDS), renewals.toString());
+        filled.countDown();
+    }
+
+    @Test
+    void interruptThatComesWithTheGrantComesAfterIt() throws InterruptedException {
+        Task<String> task = new Task<>();
+        task.step(new CompletableFuture<Void>() {
+            @Override
+            public boolean cancel(boolean mayInterrupt) {
+                return task.complete("granted");
+            }
+        });
+        Thread.currentThread().interrupt();
+        assertEquals("granted", task.await());
+        assertTrue(Thread.interrupted());
     }
 
     private static void sleep() {
