@@ -21,7 +21,7 @@ final class Claim {
     Claim(NamedLock lock) {
         this.lock = lock;
         wire = lock.keylatch.wire;
-        token = lock.token == null ? newToken() : lock.token;
+        token = lock.token == null ? newToken() : lock.token.text;
         trace = lock.keylatch.traceparent.get();
     }
 
@@ -88,7 +88,7 @@ final class Claim {
         return wire.retry(path(), wait, this::create).next((task, grant, why) -> {
             if (why != null) {
                 if (created.mayBeDone) {
-                    release();
+                    undo();
                 }
                 task.completeExceptionally(orHeld(why));
                 return;
@@ -96,7 +96,7 @@ final class Claim {
             Lease lease = new Lease(this, grant);
             lease.keepRenewed();
             if (!task.complete(lease)) {
-                lease.releaseAsync();
+                lease.undo();
             }
         });
     }
@@ -106,16 +106,29 @@ final class Claim {
         long sent = wire.clock.now();
         Request create = request("POST", path(), creation(wait), timeout);
         create.effect = created;
-        create.late = this::release;
+        create.late = this::undo;
         return wire.send(create).map(said -> granted(said, sent)).flatMap(grant ->
             grant.until - wire.clock.now() >= lock.ttl / 2 ? Task.done(grant)
-                : renew(wire.timeout).map(renewed -> new Grant(grant.locks, renewed.until)));
+                : renew(wire.timeout).orElse(Loss::beforeUse).map(renewed -> new Grant(grant.locks, renewed.until)));
     }
 
     /** Starts the TTL again, and counts from the sending of the request. */
     Task<Grant> renew(long timeout) {
         long sent = wire.clock.now();
         return wire.send(request("PUT", path(), renewal(), timeout)).map(said -> granted(said, sent));
+    }
+
+    /** Releases what nobody takes, but not what the caller's own token may have held before. */
+    void undo() {
+        if (lock.token == null || (lock.entry != null && !lock.isSet)) {
+            release();
+        }
+    }
+
+    void free() {
+        if (lock.token != null) {
+            lock.token.free(this);
+        }
     }
 
     /** Says whether the token still held the locks. It retries for 5 s until there is a response. */

@@ -15,6 +15,7 @@ public final class Lease extends Kept implements AutoCloseable {
     private final Claim claim;
     private final Claim.Grant grant;
     private final AtomicBoolean isReleased = new AtomicBoolean();
+    private final Task<Boolean> released = new Task<>();
     /** What ends the connection of a hold. */
     private volatile Runnable close = () -> { };
 
@@ -84,21 +85,33 @@ public final class Lease extends Kept implements AutoCloseable {
     }
 
     private Task<Boolean> releasing() {
-        isReleased.set(true);
-        end();
-        return claim.release().next((task, held, why) -> {
-            // Not before: without its stream the service would release a hold by itself.
+        if (!isReleased.getAndSet(true)) {
+            end();
+            claim.release().whenComplete((held, why) -> {
+                // Not before: without its stream the service would release a hold by itself.
+                close.run();
+                claim.free();
+                released.settle(held, why);
+            });
+        }
+        return released;
+    }
+
+    /** Ends what nobody has taken. */
+    void undo() {
+        if (!isReleased.getAndSet(true)) {
+            end();
             close.run();
-            claim.lock.isInUse.set(false);
-            task.settle(held, why);
-        });
+            claim.free();
+            claim.undo();
+        }
     }
 
     /** Releases, unless that was done. A release that fails is logged: the lease ends by itself.
      * @throws LeaseLostException where the lease was lost before; it never replaces an exception of the block */
     @Override
     public void close() {
-        if (isReleased.getAndSet(true)) {
+        if (isReleased.get()) {
             return;
         }
         Loss loss = loss();

@@ -45,6 +45,12 @@ final class Loss {
         return new Loss(lost.isEmpty() ? names : List.copyOf(lost), reason, detail, broken.text("by"));
     }
 
+    /** Why there is no grant where it was lost before anybody used it: what is asked for may be had anew. */
+    static Throwable beforeUse(Throwable why) {
+        boolean isLost = why instanceof ProblemException && of(List.of(), (ProblemException) why) != null;
+        return isLost ? new UnreachableException(true, "it came too late: " + why.getMessage(), why) : why;
+    }
+
     @Override
     public String toString() {
         String lease = "the lease of " + String.join(", ", names);

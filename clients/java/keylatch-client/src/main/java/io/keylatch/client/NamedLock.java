@@ -4,9 +4,8 @@ import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Consumer;
-import java.util.function.Supplier;
+import java.util.function.Function;
 
 /**
  * A lock, or several together, and how to get it. It does not change: each setting gives another. Threads may share
@@ -23,10 +22,9 @@ public final class NamedLock implements Cloneable {
     boolean isShared;
     Integer limit;
     String entry;
-    String token;
+    OwnToken token;
     boolean isRenewed = true;
     private long longest;
-    AtomicBoolean isInUse = new AtomicBoolean();
 
     NamedLock(Keylatch keylatch, List<String> names, boolean isSet) {
         this.keylatch = keylatch;
@@ -94,11 +92,8 @@ public final class NamedLock implements Cloneable {
      * @return the lock with it, which one lease at a time may use
      * @throws IllegalArgumentException where no header may have it */
     public NamedLock token(String token) {
-        Keylatch.requireVisible("token", token);
-        return with(other -> {
-            other.token = token;
-            other.isInUse = new AtomicBoolean();
-        });
+        OwnToken own = new OwnToken(token);
+        return with(other -> other.token = own);
     }
 
     /** Lets the lease end with its TTL: the client does not renew it.
@@ -153,11 +148,11 @@ public final class NamedLock implements Cloneable {
     }
 
     /** As {@link #acquire(Duration)} without a thread that waits. Where the future is cancelled, or ends otherwise, the wait leaves
-     * the queue and a grant is released.
+     * the queue and a grant is released; one by a {@link #token} of the caller's own ends by itself.
      * @param wait how long, or {@link Keylatch#FOREVER}
      * @return the lease, or one of the exceptions of {@link #acquire(Duration)} */
     public CompletableFuture<Lease> acquireAsync(Duration wait) {
-        return acquiring(Wire.nanos(wait)).detached(keylatch.wire.clock, Lease::releaseAsync);
+        return acquiring(Wire.nanos(wait)).detached(keylatch.wire.clock, Lease::undo);
     }
 
     /** As {@link #acquire(Duration)}, by a connection: the service renews the lease, and frees the lock as soon as this process is gone.
@@ -175,35 +170,33 @@ public final class NamedLock implements Cloneable {
      * @param wait how long to wait in the queue
      * @return the lease, or one of the exceptions of {@link #hold} */
     public CompletableFuture<Lease> holdAsync(Duration wait) {
-        return holding(Wire.nanos(wait)).detached(keylatch.wire.clock, Lease::releaseAsync);
+        return holding(Wire.nanos(wait)).detached(keylatch.wire.clock, Lease::undo);
     }
 
     private Task<Lease> acquiring(long wait) {
-        return using(() -> new Claim(this).acquire(wait));
+        return using(claim -> claim.acquire(wait));
     }
 
     private Task<Lease> holding(long wait) {
-        return using(() -> {
+        return using(claim -> {
             Task<Lease> task = new Task<>();
-            hold(task, new Claim(this), keylatch.wire.clock.now() + wait);
+            hold(task, claim, keylatch.wire.clock.now() + wait);
             return task;
         });
     }
 
     /** Refuses a token of the caller's own that is in use. A lease gives it back with its release. */
-    private Task<Lease> using(Supplier<Task<Lease>> acquiring) {
-        if (token == null || entry != null) {
-            return acquiring.get();
+    private Task<Lease> using(Function<Claim, Task<Lease>> acquiring) {
+        Claim claim = new Claim(this);
+        if (token != null && entry == null) {
+            token.take(claim, names.get(0));
         }
-        if (!isInUse.compareAndSet(false, true)) {
-            throw new InUseException(names.get(0));
-        }
-        return acquiring.get().next((task, lease, why) -> {
+        return acquiring.apply(claim).next((task, lease, why) -> {
             if (why != null) {
-                isInUse.set(false);
+                claim.free();
             }
             if (!task.settle(lease, why) && lease != null) {
-                lease.releaseAsync();
+                lease.undo();
             }
         });
     }
@@ -216,7 +209,7 @@ public final class NamedLock implements Cloneable {
             if (wait == HOLD_WAIT && failed != null && Task.reason(failed) instanceof HeldException) {
                 hold(task, claim, waits);
             } else if (!task.settle(lease, failed) && lease != null) {
-                lease.releaseAsync();
+                lease.undo();
             }
         });
     }

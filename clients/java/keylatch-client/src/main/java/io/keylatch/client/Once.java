@@ -5,8 +5,8 @@ import java.util.Base64;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.CompletionException;
 import java.util.concurrent.CompletionStage;
 import java.util.function.Function;
 
@@ -21,14 +21,14 @@ public final class Once {
     final String key;
     final long lease;
     final String scope;
-    final String token;
+    final OwnToken token;
     final Map<String, Object> members;
 
     Once(Keylatch keylatch, String key) {
         this(keylatch, key, 30 * Clock.SECOND, "", null, Map.of());
     }
 
-    private Once(Keylatch keylatch, String key, long lease, String scope, String token, Map<String, Object> members) {
+    private Once(Keylatch keylatch, String key, long lease, String scope, OwnToken token, Map<String, Object> members) {
         this.keylatch = keylatch;
         this.key = key;
         this.lease = lease;
@@ -114,11 +114,10 @@ public final class Once {
 
     /** Proves a run by this secret in place of a new one for each.
      * @param token 20 to 128 letters, digits, "-" and "_"
-     * @return the thing with it
+     * @return the thing with it, which one run at a time may use
      * @throws IllegalArgumentException where no header may have it */
     public Once token(String token) {
-        Keylatch.requireVisible("token", token);
-        return new Once(keylatch, key, lease, scope, token, members);
+        return new Once(keylatch, key, lease, scope, new OwnToken(token), members);
     }
 
     /** What is to be done.
@@ -179,28 +178,18 @@ public final class Once {
      * @param action does it
      * @return what it came to, or what the action has failed by */
     public CompletableFuture<Answer> callAsync(Duration wait, Function<Run, ? extends CompletionStage<Answer>> action) {
+        CompletableFuture<Answer> answer = new CompletableFuture<>();
         CompletableFuture<Run> beginning = beginAsync(wait);
-        CompletableFuture<Answer> answer = beginning.thenCompose(run -> {
-            if (run.answer().isPresent()) {
-                return CompletableFuture.completedFuture(run.answer().get());
+        beginning.whenComplete((run, failed) -> {
+            if (failed != null) {
+                answer.completeExceptionally(Task.reason(failed));
+            } else if (answer.isDone()) {
+                run.undo();
+            } else if (run.answer().isPresent()) {
+                answer.complete(run.answer().get());
+            } else {
+                carryOut(run, action, answer);
             }
-            CompletionStage<Answer> doing;
-            try {
-                doing = action.apply(run);
-            } catch (RuntimeException | Error failed) {
-                doing = Task.failed(failed);
-            }
-            return doing.handle((done, failed) -> {
-                Answer kept = done == null ? Answer.text("") : done;
-                Task<Document> ending = failed != null ? run.undone(Task.reason(failed))
-                    : run.hasEnded() ? Task.done(Document.EMPTY) : run.completing(kept);
-                return ending.detached(keylatch.wire.clock, null).thenApply(said -> {
-                    if (failed != null) {
-                        throw new CompletionException(Task.reason(failed));
-                    }
-                    return kept;
-                });
-            }).thenCompose(ending -> ending);
         });
         answer.whenComplete((done, why) -> {
             if (why != null) {
@@ -210,8 +199,30 @@ public final class Once {
         return answer;
     }
 
+    private void carryOut(Run run, Function<Run, ? extends CompletionStage<Answer>> action, CompletableFuture<Answer> answer) {
+        CompletionStage<Answer> doing;
+        try {
+            doing = Objects.requireNonNull(action.apply(run), "the action gives no stage");
+        } catch (RuntimeException | Error failed) {
+            doing = Task.failed(failed);
+        }
+        doing.whenComplete((done, failed) -> {
+            Answer kept = done == null ? Answer.text("") : done;
+            Task<Document> ending = failed != null ? run.undone(Task.reason(failed))
+                : run.hasEnded() ? Task.done(Document.EMPTY) : run.completing(kept);
+            ending.detached(keylatch.wire.clock, null).whenComplete((said, why) -> {
+                if (failed != null || why != null) {
+                    answer.completeExceptionally(Task.reason(failed != null ? failed : why));
+                } else {
+                    answer.complete(kept);
+                }
+            });
+        });
+    }
+
     /** Asks whether to do it now.
      * @return a run, to be done and ended by hand, or with the answer of before
+     * @throws InUseException where a run with this {@link #token} is in use
      * @throws ProblemException where the service refuses it, such as "request-in-progress"
      * @throws UnreachableException where there is no response */
     public Run begin() {
@@ -228,29 +239,37 @@ public final class Once {
         return beginning(Wire.nanos(wait)).await();
     }
 
-    /** As {@link #begin(Duration)} without a thread that waits. Where the future is cancelled, the run is abandoned.
+    /** As {@link #begin(Duration)} without a thread that waits. Where the future is cancelled, the run is abandoned, or left where it has
+     * a {@link #token} of the caller's own.
      * @param wait how long; sent in whole seconds
      * @return the run, or one of the exceptions of {@link #begin(Duration)} */
     public CompletableFuture<Run> beginAsync(Duration wait) {
-        return beginning(Wire.nanos(wait)).detached(keylatch.wire.clock, run -> {
-            if (run.answer().isEmpty()) {
-                run.abandoning();
-            }
-        });
+        return beginning(Wire.nanos(wait)).detached(keylatch.wire.clock, Run::undo);
     }
 
     private Task<Run> beginning(long wait) {
         String trace = keylatch.traceparent.get();
-        Run run = new Run(this, token == null ? Claim.newToken() : token, trace);
+        Run run = new Run(this, trace);
+        if (token != null) {
+            token.take(run, key);
+        }
         Map<String, Object> body = new LinkedHashMap<>(members);
         body.put("lease_ms", Wire.millis(lease));
         Request begin = run.request("POST", "", body);
         Request.Effect begun = begin.effect;
-        begin.late = run::abandoning;
-        return keylatch.wire.ask(begin, wait).map(run::begun).next((task, same, why) -> {
-            boolean isTaken = task.settle(run, why) && why == null;
-            if (!isTaken && token == null && begun.mayBeDone && run.answer().isEmpty()) {
-                run.abandoning();
+        begin.late = run::undo;
+        return keylatch.wire.retry(begin.path, wait, (atService, forResponse) -> {
+            begin.prefers = atService;
+            begin.timeout = forResponse;
+            return keylatch.wire.send(begin).flatMap(said -> run.begun(said, begun.since));
+        }).next((task, same, why) -> {
+            if (why != null && !begun.mayBeDone) {
+                run.leave();
+            } else if (why != null) {
+                run.undo();
+            }
+            if (!task.settle(run, why) && why == null) {
+                run.undo();
             }
         });
     }

@@ -43,9 +43,12 @@ final class Request {
     static final class Effect {
         volatile boolean mayBeDone;
         private boolean mayBeDoneBefore;
+        /** When the first request was sent that may have been done. */
+        volatile long since;
 
         /** A request begins: until its response is known it may be done. */
-        void begin() {
+        void begin(long now) {
+            since = mayBeDone ? since : now;
             mayBeDoneBefore = mayBeDone;
             mayBeDone = true;
         }

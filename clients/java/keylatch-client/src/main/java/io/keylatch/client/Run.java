@@ -13,17 +13,19 @@ public final class Run extends Kept {
     private static final int LONGEST_REASON = 256;
     private final String path;
     private final String scope;
+    private final OwnToken own;
     private final String token;
     private final String trace;
     private final boolean reruns;
     private volatile Answer answer;
     private volatile long fencingToken;
 
-    Run(Once once, String token, String trace) {
+    Run(Once once, String trace) {
         super(once.keylatch.wire, List.of(once.key), once.lease, 0, once.keylatch.wire.clock.now() + once.lease);
         path = "/v1/idempotency/" + Request.plain(once.key);
         scope = once.scope;
-        this.token = token;
+        own = once.token;
+        token = own == null ? Claim.newToken() : own.text;
         this.trace = trace;
         reruns = "rerun".equals(once.members.get("on_crash"));
     }
@@ -36,8 +38,8 @@ public final class Run extends Kept {
         return request;
     }
 
-    /** Takes up what the service said to a begin. */
-    Run begun(Document said) {
+    /** Takes up what the service said to a begin that was first sent then. A run of which little is left is renewed before its use. */
+    Task<Run> begun(Document said, long sent) {
         boolean isDone = "done".equals(said.text("state"));
         if (!isDone && !token.equals(said.text("token"))) {
             throw UnreachableException.ofAnother(null);
@@ -45,12 +47,25 @@ public final class Run extends Kept {
         fencingToken = said.count("fencing_token");
         if (isDone) {
             answer = Answer.of(said);
-            end();
-        } else {
-            renewed(wire.clock.now() + ttl);
-            keepRenewed();
+            leave();
+            return Task.done(this);
         }
-        return this;
+        boolean isLate = wire.clock.now() - sent >= ttl / 2;
+        Task<Long> renewing = isLate ? renewal(wire.timeout).orElse(Loss::beforeUse) : Task.done(sent + ttl);
+        return renewing.map(until -> {
+            renewed(until);
+            keepRenewed();
+            return this;
+        });
+    }
+
+    /** Ends a run that nobody takes, but abandons none that the caller's own token may have begun before. */
+    void undo() {
+        if (own == null && answer == null) {
+            abandoning();
+        } else {
+            leave();
+        }
     }
 
     /** Keeps the run from being over while the program carries it out. */
@@ -106,6 +121,9 @@ public final class Run extends Kept {
     /** Stops renewing without an outcome: it is unknown when the lease of the run is over, and a person settles it. */
     public void leave() {
         end();
+        if (own != null) {
+            own.free(this);
+        }
     }
 
     Task<Document> completing(Answer what) {
@@ -126,7 +144,10 @@ public final class Run extends Kept {
 
     private Task<Document> ending(String method, String step, Map<String, ?> body) {
         end();
-        return wire.ask(request(method, step, body), 0);
+        return wire.ask(request(method, step, body), 0).next((task, said, why) -> {
+            leave();
+            task.settle(said, why);
+        });
     }
 
     /** Ends a run whose action has failed, unless that has ended it by hand. */

@@ -7,6 +7,7 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
 import java.util.function.Consumer;
 import java.util.function.Function;
+import java.util.function.UnaryOperator;
 
 /** What comes of several steps, one after another. Its cancellation ends the step under way. */
 final class Task<T> extends CompletableFuture<T> {
@@ -72,6 +73,11 @@ final class Task<T> extends CompletableFuture<T> {
     /** What a function makes of the value. */
     <R> Task<R> map(Function<T, R> of) {
         return flatMap(value -> done(of.apply(value)));
+    }
+
+    /** The same, with another reason where there is no value. */
+    Task<T> orElse(UnaryOperator<Throwable> of) {
+        return next((task, value, why) -> task.settle(value, why == null ? null : of.apply(why)));
     }
 
     /** What comes of the task that follows. */

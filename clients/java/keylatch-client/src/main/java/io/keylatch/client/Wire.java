@@ -61,7 +61,7 @@ final class Wire {
         if (request.timeout == 0) {
             request.timeout = timeout;
         }
-        request.effect.begin();
+        request.effect.begin(clock.now());
         return open(request).next((task, response, why) -> {
             Document said = null;
             Throwable failed = why;

@@ -144,9 +144,31 @@ class FakeKeylatchTest {
         try (Lease lease = lock.ttl(Duration.ofSeconds(5)).acquire()) {
             assertThrows(InUseException.class, lock::acquire);
             lock.entry("inner").acquire().close();
+            assertThrows(InUseException.class, lock::acquire);
             lease.check();
         }
         lock.acquire().close();
+    }
+
+    @Test
+    void ownTokenIsUsedByOneRunAtATime() {
+        Once once = keylatch.once("k").token("t".repeat(20));
+        Run run = once.begin();
+        assertThrows(InUseException.class, once.retention(Duration.ofHours(1))::begin);
+        run.abandon();
+        CompletableFuture<Run> waiting = once.beginAsync(Duration.ofMinutes(1));
+        waiting.join().leave();
+        run.leave();
+        once.begin().complete(Answer.text("done"));
+        assertTrue(once.begin().answer().isPresent() && once.begin().answer().isPresent());
+        NamedLock traced = fake.client(Keylatch.builder().traceparent(() -> {
+            if (run.hasEnded()) {
+                throw new IllegalStateException("own");
+            }
+            return "";
+        })).lock("a").token("t".repeat(20));
+        assertThrows(IllegalStateException.class, traced::acquire);
+        assertThrows(IllegalStateException.class, traced::acquire);
     }
 
     @Test
@@ -191,6 +213,9 @@ class FakeKeylatchTest {
         CompletableFuture<Answer> failed = other.once("l").callAsync(Duration.ZERO, one -> CompletableFuture.failedFuture(new IOException("x")));
         assertEquals(IOException.class, assertThrows(CompletionException.class, failed::join).getCause().getClass());
         assertEquals("outcome-unknown", assertThrows(ProblemException.class, () -> keylatch.once("l").begin()).code());
+        CompletableFuture<Answer> none = other.once("n").callAsync(Duration.ZERO, one -> null);
+        assertEquals(NullPointerException.class, assertThrows(CompletionException.class, none::join).getCause().getClass());
+        assertEquals("outcome-unknown", assertThrows(ProblemException.class, () -> keylatch.once("n").begin()).code());
     }
 
     @Test

@@ -66,6 +66,9 @@ class WireTest {
                 String token = exchange.getRequestHeaders().getFirst("Lock-Token");
                 said = "200 " + Json.write(Map.of("name", path.substring(path.lastIndexOf('/') + 1), "token", String.valueOf(token),
                     "fencing_token", 1, "waited_ms", 0, "valid_for_ms", 30000, "state", "in-flight"));
+                String method = exchange.getRequestMethod();
+                said = method.equals("DELETE") || path.endsWith("/renew") ? "204 " : path.endsWith("/fail") ? "200 {\"state\":\"unknown\"}"
+                    : method.equals("PUT") && path.startsWith("/v1/idem") ? "200 {\"state\":\"done\"}" : said;
             }
             byte[] text = said.substring(4).getBytes(StandardCharsets.UTF_8);
             exchange.sendResponseHeaders(Integer.parseInt(said.substring(0, 3)), text.length == 0 ? -1 : text.length);
@@ -248,6 +251,41 @@ class WireTest {
         Thread.currentThread().interrupt();
         assertEquals("granted", task.await());
         assertTrue(Thread.interrupted());
+    }
+
+    @Test
+    void failureUndoesNothingThatAnOwnTokenHadBefore() throws IOException {
+        Keylatch keylatch = Keylatch.builder().timeout(Duration.ofMillis(300)).url(serve((exchange, body) ->
+            exchange.getRequestMethod().equals("POST") ? "200 {}" : null)).build();
+        NamedLock own = keylatch.lock("a").token("t".repeat(20));
+        for (NamedLock lock : List.of(own, own, own.entry("e"), keylatch.lock("a"))) {
+            assertThrows(UnreachableException.class, lock::acquire);
+        }
+        for (long end = System.nanoTime() + 10 * Clock.SECOND; count("DELETE") < 2; Thread.onSpinWait()) {
+            assertTrue(System.nanoTime() < end, requests.toString());
+        }
+        assertEquals(2, count("DELETE"));
+        assertEquals(1, count("DELETE /v1/locks/a?entry=e"));
+    }
+
+    private long count(String start) {
+        return requests.stream().filter(request -> request.startsWith(start)).count();
+    }
+
+    @Test
+    void leaseIsReleasedOnceAndARunCountsFromItsFirstBegin() throws IOException {
+        Keylatch keylatch = client(serve((exchange, body) -> {
+            if (exchange.getRequestMethod().equals("POST") && requests.size() == 1) {
+                sleep();
+            }
+            return null;
+        }));
+        Run run = keylatch.once("k").lease(Duration.ofSeconds(4)).begin();
+        assertEquals(1, count("POST /v1/idempotency/k/renew"));
+        run.complete(Answer.text("done"));
+        Lease lease = keylatch.lock("a").acquire();
+        assertTrue(lease.release() && lease.release());
+        assertEquals(1, count("DELETE"));
     }
 
     private static void sleep() {
