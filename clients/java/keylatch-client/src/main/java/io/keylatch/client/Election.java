@@ -91,6 +91,7 @@ public final class Election implements AutoCloseable {
             leader.lead(lease);
             return null;
         } catch (Throwable failed) {
+            lock.keylatch.wire.log.accept("keylatch: the leader of " + lock.names + " has failed", failed);
             return failed;
         } finally {
             guard.lock();

@@ -20,7 +20,7 @@ public final class Lease extends Kept implements AutoCloseable {
     private volatile Runnable close = () -> { };
 
     Lease(Claim claim, Claim.Grant grant) {
-        super(claim.wire, claim.lock.names, claim.lock.ttl, Math.min(claim.lock.ttl / 4, Claim.LEAD_MAX), grant.until);
+        super(claim.wire, claim.lock.names, claim.lock.ttl, claim.lock.isRenewed ? Math.min(claim.lock.ttl / 4, Claim.LEAD_MAX) : 0, grant.until);
         this.claim = claim;
         this.grant = grant;
     }
