@@ -140,6 +140,7 @@ final class Claim {
             query = "?entry=" + Request.plain(lock.entry);
         }
         Request release = request("DELETE", path() + query, null, 0);
+        release.fits = said -> said.members.isEmpty() || said.has("entries");
         return wire.ask(release, 0).next((task, said, why) -> {
             if (why instanceof ProblemException && Loss.of(lock.names, (ProblemException) why) != null) {
                 // The try whose response was lost has released what is gone now.

@@ -15,9 +15,13 @@ final class Document {
         members = value instanceof Map ? (Map<?, ?>) value : Collections.emptyMap();
     }
 
-    /** Reads a body; an empty one has no members. Throws IllegalArgumentException. */
+    /** Reads a body. Throws IllegalArgumentException where it is not an object. */
     static Document of(byte[] body) {
-        return body.length == 0 ? EMPTY : new Document(Json.read(new String(body, StandardCharsets.UTF_8)));
+        Object value = Json.read(new String(body, StandardCharsets.UTF_8));
+        if (!(value instanceof Map)) {
+            throw new IllegalArgumentException("it has no members");
+        }
+        return new Document(value);
     }
 
     String text(String name) {

@@ -250,7 +250,7 @@ public final class FakeKeylatch {
         switch (step) {
             case "POST break":
                 breakLock(named);
-                return says(200, members());
+                return says(200, members("fencing_token", said.count("fencing_token")));
             case "GET":
                 return holders.containsKey(named) ? says(200, members("name", named, "holders", shown(named)))
                     : problem(404, "lock-not-held", "never");
@@ -313,7 +313,7 @@ public final class FakeKeylatch {
             return granted(names, isSet, token, said, now);
         }
         expire();
-        return says(200, members());
+        return says(204, members());
     }
 
     private Transport.Response granted(List<String> names, boolean isSet, String token, Document said, long begun) {
@@ -376,14 +376,14 @@ public final class FakeKeylatch {
                 break;
             case "PUT":
                 known.answer = said.members;
-                break;
+                return says(200, members("state", "done"));
             case "POST fail":
                 known.isUnknown = true;
-                break;
+                return says(200, members("state", "unknown"));
             default:
                 known.until = now + known.said.count("lease_ms") * 1_000_000;
         }
-        return says(200, members());
+        return says(204, members());
     }
 
     private Transport.Response begin(String key, Member known, Request request, Document said, long end) {

@@ -47,7 +47,10 @@ final class HttpTransport implements Transport {
             // The timeout of the JDK ends with the head of a response.
             Clock clock = Clock.Machine.CLOCK;
             CompletableFuture<?> late = clock.at(clock.now() + request.timeout + Clock.SECOND,
-                () -> exchange.completeExceptionally(new HttpTimeoutException("no response in time")));
+                () -> {
+                    task.completeExceptionally(unreachable(new HttpTimeoutException("no response in time")));
+                    exchange.cancel(true);
+                });
             exchange.whenComplete((response, failed) -> late.cancel(true));
         }
         exchange.whenComplete((response, failed) -> {

@@ -2,6 +2,7 @@ package io.keylatch.client;
 
 import java.net.ProxySelector;
 import java.net.URI;
+import java.net.URISyntaxException;
 import java.net.http.HttpClient;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -16,6 +17,7 @@ import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.function.BiConsumer;
 import java.util.function.Consumer;
+import java.util.function.Predicate;
 import java.util.function.Supplier;
 
 /**
@@ -101,11 +103,7 @@ public final class Keylatch {
      * @throws UnreachableException where there is no response */
     public Optional<Holding> show(String name) {
         try {
-            Document said = get("/v1/locks/" + Request.plain(name));
-            if (!name.equals(said.text("name"))) {
-                throw UnreachableException.ofAnother(null);
-            }
-            return Optional.of(new Holding(said));
+            return Optional.of(new Holding(get("/v1/locks/" + Request.plain(name), said -> name.equals(said.text("name")))));
         } catch (ProblemException problem) {
             if (problem.code().equals("lock-not-held")) {
                 return Optional.empty();
@@ -123,7 +121,7 @@ public final class Keylatch {
         List<Holding> held = new ArrayList<>();
         String cursor = "";
         do {
-            Document page = get("/v1/locks?prefix=" + Request.plain(prefix) + cursor);
+            Document page = get("/v1/locks?prefix=" + Request.plain(prefix) + cursor, said -> said.has("locks"));
             page.documents("locks").forEach(lock -> held.add(new Holding(lock)));
             String next = page.text("next_cursor");
             cursor = next == null ? "" : "&cursor=" + Request.plain(next);
@@ -131,8 +129,9 @@ public final class Keylatch {
         return held;
     }
 
-    private Document get(String path) {
+    private Document get(String path, Predicate<Document> fits) {
         Request request = new Request("GET", path);
+        request.fits = fits;
         request.trace = traceparent.get();
         return wire.ask(request, 0).finish();
     }
@@ -157,6 +156,7 @@ public final class Keylatch {
      * @throws UnreachableException where there is no response */
     public boolean breakLock(String name, String reason, String by, Duration grace) {
         List<Holder> holders = show(name).map(Holding::holders).orElse(List.of());
+        boolean isBroken = false;
         for (Holder holder : holders) {
             Map<String, Object> body = new LinkedHashMap<>();
             body.put("reason", reason);
@@ -171,9 +171,18 @@ public final class Keylatch {
             Request request = new Request("POST", "/v1/locks/" + Request.plain(name) + "/break");
             request.body = body;
             request.trace = traceparent.get();
-            wire.ask(request, 0).finish();
+            request.fits = said -> said.has("fencing_token");
+            try {
+                wire.ask(request, 0).finish();
+                isBroken = true;
+            } catch (ProblemException problem) {
+                // A holder that left is none.
+                if (Loss.of(List.of(name), problem) == null) {
+                    throw problem;
+                }
+            }
         }
-        return !holders.isEmpty();
+        return isBroken;
     }
 
     /** Sends any other request of the API. A GET that gets no response is sent again.
@@ -184,6 +193,9 @@ public final class Keylatch {
      * @throws ProblemException where the service refuses it
      * @throws UnreachableException where there is no response */
     public Map<String, Object> call(String method, String path, Map<String, ?> body) {
+        if (!path.startsWith("/")) {
+            throw new IllegalArgumentException("a path begins with /");
+        }
         Request request = new Request(method, path);
         request.body = body;
         request.trace = traceparent.get();
@@ -276,7 +288,7 @@ public final class Keylatch {
         }
 
         /** Sends by this client, which then has the settings of TLS and proxies.
-         * @param http should follow no redirects
+         * @param http follows no redirects: a token must not go to another host
          * @return this */
         public Builder httpClient(HttpClient http) {
             this.http = http;
@@ -326,7 +338,7 @@ public final class Keylatch {
         /** Makes the client. Nothing is sent.
          * @return a client
          * @throws IllegalArgumentException for a URL that is none, an API key that no header may have, or a file that cannot be read,
-         *     which it names */
+         *     which it names, and for an HTTP client that follows redirects */
         public Keylatch build() {
             requireVisible("API key", apiKey);
             List<String> bases = new ArrayList<>();
@@ -335,6 +347,9 @@ public final class Keylatch {
             }
             if (bases.isEmpty()) {
                 throw new IllegalArgumentException("there is no URL");
+            }
+            if (http != null && http.followRedirects() != HttpClient.Redirect.NEVER) {
+                throw new IllegalArgumentException("the HTTP client follows redirects");
             }
             HttpClient sending = http == null ? http(bases.size()) : http;
             return new Keylatch(wire(new HttpTransport(sending, apiKey), Clock.Machine.CLOCK, bases), owner, traceparent);
@@ -350,15 +365,17 @@ public final class Keylatch {
 
         private static String base(String url) {
             try {
-                URI uri = URI.create(url);
+                URI uri = new URI(url);
                 boolean isHttp = "http".equalsIgnoreCase(uri.getScheme()) || "https".equalsIgnoreCase(uri.getScheme());
-                if (isHttp && uri.getHost() != null) {
+                boolean isMore = uri.getRawUserInfo() != null || uri.getRawQuery() != null || uri.getRawFragment() != null;
+                if (isHttp && uri.getHost() != null && !isMore) {
                     return url.replaceAll("/+$", "");
                 }
-            } catch (IllegalArgumentException bad) {
-                throw new IllegalArgumentException(url + " is not an http: or https: URL", bad);
+            } catch (URISyntaxException bad) {
+                // Its text has the URL, and so its password.
             }
-            throw new IllegalArgumentException(url + " is not an http: or https: URL");
+            String shown = url.replaceAll("[?#].*", "").replaceAll("//.*@", "//***@");
+            throw new IllegalArgumentException(shown + " is not an http: or https: URL without user, query and fragment");
         }
 
         private HttpClient http(int urlCount) {

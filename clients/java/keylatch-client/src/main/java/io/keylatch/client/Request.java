@@ -3,6 +3,7 @@ package io.keylatch.client;
 import java.net.URLEncoder;
 import java.nio.charset.StandardCharsets;
 import java.util.Map;
+import java.util.function.Predicate;
 
 /** A request, and what is to become of its response. */
 final class Request {
@@ -17,6 +18,8 @@ final class Request {
     /** For how long it may go without a response, in nanoseconds; 0 is that of the client. */
     long timeout;
     Effect effect = new Effect();
+    /** Whether a success is one of keylatch for this request. */
+    Predicate<Document> fits = said -> true;
     /** Gets the lines of a response that is a stream. */
     Lines lines;
     /** What is done where a response comes after the request was cancelled, which a runtime before Java 16 cannot end. */

@@ -3,6 +3,7 @@ package io.keylatch.client;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
 
 /**
@@ -74,6 +75,7 @@ public final class Run extends Kept {
         long until = wire.clock.now() + ttl;
         Request renew = request("POST", "/renew", null);
         renew.timeout = timeout;
+        renew.fits = said -> said.members.isEmpty();
         return wire.send(renew).map(said -> until);
     }
 
@@ -94,7 +96,7 @@ public final class Run extends Kept {
      * @throws ProblemException where the service refuses it
      * @throws UnreachableException where there is no response */
     public void complete(Answer what) {
-        ending("PUT", "", what.members()).finish();
+        completing(what).finish();
     }
 
     /** Says that nothing was done, so that a repeat runs.
@@ -127,11 +129,11 @@ public final class Run extends Kept {
     }
 
     Task<Document> completing(Answer what) {
-        return ending("PUT", "", what.members());
+        return ending("PUT", "", what.members(), "done");
     }
 
     Task<Document> abandoning() {
-        return ending("DELETE", "", null);
+        return ending("DELETE", "", null, null);
     }
 
     private Task<Document> failing(String reason) {
@@ -139,12 +141,14 @@ public final class Run extends Kept {
         while (said.getBytes(StandardCharsets.UTF_8).length > LONGEST_REASON) {
             said = said.substring(0, said.offsetByCodePoints(said.length(), -1));
         }
-        return ending("POST", "/fail", Map.of("reason", said.isEmpty() ? "no reason was given" : said));
+        return ending("POST", "/fail", Map.of("reason", said.isEmpty() ? "no reason was given" : said), "unknown");
     }
 
-    private Task<Document> ending(String method, String step, Map<String, ?> body) {
+    private Task<Document> ending(String method, String step, Map<String, ?> body, String state) {
         end();
-        return wire.ask(request(method, step, body), 0).next((task, said, why) -> {
+        Request ending = request(method, step, body);
+        ending.fits = said -> Objects.equals(said.text("state"), state);
+        return wire.ask(ending, 0).next((task, said, why) -> {
             leave();
             task.settle(said, why);
         });

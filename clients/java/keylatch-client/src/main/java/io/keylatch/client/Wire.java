@@ -58,15 +58,15 @@ final class Wire {
 
     /** Gives what a successful response says; fails with a ProblemException or an UnreachableException. */
     Task<Document> send(Request request) {
-        if (request.timeout == 0) {
-            request.timeout = timeout;
-        }
         request.effect.begin(clock.now());
         return open(request).next((task, response, why) -> {
             Document said = null;
             Throwable failed = why;
             try {
                 said = why == null ? read(response) : null;
+                if (said != null && !request.fits.test(said)) {
+                    throw UnreachableException.ofAnother(null);
+                }
             } catch (KeylatchException refused) {
                 failed = refused;
             }
@@ -79,7 +79,7 @@ final class Wire {
         boolean isRefused = response.status >= 300;
         Document said;
         try {
-            said = Document.of(response.body);
+            said = response.status == 204 ? Document.EMPTY : Document.of(response.body);
         } catch (IllegalArgumentException bad) {
             if (!isRefused) {
                 throw UnreachableException.ofAnother(bad);
@@ -106,18 +106,20 @@ final class Wire {
 
     /**
      * A request that got no connection goes to the next URL at once, and one that got no response leaves that to its
-     * retry.
+     * retry. All of them share the time of the request.
      */
     private Task<Transport.Response> open(Request request) {
         Task<Transport.Response> task = new Task<>();
-        open(task, request, urls.size());
+        open(task, request, urls.size(), clock.now() + (request.timeout == 0 ? timeout : request.timeout));
         return task;
     }
 
-    private void open(Task<Transport.Response> task, Request request, int left) {
+    private void open(Task<Transport.Response> task, Request request, int left, long end) {
         int choice = chosen.get();
         String url = urls.get(Math.floorMod(choice, urls.size()));
+        request.timeout = Math.max(end - clock.now(), MILLI);
         agree(task, url, request).whenComplete((agreed, refused) -> {
+            request.timeout = Math.max(end - clock.now(), MILLI);
             CompletableFuture<Transport.Response> sending = refused != null ? Task.failed(refused) : transport.send(url, request);
             task.step(sending);
             sending.whenComplete((response, failed) -> {
@@ -125,8 +127,8 @@ final class Wire {
                 if (why instanceof UnreachableException && !task.isEnding()) {
                     chosen.compareAndSet(choice, choice + 1);
                     log.accept("keylatch gets no response from " + url, why);
-                    if (!((UnreachableException) why).sent() && left > 1) {
-                        open(task, request, left - 1);
+                    if (!((UnreachableException) why).sent() && left > 1 && clock.now() < end) {
+                        open(task, request, left - 1, end);
                         return;
                     }
                 }
@@ -143,7 +145,7 @@ final class Wire {
             return CompletableFuture.completedFuture(null);
         }
         Request info = new Request("GET", "/v1/info");
-        info.timeout = timeout;
+        info.timeout = of.timeout;
         info.trace = of.trace;
         CompletableFuture<Transport.Response> asking = transport.send(url, info);
         task.step(asking);
@@ -152,13 +154,13 @@ final class Wire {
                 throw new CompletionException(failed);
             } else if (failed != null) {
                 // The request itself is not sent.
-                throw new UnreachableException(false, Task.reason(failed).getMessage(), Task.reason(failed));
+                throw new UnreachableException(false, url + " does not respond", Task.reason(failed).getCause());
             }
-            String id = "";
+            String id;
             try {
-                id = read(response).document("store").text("id");
+                id = response.status == 404 ? null : read(response).document("store").text("id");
             } catch (KeylatchException none) {
-                log.accept("keylatch does not know the store of " + url, none);
+                throw new UnreachableException(false, url + " does not say which store it has", none);
             }
             if (id != null && !id.isEmpty()) {
                 store.compareAndSet(null, new String[] {id, url});
@@ -166,9 +168,7 @@ final class Wire {
                     throw new UnreachableException(false, url + " has another store than " + store.get()[1], null);
                 }
             }
-            if (response.status < 500) {
-                stores.put(url, String.valueOf(id));
-            }
+            stores.put(url, String.valueOf(id));
             return null;
         });
     }
@@ -268,7 +268,7 @@ final class Wire {
                     task.completeExceptionally(why);
                     return;
                 }
-            } else if (!(why instanceof UnreachableException)) {
+            } else if (!(why instanceof UnreachableException) || ((UnreachableException) why).isBad()) {
                 task.completeExceptionally(why);
                 return;
             }

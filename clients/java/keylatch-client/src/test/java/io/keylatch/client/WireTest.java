@@ -12,6 +12,7 @@ import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
+import java.net.http.HttpClient;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -23,12 +24,14 @@ import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Executors;
 import java.util.concurrent.ForkJoinPool;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.Consumer;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
@@ -109,8 +112,10 @@ class WireTest {
         assertFalse(assertThrows(UnreachableException.class, () -> away.show("a")).sent());
         Keylatch nowhere = Keylatch.builder().timeout(Duration.ofSeconds(1)).url("http://no-host.invalid").build();
         assertFalse(assertThrows(UnreachableException.class, () -> nowhere.show("a")).sent());
-        Keylatch bad = Keylatch.builder().timeout(Duration.ofMillis(10)).url(serve((exchange, body) -> null)).traceparent(() -> "a\nb").build();
+        Keylatch bad = Keylatch.builder().timeout(Duration.ofSeconds(15)).url(serve((exchange, body) -> null)).traceparent(() -> "a\nb").build();
+        long begun = System.nanoTime();
         assertFalse(assertThrows(UnreachableException.class, () -> bad.show("a")).sent());
+        assertTrue(System.nanoTime() - begun < 10 * Clock.SECOND);
         assertEquals(List.of(), requests);
     }
 
@@ -162,6 +167,12 @@ class WireTest {
         settings.put("localhost:7070", () -> Keylatch.builder().url("localhost:7070").build());
         settings.put("unix:/run/s", () -> Keylatch.builder().url("http://a", "unix:/run/s").build());
         settings.put("http://[::1", () -> Keylatch.builder().url("http://[::1").build());
+        settings.put("http://***@a", () -> Keylatch.builder().url("http://ann:secret@a").build());
+        settings.put("http://***@a b", () -> Keylatch.builder().url("http://ann:secret@a b").build());
+        settings.put("https://a", () -> Keylatch.builder().url("https://a?key=secret").build());
+        settings.put("http://b", () -> Keylatch.builder().url("http://b#secret").build());
+        settings.put("redirects", () -> Keylatch.builder()
+            .httpClient(HttpClient.newBuilder().followRedirects(HttpClient.Redirect.NORMAL).build()).build());
         settings.put(empty.toString(), () -> Keylatch.builder().ca(empty).build());
         settings.put(absent.toString(), () -> Keylatch.builder().ca(absent).build());
         settings.put(absent + " ", () -> Keylatch.builder().apiKeyFile(absent));
@@ -286,6 +297,76 @@ class WireTest {
         Lease lease = keylatch.lock("a").acquire();
         assertTrue(lease.release() && lease.release());
         assertEquals(1, count("DELETE"));
+    }
+
+    @Test
+    void onlyWhatKeylatchSaysIsASuccess() throws IOException {
+        String[] says = {"200 "};
+        Keylatch keylatch = Keylatch.builder().timeout(Duration.ofMillis(100)).url(serve((exchange, body) ->
+            exchange.getRequestURI().getPath().startsWith("/v1/locks/a") || requests.size() % 2 == 1 && body.contains("lease_ms") ? null : says[0]))
+            .build();
+        for (String foreign : List.of("200 ", "200 []", "200 <p>", "200 {\"state\":\"in-flight\"}")) {
+            says[0] = foreign;
+            for (Consumer<Run> end : List.<Consumer<Run>>of(run -> run.complete(Answer.text("")), run -> run.fail("x"), Run::abandon)) {
+                requests.clear();
+                Run run = keylatch.once("k").begin();
+                assertThrows(UnreachableException.class, () -> end.accept(run), foreign);
+            }
+            assertThrows(UnreachableException.class, () -> keylatch.list(""));
+        }
+        says[0] = "200 <p>";
+        assertThrows(UnreachableException.class, () -> keylatch.call("GET", "/v1/info", null));
+        assertThrows(IllegalArgumentException.class, () -> keylatch.call("GET", "@other.example/v1/info", null));
+    }
+
+    @Test
+    void urlThatDoesNotSayItsStoreIsAskedAgain() throws IOException {
+        for (String none : List.of("503 ", "401 {}", "429 {}", "200 <p>")) {
+            AtomicInteger asked = new AtomicInteger();
+            String url = serve((exchange, body) -> exchange.getRequestURI().getPath().equals("/v1/info")
+                ? asked.incrementAndGet() > 1 ? "404 " : none : null);
+            Keylatch.builder().url(url, dead()).build().lock("a").acquire();
+            assertEquals(2, asked.get(), none);
+        }
+        assertEquals(4, count("POST"));
+    }
+
+    @Test
+    void oneDeadlineIsThatOfAllUrls() throws IOException {
+        String one = serve((exchange, body) -> {
+            sleep();
+            return null;
+        });
+        long begun = System.nanoTime();
+        Keylatch keylatch = Keylatch.builder().timeout(Duration.ofMillis(1000)).url(one, one + "/b", one + "/c").build();
+        assertThrows(UnreachableException.class, () -> keylatch.call("POST", "/x", null));
+        assertTrue(System.nanoTime() - begun < 2 * Clock.SECOND, requests.toString());
+    }
+
+    @Test
+    void bodyThatHangsClosesItsConnection() throws Exception {
+        try (ServerSocket service = new ServerSocket(0, 50, InetAddress.getLoopbackAddress())) {
+            Keylatch keylatch = Keylatch.builder().timeout(Duration.ofMillis(200)).url("http://127.0.0.1:" + service.getLocalPort()).build();
+            CompletableFuture<?> asking = CompletableFuture.runAsync(() -> keylatch.call("POST", "/x", null));
+            try (Socket connection = service.accept()) {
+                connection.setSoTimeout(10_000);
+                assertTrue(connection.getInputStream().read() > 0);
+                connection.getOutputStream().write("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{".getBytes(StandardCharsets.UTF_8));
+                while (connection.getInputStream().read() >= 0) {
+                    assertTrue(connection.isConnected());
+                }
+            }
+            assertEquals(UnreachableException.class, assertThrows(CompletionException.class, asking::join).getCause().getClass());
+        }
+    }
+
+    @Test
+    void holderThatLeftStopsNoBreak() throws IOException {
+        Keylatch keylatch = client(serve((exchange, body) -> exchange.getRequestMethod().equals("GET")
+            ? "200 {\"name\":\"a\",\"holders\":[{\"fencing_token\":1},{\"fencing_token\":2}]}"
+            : body.contains(":1") ? "412 {\"code\":\"token-mismatch\"}" : null));
+        assertTrue(keylatch.breakLock("a", "it hangs"));
+        assertEquals(2, count("POST"));
     }
 
     private static void sleep() {
