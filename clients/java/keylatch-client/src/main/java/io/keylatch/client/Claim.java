@@ -1,8 +1,6 @@
 package io.keylatch.client;
 
-import java.security.SecureRandom;
 import java.util.ArrayList;
-import java.util.Base64;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -11,17 +9,16 @@ import java.util.stream.Collectors;
 /** What is asked for, and the token that proves it. Each acquisition has a claim of its own. */
 final class Claim {
     static final long LEAD_MAX = 10 * Clock.SECOND;
-    private static final SecureRandom RANDOM = new SecureRandom();
     final Wire wire;
     final NamedLock lock;
-    final String token;
+    final Token token;
     private final String trace;
     private final Request.Effect created = new Request.Effect();
 
     Claim(NamedLock lock) {
         this.lock = lock;
         wire = lock.keylatch.wire;
-        token = lock.token == null ? newToken() : lock.token.text;
+        token = Token.or(lock.token);
         trace = lock.keylatch.traceparent.get();
     }
 
@@ -36,13 +33,6 @@ final class Claim {
         }
     }
 
-    /** A new secret. */
-    static String newToken() {
-        byte[] random = new byte[24];
-        RANDOM.nextBytes(random);
-        return Base64.getUrlEncoder().withoutPadding().encodeToString(random);
-    }
-
     private String path() {
         return lock.isSet ? "/v1/locks" : "/v1/locks/" + Request.plain(lock.names.get(0));
     }
@@ -50,7 +40,7 @@ final class Claim {
     private Request request(String method, String path, Map<String, ?> body, long timeout) {
         Request request = new Request(method, path);
         request.body = body;
-        request.token = token;
+        request.token = token.text;
         request.trace = trace;
         request.timeout = timeout;
         return request;
@@ -119,16 +109,8 @@ final class Claim {
     }
 
     /** Releases what nobody takes, but not what the caller's own token may have held before. */
-    void undo() {
-        if (lock.token == null || (lock.entry != null && !lock.isSet)) {
-            release();
-        }
-    }
-
-    void free() {
-        if (lock.token != null) {
-            lock.token.free(this);
-        }
+    Task<Boolean> undo() {
+        return lock.token == null || (lock.entry != null && !lock.isSet) ? release() : Task.done(false);
     }
 
     /** Says whether the token still held the locks. It retries for 5 s until there is a response. */
@@ -170,7 +152,7 @@ final class Claim {
         locks.forEach(each -> names.add(each.text("name")));
         Long waited = said.number("waited_ms");
         Long valid = said.number("valid_for_ms");
-        if (waited == null || valid == null || !token.equals(said.text("token")) || !names.equals(lock.names)) {
+        if (waited == null || valid == null || !token.text.equals(said.text("token")) || !names.equals(lock.names)) {
             throw UnreachableException.ofAnother(null);
         }
         return new Grant(locks, sent + (waited + valid) * 1_000_000);

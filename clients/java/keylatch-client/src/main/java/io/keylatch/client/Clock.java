@@ -16,11 +16,8 @@ interface Clock {
     /** Runs a task then, which does not block. It may run early. */
     CompletableFuture<?> at(long then, Runnable task);
 
-    /** Runs what belongs to the program, and may block. */
+    /** Runs what belongs to the program, and may block. It does not wait for what the program runs elsewhere. */
     void run(Runnable task);
-
-    /** Runs the same where a pool that the program has filled would be too late. */
-    void tell(Runnable task);
 
     /** The clock of this machine, with one thread for the timers of all clients. */
     final class Machine implements Clock {
@@ -82,11 +79,6 @@ interface Clock {
 
         @Override
         public void run(Runnable task) {
-            CompletableFuture.runAsync(task);
-        }
-
-        @Override
-        public void tell(Runnable task) {
             listeners.execute(task);
         }
     }

@@ -1,7 +1,6 @@
 package io.keylatch.client;
 
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.locks.ReentrantLock;
 
 /** Leads while this process holds a lock, and again when it has lost it and holds it anew, until it is closed. */
 public final class Election implements AutoCloseable {
@@ -9,7 +8,6 @@ public final class Election implements AutoCloseable {
     private final Leader leader;
     private final Thread thread;
     private final CompletableFuture<Void> ended = new CompletableFuture<>();
-    private final ReentrantLock guard = new ReentrantLock();
     private volatile boolean isClosed;
     private volatile Lease leading;
 
@@ -94,25 +92,19 @@ public final class Election implements AutoCloseable {
             lock.keylatch.wire.log.accept("keylatch: the leader of " + lock.names + " has failed", failed);
             return failed;
         } finally {
-            guard.lock();
-            try {
-                leading = null;
-                // Both who interrupt have said so elsewhere: by the loss, or by isClosed.
-                Thread.interrupted();
-            } finally {
-                guard.unlock();
-            }
+            stop();
         }
     }
 
-    private void interrupt(Lease lease) {
-        guard.lock();
-        try {
-            if (leading == lease) {
-                thread.interrupt();
-            }
-        } finally {
-            guard.unlock();
+    private synchronized void stop() {
+        leading = null;
+        // Both who interrupt have said so elsewhere: by the loss, or by isClosed.
+        Thread.interrupted();
+    }
+
+    private synchronized void interrupt(Lease lease) {
+        if (leading == lease) {
+            thread.interrupt();
         }
     }
 }

@@ -142,11 +142,6 @@ public final class FakeKeylatch {
         public void run(Runnable task) {
             task.run();
         }
-
-        @Override
-        public void tell(Runnable task) {
-            task.run();
-        }
     }
 
     /** A holder of a lock, or a record. */

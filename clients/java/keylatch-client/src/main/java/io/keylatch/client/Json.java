@@ -4,9 +4,14 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import java.util.stream.Collectors;
+import java.util.stream.StreamSupport;
 
 /** JSON (RFC 8259) as maps, lists, strings, {@code Long}, {@code Double}, booleans and null. */
 final class Json {
+    private static final Pattern NUMBER = Pattern.compile("-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][+-]?[0-9]+)?");
     private static final int DEEPEST = 200;
     private final String text;
     private int at;
@@ -51,31 +56,30 @@ final class Json {
 
     private Map<String, Object> object(int depth) {
         Map<String, Object> members = new LinkedHashMap<>();
-        at++;
-        if (isNext('}')) {
-            return members;
-        }
-        do {
+        each('}', () -> {
             blank();
             String name = string();
             expect(':');
             members.put(name, value(depth + 1));
-        } while (isNext(','));
-        expect('}');
+        });
         return members;
     }
 
     private List<Object> array(int depth) {
         List<Object> values = new ArrayList<>();
+        each(']', () -> values.add(value(depth + 1)));
+        return values;
+    }
+
+    private void each(char end, Runnable one) {
         at++;
-        if (isNext(']')) {
-            return values;
+        if (isNext(end)) {
+            return;
         }
         do {
-            values.add(value(depth + 1));
+            one.run();
         } while (isNext(','));
-        expect(']');
-        return values;
+        expect(end);
     }
 
     private String string() {
@@ -105,61 +109,23 @@ final class Json {
         if (known >= 0) {
             return "\"\\/\b\f\n\r\t".charAt(known);
         }
-        if (letter != 'u' || at + 4 >= text.length()) {
+        String code = text.substring(at + 1, Math.min(at + 5, text.length()));
+        if (letter != 'u' || !code.matches("[0-9a-fA-F]{4}")) {
             throw bad();
         }
-        int code = 0;
-        for (int end = at + 4; at < end; ) {
-            int digit = Character.digit(text.charAt(++at), 16);
-            if (digit < 0 || text.charAt(at) > 'f') {
-                throw bad();
-            }
-            code = code * 16 + digit;
-        }
-        return (char) code;
+        at += 4;
+        return (char) Integer.parseInt(code, 16);
     }
 
     private Object number() {
-        int from = at;
-        isNextOf("-");
-        int first = at;
-        boolean isWhole = true;
-        int digits = digits();
-        if (digits == 0 || (digits > 1 && text.charAt(first) == '0')) {
+        Matcher number = NUMBER.matcher(text).region(at, text.length());
+        if (!number.lookingAt()) {
             throw bad();
         }
-        if (isNextOf(".")) {
-            isWhole = false;
-            requireDigits();
-        }
-        if (isNextOf("eE")) {
-            isWhole = false;
-            isNextOf("+-");
-            requireDigits();
-        }
-        String number = text.substring(from, at);
+        at = number.end();
         // 18 digits fit a long.
-        return isWhole && digits <= 18 ? (Object) Long.valueOf(number) : (Object) Double.valueOf(number);
-    }
-
-    private int digits() {
-        int from = at;
-        while (at < text.length() && text.charAt(at) >= '0' && text.charAt(at) <= '9') {
-            at++;
-        }
-        return at - from;
-    }
-
-    private void requireDigits() {
-        if (digits() == 0) {
-            throw bad();
-        }
-    }
-
-    private boolean isNextOf(String letters) {
-        boolean isOf = at < text.length() && letters.indexOf(text.charAt(at)) >= 0;
-        at += isOf ? 1 : 0;
-        return isOf;
+        boolean isLong = number.group(2) == null && number.group(3) == null && number.group(1).length() <= 18;
+        return isLong ? (Object) Long.valueOf(number.group()) : (Object) Double.valueOf(number.group());
     }
 
     private Object word(String word, Object value) {
@@ -172,7 +138,9 @@ final class Json {
 
     private boolean isNext(char letter) {
         blank();
-        return isNextOf(String.valueOf(letter));
+        boolean isNext = at < text.length() && text.charAt(at) == letter;
+        at += isNext ? 1 : 0;
+        return isNext;
     }
 
     private void expect(char letter) {
@@ -193,55 +161,31 @@ final class Json {
 
     /** Writes maps, iterables, strings, numbers, booleans and null; of all else what its {@code toString} says. */
     static String write(Object value) {
-        StringBuilder text = new StringBuilder();
-        write(value, text);
-        return text.toString();
-    }
-
-    private static void write(Object value, StringBuilder text) {
         if (value instanceof Map) {
-            String before = "{";
-            for (Map.Entry<?, ?> member : ((Map<?, ?>) value).entrySet()) {
-                text.append(before);
-                quote(String.valueOf(member.getKey()), text);
-                text.append(':');
-                write(member.getValue(), text);
-                before = ",";
-            }
-            text.append(before.equals("{") ? "{}" : "}");
+            return ((Map<?, ?>) value).entrySet().stream().map(member ->
+                quoted(String.valueOf(member.getKey())) + ":" + write(member.getValue())).collect(Collectors.joining(",", "{", "}"));
         } else if (value instanceof Iterable) {
-            String before = "[";
-            for (Object each : (Iterable<?>) value) {
-                text.append(before);
-                write(each, text);
-                before = ",";
-            }
-            text.append(before.equals("[") ? "[]" : "]");
-        } else if (value == null || value instanceof Boolean || (value instanceof Number && isFinite((Number) value))) {
-            text.append(value);
-        } else if (value instanceof Number) {
-            text.append("null");
-        } else {
-            quote(value.toString(), text);
+            return StreamSupport.stream(((Iterable<?>) value).spliterator(), false).map(Json::write)
+                .collect(Collectors.joining(",", "[", "]"));
         }
+        String text = String.valueOf(value);
+        if (value == null || value instanceof Boolean || value instanceof Number) {
+            return text.matches("NaN|-?Infinity") ? "null" : text;
+        }
+        return quoted(text);
     }
 
-    private static boolean isFinite(Number number) {
-        return !(number instanceof Double || number instanceof Float) || Double.isFinite(number.doubleValue());
-    }
-
-    private static void quote(String value, StringBuilder text) {
-        text.append('"');
-        for (int i = 0; i < value.length(); i++) {
-            char letter = value.charAt(i);
+    private static String quoted(String value) {
+        StringBuilder text = new StringBuilder("\"");
+        value.chars().forEach(letter -> {
             if (letter == '"' || letter == '\\') {
-                text.append('\\').append(letter);
+                text.append('\\').append((char) letter);
             } else if (letter < ' ') {
-                text.append(String.format("\\u%04x", (int) letter));
+                text.append(String.format("\\u%04x", letter));
             } else {
-                text.append(letter);
+                text.append((char) letter);
             }
-        }
-        text.append('"');
+        });
+        return text.append('"').toString();
     }
 }

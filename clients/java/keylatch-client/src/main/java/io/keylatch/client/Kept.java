@@ -4,6 +4,7 @@ import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Future;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Consumer;
 
 /** What the service granted for a time. It is renewed by the timers of the client until it is lost or ended. */
@@ -16,7 +17,7 @@ abstract class Kept {
     private final long lead;
     private volatile long until;
     /** The program ends it: it is not lost from then on. */
-    private volatile boolean ended;
+    private final AtomicBoolean ended = new AtomicBoolean();
     private volatile String why = "there was no time";
     private final CompletableFuture<Loss> lost = new CompletableFuture<>();
     private volatile Future<?> timer;
@@ -36,7 +37,7 @@ abstract class Kept {
     /** For how long this is exclusive from now on unless it is renewed.
      * @return zero once it is over, lost or ended */
     public Duration validFor() {
-        return ended || loss() != null ? Duration.ZERO : Duration.ofNanos(Math.max(until - wire.clock.now(), 0));
+        return hasEnded() || loss() != null ? Duration.ZERO : Duration.ofNanos(Math.max(until - wire.clock.now(), 0));
     }
 
     /** Whether this is lost. It looks at the clock, so it is right also after a pause of the process.
@@ -49,7 +50,7 @@ abstract class Kept {
      * @throws LeaseLostException where it is lost, or ended */
     public void check() {
         Loss loss = loss();
-        if (loss == null && ended) {
+        if (loss == null && hasEnded()) {
             loss = new Loss(names, "released", "this program has ended it", null);
         }
         if (loss != null) {
@@ -61,7 +62,7 @@ abstract class Kept {
      * already the listener is called now. It may block.
      * @param listener gets the reason */
     public void onLost(Consumer<LeaseLostException> listener) {
-        lost.thenAccept(loss -> wire.clock.tell(() -> {
+        lost.thenAccept(loss -> wire.clock.run(() -> {
             try {
                 listener.accept(new LeaseLostException(loss));
             } catch (RuntimeException bug) {
@@ -82,13 +83,13 @@ abstract class Kept {
     }
 
     void lose(Loss loss) {
-        if (!ended && lost.complete(loss)) {
+        if (!hasEnded() && lost.complete(loss)) {
             wire.log.accept("keylatch has lost a lease: " + loss, null);
         }
     }
 
     boolean hasEnded() {
-        return ended;
+        return ended.get();
     }
 
     long until() {
@@ -104,13 +105,14 @@ abstract class Kept {
         until = newUntil;
     }
 
-    /** No renewal comes from now on, and no loss. */
-    void end() {
-        ended = true;
+    /** No renewal comes from now on, and no loss. False where it has ended before. */
+    boolean end() {
+        boolean isFirst = !ended.getAndSet(true);
         Future<?> last = timer;
         if (last != null) {
             last.cancel(true);
         }
+        return isFirst;
     }
 
     /** Renews at each third of the TTL, and at once where that is over. */
@@ -122,7 +124,7 @@ abstract class Kept {
     /** What goes on until the end. */
     void next(Future<?> future) {
         timer = future;
-        if (ended) {
+        if (hasEnded()) {
             future.cancel(true);
         }
     }
@@ -133,7 +135,7 @@ abstract class Kept {
     }
 
     private void renew() {
-        if (ended || loss() != null) {
+        if (hasEnded() || loss() != null) {
             return;
         }
         long sent = wire.clock.now();
@@ -141,7 +143,7 @@ abstract class Kept {
         Task<Long> renewing = Task.done(Math.min(wire.timeout, half())).flatMap(this::renewal);
         next(renewing);
         renewing.whenComplete((newUntil, failed) -> {
-            if (ended) {
+            if (hasEnded()) {
                 return;
             }
             if (failed == null) {

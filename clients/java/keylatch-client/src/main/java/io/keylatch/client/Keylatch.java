@@ -88,7 +88,7 @@ public final class Keylatch {
 
     /** Reports what happens to a lock.
      * @param name of the lock
-     * @param listener gets one event after another, in a thread of the common pool; it may block
+     * @param listener gets one event after another, in a thread of the client's own; it may block
      * @return the watch, to be closed */
     public Watch watch(String name, Consumer<Event> listener) {
         Watch watch = new Watch(wire, name, traceparent.get(), listener);

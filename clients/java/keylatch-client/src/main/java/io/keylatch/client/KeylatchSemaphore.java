@@ -25,10 +25,7 @@ public final class KeylatchSemaphore {
     /** Takes a permit if there is one.
      * @return whether there was */
     public boolean tryAcquire() {
-        return lock.tryAcquire().map(lease -> {
-            leases.push(lease);
-            return true;
-        }).orElse(false);
+        return lock.tryAcquire().map(leases::offerFirst).orElse(false);
     }
 
     /** Takes a permit, and waits for it.

@@ -5,7 +5,7 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.OptionalInt;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.function.Supplier;
 
 /**
  * One or several locks that this program holds. A lease is renewed until it is released or lost. The holder is the token
@@ -14,7 +14,6 @@ import java.util.concurrent.atomic.AtomicBoolean;
 public final class Lease extends Kept implements AutoCloseable {
     private final Claim claim;
     private final Claim.Grant grant;
-    private final AtomicBoolean isReleased = new AtomicBoolean();
     private final Task<Boolean> released = new Task<>();
     /** What ends the connection of a hold. */
     private volatile Runnable close = () -> { };
@@ -67,7 +66,7 @@ public final class Lease extends Kept implements AutoCloseable {
     /** The secret that proves the lease, for a program that enters the lock again.
      * @return 20 to 128 characters */
     public String token() {
-        return claim.token;
+        return claim.token.text;
     }
 
     /** Releases, and retries for 5 s until there is a response.
@@ -85,33 +84,31 @@ public final class Lease extends Kept implements AutoCloseable {
     }
 
     private Task<Boolean> releasing() {
-        if (!isReleased.getAndSet(true)) {
-            end();
-            claim.release().whenComplete((held, why) -> {
+        return ending(claim::release);
+    }
+
+    /** Ends what nobody has taken. */
+    void undo() {
+        ending(claim::undo);
+    }
+
+    private Task<Boolean> ending(Supplier<Task<Boolean>> release) {
+        if (end()) {
+            release.get().whenComplete((held, why) -> {
                 // Not before: without its stream the service would release a hold by itself.
                 close.run();
-                claim.free();
+                claim.token.free(claim);
                 released.settle(held, why);
             });
         }
         return released;
     }
 
-    /** Ends what nobody has taken. */
-    void undo() {
-        if (!isReleased.getAndSet(true)) {
-            end();
-            close.run();
-            claim.free();
-            claim.undo();
-        }
-    }
-
     /** Releases, unless that was done. A release that fails is logged: the lease ends by itself.
      * @throws LeaseLostException where the lease was lost before; it never replaces an exception of the block */
     @Override
     public void close() {
-        if (isReleased.get()) {
+        if (hasEnded()) {
             return;
         }
         Loss loss = loss();

@@ -2,9 +2,12 @@ package io.keylatch.client;
 
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 
 /** Why a lease is over. */
 final class Loss {
+    private static final Map<String, String> REASONS =
+        Map.of("lock-not-held", "expired", "token-mismatch", "taken", "lock-broken", "broken");
     final List<String> names;
     final String reason;
     final String detail;
@@ -24,19 +27,9 @@ final class Loss {
 
     /** The loss that a code of the service tells, or null where it tells of none. */
     static Loss of(List<String> names, String code, Document said) {
-        String reason = code == null ? "" : code;
-        switch (reason) {
-            case "lock-not-held":
-                reason = "expired";
-                break;
-            case "token-mismatch":
-                reason = "taken";
-                break;
-            case "lock-broken":
-                reason = "broken";
-                break;
-            default:
-                return null;
+        String reason = code == null ? null : REASONS.get(code);
+        if (reason == null) {
+            return null;
         }
         List<String> lost = new ArrayList<>();
         said.documents("locks").forEach(lock -> lost.add(lock.text("name")));

@@ -22,7 +22,7 @@ public final class NamedLock implements Cloneable {
     boolean isShared;
     Integer limit;
     String entry;
-    OwnToken token;
+    Token token;
     boolean isRenewed = true;
     private long longest;
 
@@ -92,7 +92,7 @@ public final class NamedLock implements Cloneable {
      * @return the lock with it, which one lease at a time may use
      * @throws IllegalArgumentException where no header may have it */
     public NamedLock token(String token) {
-        OwnToken own = new OwnToken(token);
+        Token own = new Token(token);
         return with(other -> other.token = own);
     }
 
@@ -188,12 +188,12 @@ public final class NamedLock implements Cloneable {
     /** Refuses a token of the caller's own that is in use. A lease gives it back with its release. */
     private Task<Lease> using(Function<Claim, Task<Lease>> acquiring) {
         Claim claim = new Claim(this);
-        if (token != null && entry == null) {
-            token.take(claim, names.get(0));
+        if (entry == null) {
+            claim.token.take(claim, names.get(0));
         }
         return acquiring.apply(claim).next((task, lease, why) -> {
             if (why != null) {
-                claim.free();
+                claim.token.free(claim);
             }
             if (!task.settle(lease, why) && lease != null) {
                 lease.undo();

@@ -21,14 +21,14 @@ public final class Once {
     final String key;
     final long lease;
     final String scope;
-    final OwnToken token;
+    final Token token;
     final Map<String, Object> members;
 
     Once(Keylatch keylatch, String key) {
         this(keylatch, key, 30 * Clock.SECOND, "", null, Map.of());
     }
 
-    private Once(Keylatch keylatch, String key, long lease, String scope, OwnToken token, Map<String, Object> members) {
+    private Once(Keylatch keylatch, String key, long lease, String scope, Token token, Map<String, Object> members) {
         this.keylatch = keylatch;
         this.key = key;
         this.lease = lease;
@@ -117,7 +117,7 @@ public final class Once {
      * @return the thing with it, which one run at a time may use
      * @throws IllegalArgumentException where no header may have it */
     public Once token(String token) {
-        return new Once(keylatch, key, lease, scope, new OwnToken(token), members);
+        return new Once(keylatch, key, lease, scope, new Token(token), members);
     }
 
     /** What is to be done.
@@ -178,15 +178,13 @@ public final class Once {
      * @param action does it
      * @return what it came to, or what the action has failed by */
     public CompletableFuture<Answer> callAsync(Duration wait, Function<Run, ? extends CompletionStage<Answer>> action) {
-        CompletableFuture<Answer> answer = new CompletableFuture<>();
+        Task<Answer> answer = new Task<>();
         CompletableFuture<Run> beginning = beginAsync(wait);
         beginning.whenComplete((run, failed) -> {
-            if (failed != null) {
-                answer.completeExceptionally(Task.reason(failed));
+            if (failed != null || run.answer().isPresent()) {
+                answer.settle(failed == null ? run.answer().get() : null, failed);
             } else if (answer.isDone()) {
                 run.undo();
-            } else if (run.answer().isPresent()) {
-                answer.complete(run.answer().get());
             } else {
                 carryOut(run, action, answer);
             }
@@ -199,7 +197,7 @@ public final class Once {
         return answer;
     }
 
-    private void carryOut(Run run, Function<Run, ? extends CompletionStage<Answer>> action, CompletableFuture<Answer> answer) {
+    private void carryOut(Run run, Function<Run, ? extends CompletionStage<Answer>> action, Task<Answer> answer) {
         CompletionStage<Answer> doing;
         try {
             doing = Objects.requireNonNull(action.apply(run), "the action gives no stage");
@@ -210,13 +208,7 @@ public final class Once {
             Answer kept = done == null ? Answer.text("") : done;
             Task<Document> ending = failed != null ? run.undone(Task.reason(failed))
                 : run.hasEnded() ? Task.done(Document.EMPTY) : run.completing(kept);
-            ending.detached(keylatch.wire.clock, null).whenComplete((said, why) -> {
-                if (failed != null || why != null) {
-                    answer.completeExceptionally(Task.reason(failed != null ? failed : why));
-                } else {
-                    answer.complete(kept);
-                }
-            });
+            ending.detached(keylatch.wire.clock, null).whenComplete((said, why) -> answer.settle(kept, failed != null ? failed : why));
         });
     }
 
@@ -250,9 +242,7 @@ public final class Once {
     private Task<Run> beginning(long wait) {
         String trace = keylatch.traceparent.get();
         Run run = new Run(this, trace);
-        if (token != null) {
-            token.take(run, key);
-        }
+        run.token.take(run, key);
         Map<String, Object> body = new LinkedHashMap<>(members);
         body.put("lease_ms", Wire.millis(lease));
         Request begin = run.request("POST", "", body);
@@ -263,13 +253,11 @@ public final class Once {
             begin.timeout = forResponse;
             return keylatch.wire.send(begin).flatMap(said -> run.begun(said, begun.since));
         }).next((task, same, why) -> {
-            if (why != null && !begun.mayBeDone) {
+            boolean isTaken = task.settle(run, why) && why == null;
+            if (!isTaken && begun.mayBeDone) {
+                run.undo();
+            } else if (!isTaken) {
                 run.leave();
-            } else if (why != null) {
-                run.undo();
-            }
-            if (!task.settle(run, why) && why == null) {
-                run.undo();
             }
         });
     }

@@ -64,9 +64,8 @@ final class Request {
             boolean isUnknown = true;
             if (why instanceof ProblemException) {
                 ProblemException problem = (ProblemException) why;
-                isUnknown = problem.isPassing() && !problem.outcome().equals("not-executed");
+                isUnknown = problem.isPassing() && !problem.outcome().equals("not-executed") && !problem.isOthers();
                 mayBeDoneBefore &= !problem.isOthers();
-                isUnknown &= !problem.isOthers();
             } else if (why instanceof UnreachableException) {
                 isUnknown = ((UnreachableException) why).sent();
             }

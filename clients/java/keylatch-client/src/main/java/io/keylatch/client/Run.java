@@ -14,8 +14,8 @@ public final class Run extends Kept {
     private static final int LONGEST_REASON = 256;
     private final String path;
     private final String scope;
-    private final OwnToken own;
-    private final String token;
+    final Token token;
+    private final boolean isOwn;
     private final String trace;
     private final boolean reruns;
     private volatile Answer answer;
@@ -25,8 +25,8 @@ public final class Run extends Kept {
         super(once.keylatch.wire, List.of(once.key), once.lease, 0, once.keylatch.wire.clock.now() + once.lease);
         path = "/v1/idempotency/" + Request.plain(once.key);
         scope = once.scope;
-        own = once.token;
-        token = own == null ? Claim.newToken() : own.text;
+        token = Token.or(once.token);
+        isOwn = once.token != null;
         this.trace = trace;
         reruns = "rerun".equals(once.members.get("on_crash"));
     }
@@ -34,7 +34,7 @@ public final class Run extends Kept {
     Request request(String method, String step, Map<String, ?> body) {
         Request request = new Request(method, path + step + scope);
         request.body = body;
-        request.token = token;
+        request.token = token.text;
         request.trace = trace;
         return request;
     }
@@ -42,7 +42,7 @@ public final class Run extends Kept {
     /** Takes up what the service said to a begin that was first sent then. A run of which little is left is renewed before its use. */
     Task<Run> begun(Document said, long sent) {
         boolean isDone = "done".equals(said.text("state"));
-        if (!isDone && !token.equals(said.text("token"))) {
+        if (!isDone && !token.text.equals(said.text("token"))) {
             throw UnreachableException.ofAnother(null);
         }
         fencingToken = said.count("fencing_token");
@@ -62,7 +62,7 @@ public final class Run extends Kept {
 
     /** Ends a run that nobody takes, but abandons none that the caller's own token may have begun before. */
     void undo() {
-        if (own == null && answer == null) {
+        if (!isOwn && answer == null) {
             abandoning();
         } else {
             leave();
@@ -123,9 +123,7 @@ public final class Run extends Kept {
     /** Stops renewing without an outcome: it is unknown when the lease of the run is over, and a person settles it. */
     public void leave() {
         end();
-        if (own != null) {
-            own.free(this);
-        }
+        token.free(this);
     }
 
     Task<Document> completing(Answer what) {

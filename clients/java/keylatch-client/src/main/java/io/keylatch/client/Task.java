@@ -163,16 +163,14 @@ final class Task<T> extends CompletableFuture<T> {
      * a timeout of its own, the task ends too; without an undo the task goes on.
      */
     CompletableFuture<T> detached(Clock clock, Consumer<T> undo) {
-        CompletableFuture<T> future = new CompletableFuture<>();
+        Task<T> future = new Task<>();
         future.whenComplete((value, why) -> {
             if (why != null && undo != null) {
                 cancel(true);
             }
         });
         whenComplete((value, why) -> clock.run(() -> {
-            if (why != null) {
-                future.completeExceptionally(reason(why));
-            } else if (!future.complete(value) && undo != null) {
+            if (!future.settle(value, why) && why == null && undo != null) {
                 undo.accept(value);
             }
         }));

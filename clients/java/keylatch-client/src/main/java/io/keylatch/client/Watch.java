@@ -115,11 +115,7 @@ public final class Watch implements AutoCloseable {
 
         @Override
         public void ended(Throwable why) {
-            if (why == null) {
-                over.complete(null);
-            } else {
-                over.completeExceptionally(why);
-            }
+            over.settle(null, why);
         }
     }
 }

@@ -9,6 +9,7 @@ import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.BiConsumer;
+import java.util.function.BiFunction;
 
 /** Sends requests, retries them, and chooses among several URLs. It blocks nowhere. */
 final class Wire {
@@ -59,17 +60,13 @@ final class Wire {
     /** Gives what a successful response says; fails with a ProblemException or an UnreachableException. */
     Task<Document> send(Request request) {
         request.effect.begin(clock.now());
-        return open(request).next((task, response, why) -> {
-            Document said = null;
-            Throwable failed = why;
-            try {
-                said = why == null ? read(response) : null;
-                if (said != null && !request.fits.test(said)) {
-                    throw UnreachableException.ofAnother(null);
-                }
-            } catch (KeylatchException refused) {
-                failed = refused;
+        return open(request).map(response -> {
+            Document said = read(response);
+            if (!request.fits.test(said)) {
+                throw UnreachableException.ofAnother(null);
             }
+            return said;
+        }).next((task, said, failed) -> {
             request.effect.note(failed);
             task.settle(said, failed);
         });
@@ -77,14 +74,13 @@ final class Wire {
 
     private static Document read(Transport.Response response) {
         boolean isRefused = response.status >= 300;
-        Document said;
+        Document said = Document.EMPTY;
         try {
             said = response.status == 204 ? Document.EMPTY : Document.of(response.body);
         } catch (IllegalArgumentException bad) {
             if (!isRefused) {
                 throw UnreachableException.ofAnother(bad);
             }
-            said = Document.EMPTY;
         }
         if (isRefused) {
             throw new ProblemException(response.status, said, response.retryAfterNanos);
@@ -182,17 +178,11 @@ final class Wire {
         return chosen.get();
     }
 
-    /** Makes the request of one try. */
-    interface Attempt<T> {
-        /** Waits so long at the service, and for its response so long, in nanoseconds. */
-        Task<T> send(long wait, long timeout);
-    }
-
     /**
      * Retries until there is a response, for the time of the wait, but for 5 s at least. What others have is retried until
-     * the wait is over.
+     * the wait is over. An attempt gets how long to wait at the service, and how long for its response, in nanoseconds.
      */
-    <T> Task<T> retry(String what, long wait, Attempt<T> attempt) {
+    <T> Task<T> retry(String what, long wait, BiFunction<Long, Long, Task<T>> attempt) {
         Retries<T> retries = new Retries<>(what, wait, attempt);
         retries.next();
         return retries.task;
@@ -216,12 +206,12 @@ final class Wire {
     private final class Retries<T> {
         final Task<T> task = new Task<>();
         private final String what;
-        private final Attempt<T> attempt;
+        private final BiFunction<Long, Long, Task<T>> attempt;
         private final long waits;
         private final long end;
         private long longest = REQUEST_WAIT;
 
-        Retries(String what, long wait, Attempt<T> attempt) {
+        Retries(String what, long wait, BiFunction<Long, Long, Task<T>> attempt) {
             this.what = what;
             this.attempt = attempt;
             long begun = clock.now();
@@ -236,7 +226,7 @@ final class Wire {
             long sent = clock.now();
             long wait = Math.max(Math.min(waits - sent, longest), 0);
             long forResponse = wait > 0 ? wait + timeout : Math.max(Math.min(timeout, end - sent), Clock.SECOND);
-            Task<T> trying = attempt.send(wait, forResponse);
+            Task<T> trying = attempt.apply(wait, forResponse);
             task.step(trying);
             trying.whenComplete((value, failed) -> {
                 if (failed == null) {
@@ -248,32 +238,26 @@ final class Wire {
         }
 
         private void decide(Throwable why, long sent, long wait) {
+            long now = clock.now();
             long pause = pauseAfter(why);
             long until = end;
+            boolean isFinal = !(why instanceof UnreachableException) || ((UnreachableException) why).isBad();
             if (why instanceof ProblemException) {
                 ProblemException problem = (ProblemException) why;
                 if (wait > 0 && "wait_ms".equals(problem.said().text("field"))) {
                     longest = longest / 4 < Clock.SECOND ? 0 : longest / 4;
                     next();
                     return;
-                } else if (problem.isOthers()) {
-                    // Without a time that it waited, a wait for a lock was ended.
-                    if (problem.code().equals("lock-held") && wait > 0 && !problem.said().has("waited_ms")) {
-                        task.completeExceptionally(why);
-                        return;
-                    }
-                    pause = wait > 0 && sent + wait <= clock.now() ? 0 : pause;
-                    until = waits;
-                } else if (!problem.isPassing() || clock.now() + problem.retryAfter().toNanos() > end) {
-                    task.completeExceptionally(why);
-                    return;
                 }
-            } else if (!(why instanceof UnreachableException) || ((UnreachableException) why).isBad()) {
-                task.completeExceptionally(why);
-                return;
+                isFinal = !problem.isPassing() || now + problem.retryAfter().toNanos() > end;
+                if (problem.isOthers()) {
+                    // Without a time that it waited, a wait for a lock was ended.
+                    isFinal = problem.code().equals("lock-held") && wait > 0 && !problem.said().has("waited_ms");
+                    pause = wait > 0 && sent + wait <= now ? 0 : pause;
+                    until = waits;
+                }
             }
-            long now = clock.now();
-            if (now >= until) {
+            if (isFinal || now >= until) {
                 task.completeExceptionally(why);
                 return;
             }

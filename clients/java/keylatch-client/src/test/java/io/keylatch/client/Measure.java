@@ -54,7 +54,7 @@ final class Measure {
     }
 
     private static void byHand(HttpClient http, String url) throws Exception {
-        String token = Claim.newToken();
+        String token = Token.or(null).text;
         HttpRequest create = HttpRequest.newBuilder(URI.create(url)).header("Lock-Token", token).header("Content-Type", "application/json")
             .timeout(Duration.ofSeconds(5)).POST(HttpRequest.BodyPublishers.ofString("{\"ttl_ms\":30000,\"wait_ms\":0,\"owner\":\"me\"}")).build();
         HttpRequest release = HttpRequest.newBuilder(URI.create(url)).header("Lock-Token", token).timeout(Duration.ofSeconds(5)).DELETE().build();
