@@ -1,6 +1,6 @@
 package io.keylatch.client;
 
-import java.util.ArrayList;
+import java.util.Comparator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -148,8 +148,7 @@ final class Claim {
     /** What a response or an event grants to a request that was sent then. */
     Grant granted(Document said, long sent) {
         List<Document> locks = lock.isSet ? said.documents("locks") : List.of(said);
-        List<String> names = new ArrayList<>();
-        locks.forEach(each -> names.add(each.text("name")));
+        List<String> names = locks.stream().map(each -> each.text("name")).collect(Collectors.toList());
         Long waited = said.number("waited_ms");
         Long valid = said.number("valid_for_ms");
         if (waited == null || valid == null || !token.text.equals(said.text("token")) || !names.equals(lock.names)) {
@@ -164,12 +163,8 @@ final class Claim {
             return why;
         }
         Document said = ((ProblemException) why).said();
-        Document holder = said.has("holder") ? said.document("holder") : null;
-        for (Document other : said.documents("holders")) {
-            if (holder == null || other.count("expires_in_ms") < holder.count("expires_in_ms")) {
-                holder = other;
-            }
-        }
+        List<Document> holders = said.has("holder") ? List.of(said.document("holder")) : said.documents("holders");
+        Document holder = holders.stream().min(Comparator.comparingLong(other -> other.count("expires_in_ms"))).orElse(null);
         String name = said.text("name") == null ? lock.names.get(0) : said.text("name");
         return new HeldException(name, holder == null ? null : new Holder(holder));
     }

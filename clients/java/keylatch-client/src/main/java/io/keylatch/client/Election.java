@@ -50,9 +50,7 @@ public final class Election implements AutoCloseable {
         isClosed = true;
         thread.interrupt();
         if (Thread.currentThread() != thread) {
-            Task<Void> done = new Task<>();
-            ended.whenComplete((none, why) -> done.complete(null));
-            done.finish();
+            ended.handle((none, why) -> why).join();
         }
     }
 

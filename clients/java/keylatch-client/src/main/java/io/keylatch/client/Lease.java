@@ -19,7 +19,8 @@ public final class Lease extends Kept implements AutoCloseable {
     private volatile Runnable close = () -> { };
 
     Lease(Claim claim, Claim.Grant grant) {
-        super(claim.wire, claim.lock.names, claim.lock.ttl, claim.lock.isRenewed ? Math.min(claim.lock.ttl / 4, Claim.LEAD_MAX) : 0, grant.until);
+        super(claim.wire, claim.lock.names, claim.lock.ttl,
+            claim.lock.isRenewed ? Math.min(claim.lock.ttl / 4, Claim.LEAD_MAX) : 0, grant.until);
         this.claim = claim;
         this.grant = grant;
     }
@@ -74,17 +75,13 @@ public final class Lease extends Kept implements AutoCloseable {
      * @throws ProblemException where the service refuses it
      * @throws UnreachableException where there is no response; the lease then ends by itself */
     public boolean release() {
-        return releasing().finish();
+        return ending(claim::release).finish();
     }
 
     /** The same without waiting. It goes on where the future is cancelled.
      * @return whether the lease was still held, or why it could not be released */
     public CompletableFuture<Boolean> releaseAsync() {
-        return releasing().detached(wire.clock, null);
-    }
-
-    private Task<Boolean> releasing() {
-        return ending(claim::release);
+        return ending(claim::release).detached(wire.clock, null);
     }
 
     /** Ends what nobody has taken. */

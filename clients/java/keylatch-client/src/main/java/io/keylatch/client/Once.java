@@ -231,8 +231,7 @@ public final class Once {
         return beginning(Wire.nanos(wait)).await();
     }
 
-    /** As {@link #begin(Duration)} without a thread that waits. Where the future is cancelled, the run is abandoned, or left where it has
-     * a {@link #token} of the caller's own.
+    /** As {@link #begin(Duration)} without a thread that waits. A cancelled one abandons the run, or leaves that of a {@link #token}.
      * @param wait how long; sent in whole seconds
      * @return the run, or one of the exceptions of {@link #begin(Duration)} */
     public CompletableFuture<Run> beginAsync(Duration wait) {

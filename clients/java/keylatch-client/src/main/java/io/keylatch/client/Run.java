@@ -51,7 +51,8 @@ public final class Run extends Kept {
             leave();
             return Task.done(this);
         }
-        boolean isLate = wire.clock.now() - sent >= ttl / 2;
+        // The caller's own token may have begun it before.
+        boolean isLate = isOwn || wire.clock.now() - sent >= ttl / 2;
         Task<Long> renewing = isLate ? renewal(wire.timeout).orElse(Loss::beforeUse) : Task.done(sent + ttl);
         return renewing.map(until -> {
             renewed(until);

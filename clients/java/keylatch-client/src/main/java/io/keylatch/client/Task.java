@@ -116,21 +116,10 @@ final class Task<T> extends CompletableFuture<T> {
 
     /** Waits for what has a deadline of its own. An interrupt comes afterwards. */
     T finish() {
-        boolean isInterrupted = false;
         try {
-            while (true) {
-                try {
-                    return get();
-                } catch (InterruptedException interrupted) {
-                    isInterrupted = true;
-                } catch (ExecutionException failed) {
-                    throw thrown(failed);
-                }
-            }
-        } finally {
-            if (isInterrupted) {
-                Thread.currentThread().interrupt();
-            }
+            return join();
+        } catch (CompletionException failed) {
+            throw thrown(failed);
         }
     }
 

@@ -17,11 +17,6 @@ public final class UnreachableException extends KeylatchException {
         return new UnreachableException(true, OF_ANOTHER, cause);
     }
 
-    /** Whether the request can never be sent, for what it has in its headers. */
-    boolean isBad() {
-        return !sent && getCause() instanceof IllegalArgumentException;
-    }
-
     /** Whether the request left this process.
      * @return whether the service may have carried it out */
     public boolean sent() {

@@ -369,6 +369,38 @@ class WireTest {
         assertEquals(2, count("POST"));
     }
 
+    @Test
+    void lossBeforeTheUseLetsTheWaitGoOn() throws IOException {
+        Keylatch keylatch = client(serve((exchange, body) -> exchange.getRequestMethod().equals("PUT") ? "404 {\"code\":\"lock-not-held\"}"
+            : count("POST") > 1 ? null : "200 " + Json.write(Map.of("name", "a", "fencing_token", 1, "waited_ms", 0, "valid_for_ms", 1,
+                "token", exchange.getRequestHeaders().getFirst("Lock-Token")))));
+        keylatch.lock("a").acquire().check();
+        assertEquals(List.of(2L, 1L, 0L), List.of(count("POST"), count("PUT"), count("DELETE")));
+    }
+
+    @Test
+    void retryAfterDoesNotLoseALease() throws Exception {
+        CountDownLatch renewals = new CountDownLatch(2);
+        Keylatch keylatch = client(serve((exchange, body) -> {
+            if (!exchange.getRequestMethod().equals("PUT")) {
+                return "200 " + Json.write(Map.of("name", "a", "fencing_token", 1, "waited_ms", 0, "valid_for_ms", 6000,
+                    "token", exchange.getRequestHeaders().getFirst("Lock-Token")));
+            }
+            exchange.getResponseHeaders().add("Retry-After", "600");
+            renewals.countDown();
+            return "503 ";
+        }));
+        keylatch.lock("a").ttl(Duration.ofSeconds(6)).acquire();
+        assertTrue(renewals.await(15, TimeUnit.SECONDS), renewals.toString());
+    }
+
+    @Test
+    void waitThatTheServiceEndsGivesNoLock() throws IOException {
+        KeylatchLock lock = client(serve((exchange, body) -> "409 {\"code\":\"lock-held\"}")).lock("a").asLock();
+        assertThrows(HeldException.class, lock::lockInterruptibly);
+        assertFalse(lock.isHeldByCurrentThread());
+    }
+
     private static void sleep() {
         try {
             TimeUnit.SECONDS.sleep(2);
