@@ -141,7 +141,7 @@ final class Wire {
             return CompletableFuture.completedFuture(null);
         }
         Request info = new Request("GET", "/v1/info");
-        info.timeout = of.timeout;
+        info.timeout = Math.min(timeout, of.timeout);
         info.trace = of.trace;
         CompletableFuture<Transport.Response> asking = transport.send(url, info);
         task.step(asking);
