@@ -225,19 +225,22 @@ impl Nodes {
         let mut round = round.close(deadline);
         self.spawn(async move {
             let call = withdrawal.call(&nodes.scripts, &nodes.keys);
-            let from = |nodes: &Arc<Self>, some: Vec<usize>| {
-                let (nodes, call) = (Arc::clone(nodes), &call);
-                async move {
-                    let each = some.into_iter().map(|node| nodes.withdraw_from(node, call, limit));
-                    join_all(each).await;
-                }
-            };
             let late = async {
                 let votes = nodes.count(&mut round, |_| false).await;
-                from(&nodes, votes.maybe_done.difference(&some).copied().collect()).await;
+                let late = votes.maybe_done.difference(&some).copied().collect();
+                nodes.withdraw_from_all(&late, &call, limit).await;
             };
-            tokio::join!(from(&nodes, some.iter().copied().collect()), late);
+            tokio::join!(nodes.withdraw_from_all(&some, &call, limit), late);
         });
+    }
+
+    async fn withdraw_from_all(
+        &self,
+        some: &BTreeSet<usize>,
+        call: &ScriptInvocation<'_>,
+        limit: Duration,
+    ) {
+        join_all(some.iter().map(|node| self.withdraw_from(*node, call, limit))).await;
     }
 
     async fn withdraw_from(&self, node: usize, call: &ScriptInvocation<'_>, limit: Duration) {
