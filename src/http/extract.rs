@@ -20,9 +20,10 @@ use percent_encoding::{
 };
 use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::timeout;
 
 use super::api::Api;
-use super::problem::{Code, Problem};
+use super::problem::{Code, Problem, overloaded};
 use keylatch_core::lock::{EntryName, InvalidToken, LockName, LockSet, Token};
 use keylatch_core::store::{Cursor, ListLocks};
 
@@ -236,8 +237,13 @@ impl<T: DeserializeOwned + Default> FromRequest<Arc<Api>> for ResultJson<T> {
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, Problem> {
         let usual = api.body_limits.bytes;
         let is_long = request.body().size_hint().upper().is_none_or(|bytes| bytes > usual as u64);
-        // Nobody closes it.
-        let turn = if is_long { LONG_BODIES.acquire().await.ok() } else { None };
+        let turn = if is_long {
+            let turn = timeout(api.body_limits.time, LONG_BODIES.acquire()).await;
+            // Nobody closes it.
+            turn.map_err(|_| overloaded("Too many long results come at once."))?.ok()
+        } else {
+            None
+        };
         // A letter of two bytes may be escaped by six.
         let bytes = api.response_limit_bytes.saturating_mul(3).saturating_add(usual);
         let body = read_json(request, BodyLimits { bytes, ..api.body_limits }).await?;

@@ -122,17 +122,14 @@ pub(crate) async fn complete_idempotency(
 ) -> Result<Json<IdempotencyRecord>, Problem> {
     let (key, scope) = path.permitted(&caller, KeyAct::Use)?;
     let (answer, records) = (answer(body)?, api.records()?);
-    // The run took room for as much as most requests have. What is longer takes it now, or is not kept.
+    // A run takes room for as much as most requests have.
     let (limit, usual) = (api.response_limit()?, api.body_limits.bytes);
-    let is_long = answer.body.len() > usual;
-    let room = if is_long { records.take_bytes(&scope, answer.body.len()) } else { Ok(None) };
-    let end = |limit| RunEnd::Done(kept_within(answer.clone(), limit));
-    let limits = if room.is_ok() { [limit, usual] } else { [usual, limit] };
-    let mut reply = records.complete(&key, &token.hash(), end(limits[0])).await?;
-    // An earlier try of the same, whose response was lost, may have found room, or none.
-    if is_long && matches!(reply, CompleteReply::Refused(_)) {
-        reply = records.complete(&key, &token.hash(), end(limits[1])).await?;
-    }
+    let reply = if answer.body.len() > usual {
+        let forms = [limit, usual].map(|limit| kept_within(answer.clone(), limit));
+        records.complete_long((&key, &scope), &token.hash(), forms).await?
+    } else {
+        records.complete(&key, &token.hash(), RunEnd::Done(kept_within(answer, limit))).await?
+    };
     match reply {
         CompleteReply::Done(view) => {
             api.count_record(&key, Some(&view));

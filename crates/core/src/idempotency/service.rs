@@ -24,7 +24,7 @@ use super::run::{self, RunEnding, RunWaiters};
 use super::{
     AbandonReply, BeginCommand, BeginReply, CompleteReply, EraseReply, IdempotencyError, OnCrash,
     OnceRun, RecordKey, RecordScope, RecordStatus, RecordSummary, RecordView, ResolveCommand,
-    ResolveReply, Run, RunEnd, RunRenewal, RunRequest, RunResult, UnknownReason,
+    ResolveReply, Run, RunEnd, RunRenewal, RunRequest, RunResult, StoredResponse, UnknownReason,
 };
 use crate::lock::{FencingToken, Token, TokenHash};
 use crate::store::{ListRecords, Page, Store, StoreError};
@@ -126,20 +126,6 @@ impl IdempotencyService {
     ) -> Result<Option<TakenRoom>, NoRoom> {
         let Some(room) = &self.room else { return Ok(None) };
         room.take(scope.share(), bytes as u64, self.room_limits).map(Some)
-    }
-
-    /// Room for an answer that is longer than its run took room for, until this is dropped.
-    ///
-    /// # Errors
-    ///
-    /// There is none for so many bytes in this scope.
-    pub fn take_bytes(
-        &self,
-        scope: &RecordScope,
-        bytes: usize,
-    ) -> Result<Option<TakenRoom>, NoRoom> {
-        let Some(room) = &self.room else { return Ok(None) };
-        room.take_bytes(scope.share(), bytes as u64, self.room_limits).map(Some)
     }
 
     /// Whether so much of the room for records in this scope is used that an answer should have less.
@@ -258,6 +244,27 @@ impl IdempotencyService {
         let completion = with_deadline(self.deadline, step).await;
         self.wake_waiters(key);
         completion
+    }
+
+    /// Ends a run with an answer for which it took less room than it needs: with the whole of it where there is room
+    /// now, and else with the short form.
+    pub async fn complete_long(
+        &self,
+        (key, scope): (&RecordKey, &RecordScope),
+        token: &TokenHash,
+        [whole, short]: [StoredResponse; 2],
+    ) -> Result<CompleteReply, StoreError> {
+        let take = |room: &Arc<RecordRoom>| {
+            room.take_bytes(scope.share(), whole.kept_bytes(), self.room_limits)
+        };
+        // Until the answer is among what is kept.
+        let room = self.room.as_ref().map(take).transpose();
+        let [first, other] = if room.is_ok() { [whole, short] } else { [short, whole] };
+        match self.complete(key, token, RunEnd::Done(first)).await? {
+            // An earlier try, whose response was lost, may have found room, or none.
+            CompleteReply::Refused(_) => self.complete(key, token, RunEnd::Done(other)).await,
+            reply => Ok(reply),
+        }
     }
 
     /// Forgets a run under which nothing was done.
