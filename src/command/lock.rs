@@ -67,7 +67,7 @@ pub struct Acquire {
     #[arg(long)]
     json: bool,
     /// The token, if it is to be one that holds the lock already
-    #[arg(long, value_parser = Token::parse)]
+    #[arg(long, value_parser = Token::parse, allow_hyphen_values = true)]
     token: Option<Token>,
     /// The name under which to enter the lock
     #[arg(long, value_parser = EntryName::parse)]
@@ -104,7 +104,13 @@ pub struct Renew {
     #[arg(long)]
     json: bool,
     /// The token that holds the lock
-    #[arg(long, env = "KEYLATCH_TOKEN", hide_env_values = true, value_parser = Token::parse)]
+    #[arg(
+        long,
+        env = "KEYLATCH_TOKEN",
+        hide_env_values = true,
+        value_parser = Token::parse,
+        allow_hyphen_values = true
+    )]
     token: Token,
     /// The lock
     #[arg(value_parser = LockName::parse)]
@@ -117,7 +123,13 @@ pub struct Release {
     #[command(flatten)]
     service: ServiceArguments,
     /// The token that holds the lock
-    #[arg(long, env = "KEYLATCH_TOKEN", hide_env_values = true, value_parser = Token::parse)]
+    #[arg(
+        long,
+        env = "KEYLATCH_TOKEN",
+        hide_env_values = true,
+        value_parser = Token::parse,
+        allow_hyphen_values = true
+    )]
     token: Token,
     /// Leave this entry alone
     #[arg(long, value_parser = EntryName::parse)]

@@ -53,6 +53,21 @@ async fn token_that_acquire_prints_renews_and_releases_the_lock() {
     }
 }
 
+/// One token of 64 does, because tokens are base64url.
+#[tokio::test]
+async fn token_that_begins_with_a_hyphen_is_no_option() {
+    let service = Service::start("memory:").await;
+    let token = "--token-of-the-clients-own";
+    for arguments in [
+        &["acquire", "a", "--token", token][..],
+        &["renew", "a", "--token", token],
+        &["release", "a", "--token", token],
+    ] {
+        let ended = lock(&service, arguments).await;
+        assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{arguments:?}");
+    }
+}
+
 #[tokio::test]
 async fn held_lock_is_not_acquired_and_its_holder_is_named() {
     let service = Service::start("memory:").await;
