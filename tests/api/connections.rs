@@ -175,6 +175,22 @@ async fn body_above_the_limit_gets_413_before_its_end() {
 }
 
 #[tokio::test]
+async fn connection_that_a_response_leaves_open_takes_the_next_request() {
+    let service = service(|_| {}).await;
+    for request in ["POST /v1/locks/a%00", "POST /nowhere", "DELETE /v1/locks/a", "GET /v1/locks/a"]
+    {
+        let head = format!("{request} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n");
+        let mut wire = RawConnection::sending(service.address, &head).await;
+        let answer = wire.answer().await;
+        assert!(answer.status.is_client_error(), "{answer:?}");
+        if answer.headers.get("connection").is_none_or(|said| said != "close") {
+            wire.send("{}").await;
+            assert_eq!(wire.get("/livez").await.status, 200, "{request}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn request_past_its_deadline_gets_503() {
     let service = service(|server| server.request_timeout_ms = SHORT_MS).await;
     let mut slow = RawConnection::sending(service.address, &post_head("/v1/locks/a", 100)).await;

@@ -32,7 +32,8 @@ use super::Entrance;
 use super::http2::{self, StreamExecutor, StreamProgress};
 use super::listener::AcceptedConnection;
 use super::phases::{
-    ActiveStream, ClientGone, ConnectionPhases, ConnectionTimeouts, TrackedBody, TrackedIo,
+    ActiveStream, ClientGone, ConnectionPhases, ConnectionTimeouts, RequestBody, TrackedBody,
+    TrackedIo,
 };
 use super::routes::Routes;
 use super::settings::Settings;
@@ -311,11 +312,15 @@ fn answer(
     client.introduce(&mut request);
     let begun = if is_gone { Err(ClientGone) } else { phases.busy() };
     // No handler runs before this is polled.
-    let answering = routes.current().call(request.map(Body::new));
+    let body = |body| Body::new(RequestBody::new(body, phases));
+    let answering = routes.current().call(request.map(body));
     let phases = Arc::clone(phases);
     async move {
         begun?;
         let Ok(response) = answering.await;
+        if phases.has_unread_body() {
+            let_hyper_look().await;
+        }
         if response.body().size_hint().exact().is_some() {
             phases.idle();
             return Ok(response);
@@ -340,7 +345,7 @@ fn answer_stream(
     async move {
         let active = active?;
         if may_grant {
-            look_at_stream().await;
+            let_hyper_look().await;
         }
         let response = if is_too_long {
             StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE.into_response()
@@ -357,8 +362,11 @@ fn may_grant<B>(request: &Request<B>) -> bool {
     *request.method() == Method::POST && request.uri().path().starts_with("/v1/locks")
 }
 
-/// Lets hyper look once whether the stream was reset, which it does when an answer is not ready.
-async fn look_at_stream() {
+/// Lets hyper look at the request once more, which it does when a response is not ready.
+///
+/// Over HTTP/2 it learns whether the stream was reset. Over HTTP/1.1 it takes the rest of a body
+/// that no handler read, or closes the connection and says so in the response.
+async fn let_hyper_look() {
     let mut has_looked = false;
     let look = |cx: &mut Context<'_>| {
         if std::mem::replace(&mut has_looked, true) {

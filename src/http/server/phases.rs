@@ -17,7 +17,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
-use hyper::body::{Frame, SizeHint};
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 use tokio::time::Instant;
 
@@ -57,6 +57,8 @@ pub(super) struct ConnectionPhases {
     stuck: AtomicU64,
     /// The client has ended its side. Its last bytes may be unread.
     gone: AtomicBool,
+    /// The body of the request has bytes that no handler has read.
+    unread: AtomicBool,
     /// Whether requests come side by side, as streams.
     has_streams: AtomicBool,
     /// The streams that are being answered.
@@ -84,6 +86,7 @@ impl ConnectionPhases {
             since: AtomicU64::new(0),
             stuck: AtomicU64::new(FLOWING),
             gone: AtomicBool::new(false),
+            unread: AtomicBool::new(false),
             has_streams: AtomicBool::new(false),
             streams: AtomicUsize::new(0),
         }
@@ -110,6 +113,11 @@ impl ConnectionPhases {
     /// connection without streams is idle.
     pub(super) fn begin_streams(&self) {
         self.has_streams.store(true, Ordering::Release);
+    }
+
+    /// Whether the handler left some of the request's body unread.
+    pub(super) fn has_unread_body(&self) -> bool {
+        self.unread.load(Ordering::Acquire)
     }
 
     /// The service has answered, to the end.
@@ -290,6 +298,44 @@ impl<I: Read + Write + Unpin> Write for TrackedIo<I> {
         let written = Pin::new(&mut self.inner).poll_write_vectored(cx, buffers);
         self.phases.wrote(written.is_ready());
         written
+    }
+}
+
+/// The body of a request, of which the phases know whether it was read to its end.
+#[derive(Debug)]
+pub(super) struct RequestBody {
+    body: Incoming,
+    phases: Arc<ConnectionPhases>,
+}
+
+impl RequestBody {
+    pub(super) fn new(body: Incoming, phases: &Arc<ConnectionPhases>) -> Self {
+        phases.unread.store(!body.is_end_stream(), Ordering::Release);
+        Self { body, phases: Arc::clone(phases) }
+    }
+}
+
+impl HttpBody for RequestBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        if matches!(frame, Poll::Ready(None)) || self.body.is_end_stream() {
+            self.phases.unread.store(false, Ordering::Release);
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
