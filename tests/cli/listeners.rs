@@ -6,8 +6,10 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 
-use keylatch_testkit::{Exit, Process};
+use futures_util::future::join_all;
+use keylatch_testkit::{Exit, Process, soon};
 use tempfile::TempDir;
+use tokio::net::{TcpStream, UnixStream};
 
 use crate::KEYLATCH;
 
@@ -95,4 +97,21 @@ async fn socket_is_removed_at_a_clean_end_and_replaced_after_a_kill() {
     assert_eq!(run(&room.url()).await.code, Some(0));
     assert_eq!(process.ended_by("-TERM").await.code, Some(0));
     assert!(!room.socket().exists());
+}
+
+#[tokio::test]
+async fn burst_of_connections_waits_to_be_accepted() {
+    let room = Room::new();
+    let process = room.serve().await;
+    process.signal("-STOP");
+    // The system makes them without the service.
+    let tcp = (0..200).map(|_| TcpStream::connect(process.address));
+    let made = soon("connections over TCP", join_all(tcp)).await;
+    assert!(made.iter().all(Result::is_ok), "{made:?}");
+    let unix = (0..200).map(|_| UnixStream::connect(room.socket()));
+    let made = soon("connections to the socket", join_all(unix)).await;
+    assert!(made.iter().all(Result::is_ok), "{made:?}");
+    process.signal("-CONT");
+    let healthy = KEYLATCH.run(&["healthcheck", "--config", &room.config()]).await;
+    assert_eq!(healthy.code, Some(0), "{healthy:?}");
 }

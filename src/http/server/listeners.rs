@@ -12,6 +12,7 @@ use serde::Deserialize;
 use tokio::net::TcpListener;
 
 use super::activation::HandedSockets;
+use super::socket_io::lengthen_queue;
 use super::unix_socket::UnixSocket;
 use crate::http::parts::{Part, Parts};
 
@@ -137,7 +138,11 @@ impl ListenerSettings {
         } else {
             let listener = match handed.next_tcp()? {
                 Some(listener) => listener,
-                None => TcpListener::bind(&self.address).await?,
+                None => {
+                    let listener = TcpListener::bind(&self.address).await?;
+                    lengthen_queue(&listener)?;
+                    listener
+                }
             };
             // A name leads to one of its addresses, and that one decides what is served.
             self.address = listener.local_addr()?.to_string();

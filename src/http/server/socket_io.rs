@@ -37,6 +37,12 @@ const END_PAUSE: Duration = Duration::from_secs(1);
 /// sooner than several.
 const JOINED_MAX: usize = 2048;
 
+/// Lets as many connections wait to be accepted as the system allows (`net.core.somaxconn`). The
+/// default of tokio and of the standard library is 128, which a burst of clients overflows.
+pub(super) fn lengthen_queue(listener: &impl AsFd) -> io::Result<()> {
+    SockRef::from(listener).listen(i32::MAX)
+}
+
 /// A stream socket whose writing half can be shared.
 pub trait StreamSocket: AsFd + Sized + Send + Sync + 'static {
     /// The half that is read.

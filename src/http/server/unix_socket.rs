@@ -17,7 +17,7 @@ use nix::unistd::{Gid, Group, Uid, User, chown};
 use tokio::net::{UnixListener, UnixStream};
 
 use super::listener::{AcceptedConnection, Listener};
-use super::socket_io::{self, SocketIo};
+use super::socket_io::{self, SocketIo, lengthen_queue};
 
 /// A Unix socket that is listened on.
 #[derive(Debug)]
@@ -41,6 +41,7 @@ impl UnixSocket {
     pub async fn bind(path: &Path, mode: u32, owner: Option<&str>) -> io::Result<Self> {
         remove_stale(path).await?;
         let listener = bind_private(path)?;
+        lengthen_queue(&listener)?;
         let id = identity(path)?;
         // From here on the file is removed if something fails.
         let file = SocketFile { path: path.to_owned(), id };
