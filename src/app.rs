@@ -16,18 +16,18 @@ use crate::access::{Authenticator, compare_quotas};
 use crate::audit::AuditLog;
 use crate::config::Config;
 use crate::encryption::Encryption;
-use crate::ends::EndReporter;
 use crate::error::Error;
+use crate::grant_ends::EndReporter;
 use crate::guard_comparison::GuardComparison;
 use crate::http::{
     self, Api, Backups, BodyLimits, BoundListener, Extras, HandedSockets, Listener, OriginPolicy,
-    Parts, RecordCounter, RequestLayer, RequestRules, Server, Streams, TlsFiles,
+    RecordCounter, RequestLayer, RequestRules, ServedParts, Server, Streams, TlsFiles,
 };
 use crate::instrumented::InstrumentedStore;
 use crate::issuing::Issuing;
 use crate::metrics::Metrics;
-use crate::opening::Opening;
 use crate::past_grants::PastGrants;
+use crate::startup_server::StartupServer;
 use keylatch_core::idempotency::{IdempotencyService, RecordLimits};
 use keylatch_core::lock::{LockService, WaiterLimits};
 use keylatch_core::store::Store;
@@ -54,7 +54,7 @@ pub struct App {
     _ends: AbortOnDropHandle<()>,
     closing: CancellationToken,
     /// What was accepted while the store opened.
-    opening: Option<Opening>,
+    opening: Option<StartupServer>,
 }
 
 impl App {
@@ -84,7 +84,7 @@ impl App {
         check_access(&config)?;
         let (settings, tls) = (config.server.clone(), tls_files(&config)?.map(Arc::new));
         let metrics = Arc::new(Metrics::new());
-        let opening = Opening::start(settings, Arc::clone(&metrics), tls.as_ref(), listeners);
+        let opening = StartupServer::start(settings, Arc::clone(&metrics), tls.as_ref(), listeners);
         let app = Self::with_store(config, store.await?, metrics)?;
         opening.hand_over(app.router());
         Ok(Self { opening: Some(opening), ..app })
@@ -163,7 +163,7 @@ impl App {
         listener: impl Listener,
         closing: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Error> {
-        let server = self.server().with_listener(listener, self.tls.clone(), Parts::ALL);
+        let server = self.server().with_listener(listener, self.tls.clone(), ServedParts::ALL);
         self.run(server, closing).await
     }
 

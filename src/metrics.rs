@@ -13,7 +13,7 @@ use std::time::Duration;
 use self::labels::{CodeLabel, QuotaLabels, RequestLabels, StatusLabel, Words, mode};
 use crate::access::{Authenticator, Identities, Identity, Meter, QuotaKind};
 use crate::observed::ObservedGuards;
-use crate::recent::Recent;
+use crate::rolling_stats::RollingStats;
 use keylatch_axum::{Code, Observed};
 use keylatch_core::lock::{Limit, LockCounts};
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
@@ -65,7 +65,7 @@ pub struct Metrics {
     /// Guards that another instance has with other settings.
     pub(crate) differing_guards: Gauge,
     pub(crate) audit: AuditCounters,
-    pub(crate) recent: Recent,
+    pub(crate) recent: RollingStats,
     /// Requests that are being answered.
     pub in_flight: Gauge,
     /// Connections that are open.
@@ -155,7 +155,7 @@ impl Metrics {
                 lines: counted(&mut all, "audit_lines", "Lines of the audit log"),
                 lost: counted(&mut all, "audit_lost", "Lines that the audit log lost"),
             },
-            recent: Recent::default(),
+            recent: RollingStats::default(),
             registry: Registry::default(),
         };
         for verdict in ["done", "not_done"] {

@@ -22,7 +22,7 @@ const CONFIG: &str = "CONFIG";
 
 /// Variables with that beginning that `keylatch run` reads or sets, for a service that is started
 /// beside or under it.
-const BESIDE: [&str; 14] = [
+const CLIENT_VARIABLES: [&str; 14] = [
     "API_KEY",
     "CA",
     "CLIENT_CERT",
@@ -103,7 +103,7 @@ impl Layers {
             if let Some(path) = variable.strip_prefix(PREFIX)
                 && path != CONFIG
                 && !is_service_link(path)
-                && !BESIDE.contains(&path)
+                && !CLIENT_VARIABLES.contains(&path)
             {
                 let name =
                     set_variable(&mut layers.settings, &variable, &path.to_lowercase(), &value)?;

@@ -13,7 +13,7 @@ use percent_encoding::percent_decode_str;
 use serde::Serialize;
 
 use super::api::Api;
-use super::origin::Arrival;
+use super::origin::ConnectionInfo;
 use super::problem::{Code, Problem};
 use crate::access::Identity;
 use crate::audit::AuditLog;
@@ -172,7 +172,7 @@ impl FromRequestParts<Arc<Api>> for Auditor {
     async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, Problem> {
         let Some(log) = &api.audit else { return Ok(Self(None)) };
         let id = parts.extensions.get::<RequestId>().cloned();
-        let identity = Arrival::identity(&parts.extensions).cloned();
+        let identity = ConnectionInfo::identity(&parts.extensions).cloned();
         Ok(Self(id.map(|id| Author { log: Arc::clone(log), id, identity })))
     }
 }

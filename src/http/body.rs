@@ -224,12 +224,12 @@ pub(super) fn lease_body<'a>(
 }
 
 /// What a request asks for that a grant of before may not have.
-pub(super) struct Terms {
+pub(super) struct RequestedChanges {
     ttl: Ttl,
     owner: Option<Owner>,
 }
 
-impl Terms {
+impl RequestedChanges {
     pub(super) fn new(ttl: Ttl, owner: Option<&Owner>) -> Self {
         Self { ttl, owner: owner.cloned() }
     }

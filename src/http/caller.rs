@@ -14,7 +14,7 @@ use axum::http::request::Parts;
 
 use super::api::Api;
 use super::body::invalid;
-use super::origin::Arrival;
+use super::origin::ConnectionInfo;
 use super::problem::{Problem, forbidden, quota_exceeded, unauthenticated};
 use crate::access::{
     Identity, KeyAct, LockAct, LockClaim, Meter, Permissions, QuotaPermit, QuotaRefusal,
@@ -29,14 +29,14 @@ pub(super) struct Caller(Option<Arc<Identity>>);
 
 /// Room for locks in the quota of a client, until they are granted or this is dropped.
 #[derive(Debug, Default)]
-pub(super) struct LockRoom {
+pub(super) struct LockQuotaPermit {
     claim: LockClaim,
     /// Those in namespaces, each with the locks that it is for.
     namespaces: Vec<(LockClaim, Vec<LockName>)>,
     permit: QuotaPermit,
 }
 
-impl LockRoom {
+impl LockQuotaPermit {
     /// Gives back the permit to wait.
     pub(super) fn stop_waiting(&mut self) {
         self.permit = QuotaPermit::default();
@@ -77,7 +77,7 @@ impl FromRequestParts<Arc<Api>> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, Problem> {
-        let identity = Arrival::identity(&parts.extensions).cloned();
+        let identity = ConnectionInfo::identity(&parts.extensions).cloned();
         if identity.is_none() && api.authenticator.is_some() {
             return Err(unauthenticated(RefusedCredential::Missing, "Authorization"));
         }
@@ -168,8 +168,8 @@ impl Caller {
         names: &[LockName],
         token: Option<&Token>,
         waits: bool,
-    ) -> Result<LockRoom, Problem> {
-        let Self(Some(identity)) = self else { return Ok(LockRoom::default()) };
+    ) -> Result<LockQuotaPermit, Problem> {
+        let Self(Some(identity)) = self else { return Ok(LockQuotaPermit::default()) };
         let claim = identity.meter.claim_locks(names, token).map_err(quota_exceeded)?;
         let mut namespaces = Vec::new();
         for (meter, names) in identity.namespaces_of_locks(names) {
@@ -178,7 +178,7 @@ impl Caller {
         }
         let permit =
             if waits { self.enter(names, Meter::enter_waiter)? } else { QuotaPermit::default() };
-        Ok(LockRoom { claim, namespaces, permit })
+        Ok(LockQuotaPermit { claim, namespaces, permit })
     }
 
     /// Notes in the quota of the client that it holds these locks for so long.

@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::api::Api;
 use super::audit::Auditor;
-use super::body::{Json, Terms, acquire_request, held_lock, lease_body, lock_page, ttl};
+use super::body::{Json, RequestedChanges, acquire_request, held_lock, lease_body, lock_page, ttl};
 use super::caller::Caller;
 use super::extract::{
     LOCK_TOKEN, LeftEntry, ListQuery, Name, OptionalJson, OptionalToken, RequiredToken,
@@ -60,7 +60,7 @@ pub(super) async fn create_lock(
     let mut request =
         acquire_request(body, name.clone(), token, api.locks.max_ttl(), api.max_wait)?;
     request.owner = caller.label("owner", request.owner)?;
-    let (wait, terms) = (request.wait, Terms::new(request.ttl, request.owner.as_ref()));
+    let (wait, terms) = (request.wait, RequestedChanges::new(request.ttl, request.owner.as_ref()));
     let names = slice::from_ref(&name);
     let room = caller.claim_locks(names, request.token.as_ref(), !wait.is_zero())?;
     match api.locks.acquire(request).await.map_err(of_lock_error)? {

@@ -63,7 +63,7 @@ pub use keylatch_axum::{
 };
 pub use openapi::Document;
 pub use origin::{Cors, OriginPolicy};
-pub use parts::{Part, Parts};
+pub use parts::{Part, ServedParts};
 pub use pass_through::PassThrough;
 pub use problem::{Code, Problem};
 pub use record_counts::RecordCounter;

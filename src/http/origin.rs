@@ -26,7 +26,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
-use super::parts::Parts;
+use super::parts::ServedParts;
 use super::problem::{Code, Problem};
 use super::server::Settings;
 use crate::access::Identity;
@@ -40,7 +40,7 @@ const MAX_AGE: Duration = Duration::from_secs(60 * 60);
 
 /// How a request came in, and of whom; an extension of each request that came over a connection of this server.
 #[derive(Debug, Clone)]
-pub(super) struct Arrival {
+pub(super) struct ConnectionInfo {
     /// Whether only programs of this machine reach the listener.
     pub(super) is_local: bool,
     /// Whether the connection is encrypted.
@@ -48,7 +48,7 @@ pub(super) struct Arrival {
     /// Whether the service has as many connections as it may beside this one.
     pub(super) is_surplus: bool,
     /// What the listener serves.
-    pub(super) serves: Parts,
+    pub(super) serves: ServedParts,
     /// The address of the other end.
     pub(super) peer: Option<IpAddr>,
     /// The identity that sends the request, once the layer around all routes has found it. It is no extension of its own:
@@ -56,7 +56,7 @@ pub(super) struct Arrival {
     pub(super) identity: Option<Arc<Identity>>,
 }
 
-impl Arrival {
+impl ConnectionInfo {
     /// How this request came in.
     pub(super) fn of<B>(request: &Request<B>) -> Option<&Self> {
         request.extensions().get()
@@ -68,7 +68,7 @@ impl Arrival {
             is_local: false,
             is_tls: false,
             is_surplus: false,
-            serves: Parts::ALL,
+            serves: ServedParts::ALL,
             peer: None,
             identity: None,
         }
@@ -87,7 +87,7 @@ impl Arrival {
 
 /// What a route takes from web pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Surface {
+pub(super) enum RouteClass {
     /// JSON, from own and allowed pages.
     Api,
     /// Forms as well, and whatever a browser sends to a foreign service only if that allows it.
@@ -96,7 +96,7 @@ pub(super) enum Surface {
     Callback,
 }
 
-impl From<CrossOrigin> for Surface {
+impl From<CrossOrigin> for RouteClass {
     fn from(setting: CrossOrigin) -> Self {
         match setting {
             CrossOrigin::Refuse => Self::Guard,
@@ -138,21 +138,21 @@ impl OriginPolicy {
     pub(super) fn check(
         &self,
         request: &Request<Body>,
-        surface: Surface,
+        class: RouteClass,
         route: Option<&str>,
     ) -> Result<(), Problem> {
         let named = SourceHeaders::of(request.headers());
         let host = host_of(request, named.host)?;
         self.check_host(request, host)?;
         // A browser opens a WebSocket for every page, and asks no service before it does.
-        let takes_place = surface == Surface::Api && route.is_some_and(takes_place);
+        let takes_place = class == RouteClass::Api && route.is_some_and(takes_place);
         let is_safe = request.method().is_safe() && !named.has_upgrade && !takes_place;
-        if is_safe || surface == Surface::Callback {
+        if is_safe || class == RouteClass::Callback {
             return Ok(());
         }
         let origin = named.origin.said();
         self.check_origin(request, (origin, named.fetch_site.said()), host)?;
-        if origin.is_some() { check_media_type(request, surface) } else { Ok(()) }
+        if origin.is_some() { check_media_type(request, class) } else { Ok(()) }
     }
 
     /// Whether a page of the host that the request is for made a browser send it, as far as the browser says.
@@ -174,12 +174,12 @@ impl OriginPolicy {
 
     /// Whether a request comes from a proxy whose word for others counts.
     pub(super) fn trusts(&self, request: &Request<Body>) -> bool {
-        let peer = Arrival::of(request).and_then(|arrival| arrival.peer);
+        let peer = ConnectionInfo::of(request).and_then(|connection| connection.peer);
         peer.is_some_and(|peer| self.proxies.iter().any(|net| net.contains(&peer)))
     }
 
     fn check_host(&self, request: &Request<Body>, host: Option<Host<'_>>) -> Result<(), Problem> {
-        let is_local = Arrival::of(request).is_some_and(|arrival| arrival.is_local);
+        let is_local = ConnectionInfo::of(request).is_some_and(|connection| connection.is_local);
         if host.is_none_or(|host| self.serves(host.name, is_local)) {
             return Ok(());
         }
@@ -210,7 +210,7 @@ impl OriginPolicy {
     /// Whether an origin is the service's: the scheme and the host at which the client asked for it, as
     /// a trusted proxy says or as the request itself does.
     fn is_own(&self, origin: &str, request: &Request<Body>, host: Option<Host<'_>>) -> bool {
-        let own_scheme = Arrival::of(request).map_or("http", Arrival::scheme);
+        let own_scheme = ConnectionInfo::of(request).map_or("http", ConnectionInfo::scheme);
         let scheme = self.forwarded(request, &X_FORWARDED_PROTO).unwrap_or(own_scheme);
         let own = self.forwarded(request, &X_FORWARDED_HOST).or(host.map(|host| host.authority));
         let Some((of_scheme, of_host)) = origin.split_once("://") else { return false };
@@ -255,18 +255,18 @@ fn network(text: &str) -> Option<IpNet> {
 
 /// A body that a page sends is of a type that the route reads. A browser sends forms, `text/plain` and
 /// untyped bodies to a foreign service unasked, and asks before it sends anything else (CORS).
-fn check_media_type(request: &Request<Body>, surface: Surface) -> Result<(), Problem> {
+fn check_media_type(request: &Request<Body>, class: RouteClass) -> Result<(), Problem> {
     if request.body().is_end_stream() {
         return Ok(());
     }
     let media_type = said(request.headers(), &header::CONTENT_TYPE).unwrap_or_default();
     let media_type = media_type.split(';').next().unwrap_or_default().trim();
     let is = |other: &str| media_type.eq_ignore_ascii_case(other);
-    let (is_taken, detail) = match surface {
-        Surface::Api => {
+    let (is_taken, detail) = match class {
+        RouteClass::Api => {
             (is("application/json"), "A body from a web page has to be `application/json`.")
         }
-        Surface::Guard | Surface::Callback => (
+        RouteClass::Guard | RouteClass::Callback => (
             !is("") && !is("text/plain"),
             "A body from a web page has to be `application/json` or a form, or of another type that \
              is not `text/plain`.",

@@ -26,9 +26,9 @@ pub enum Part {
 /// Some parts of the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(from = "Vec<Part>")]
-pub struct Parts(u8);
+pub struct ServedParts(u8);
 
-impl Parts {
+impl ServedParts {
     /// Every part.
     pub const ALL: Self = Self(u8::MAX);
 
@@ -58,13 +58,13 @@ impl Parts {
     }
 }
 
-impl Default for Parts {
+impl Default for ServedParts {
     fn default() -> Self {
         Self::ALL
     }
 }
 
-impl From<Vec<Part>> for Parts {
+impl From<Vec<Part>> for ServedParts {
     fn from(parts: Vec<Part>) -> Self {
         Self(parts.into_iter().fold(0, |all, part| all | part as u8))
     }

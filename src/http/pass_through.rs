@@ -12,8 +12,8 @@ use serde::Deserialize;
 use tower::ServiceExt as _;
 use tower::util::MapResponseLayer;
 
-use super::origin::Arrival;
-use super::parts::{Part, Parts};
+use super::origin::ConnectionInfo;
+use super::parts::{Part, ServedParts};
 use super::server::ListenerSettings;
 use keylatch_axum::{Guard, ProblemCode};
 
@@ -60,7 +60,8 @@ impl PassThrough {
 pub(super) fn by_listener(all: Router, of_app: Router) -> Router {
     let of_app = of_app.layer(MapResponseLayer::new(lead_below_own));
     Router::new().fallback(async move |request: Request| {
-        let serves = Arrival::of(&request).map_or(Parts::ALL, |arrival| arrival.serves);
+        let serves =
+            ConnectionInfo::of(&request).map_or(ServedParts::ALL, |connection| connection.serves);
         let routes = if serves.are_guards_alone() { &of_app } else { &all };
         routes.clone().oneshot(request).await.into_response()
     })

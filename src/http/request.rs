@@ -29,8 +29,8 @@ use tower::{Layer, Service};
 
 use super::X_REQUEST_ID;
 use super::audit::{Act, RequestId, Subject, is_refusal, write};
-use super::origin::{Arrival, OriginPolicy, Surface};
-use super::parts::{Part, Parts};
+use super::origin::{ConnectionInfo, OriginPolicy, RouteClass};
+use super::parts::{Part, ServedParts};
 use super::pass_through::OWN;
 use super::problem::{Code, Problem, forbidden, overloaded, quota_exceeded, unauthenticated};
 use super::system;
@@ -57,7 +57,7 @@ const MAX_ID_LEN: usize = 128;
 pub struct RequestLayer {
     shared: Arc<RequestRules>,
     deadline: Duration,
-    surface: Surface,
+    class: RouteClass,
     /// What lets requests in at a guarded route.
     admission: Option<Arc<Admission>>,
     /// The histograms of the route that this layer is around. There are none before its first request.
@@ -86,8 +86,8 @@ pub(crate) struct RequestRules {
 impl RequestLayer {
     /// A layer with a deadline of `deadline` for each request.
     pub(crate) fn new(shared: RequestRules, deadline: Duration) -> Self {
-        let (shared, surface) = (Arc::new(shared), Surface::Api);
-        Self { shared, deadline, surface, admission: None, durations: RouteDurations::default() }
+        let (shared, class) = (Arc::new(shared), RouteClass::Api);
+        Self { shared, deadline, class, admission: None, durations: RouteDurations::default() }
     }
 
     /// The same, with a deadline that is later by `wait`, for routes on which a client may wait.
@@ -104,8 +104,8 @@ impl RequestLayer {
 
     /// The same over routes that take something else from web pages.
     #[must_use]
-    pub(super) fn over(&self, surface: Surface) -> Self {
-        Self { surface, ..self.clone() }
+    pub(super) fn over(&self, class: RouteClass) -> Self {
+        Self { class, ..self.clone() }
     }
 
     /// The same over a guarded route that lets requests in so.
@@ -120,28 +120,28 @@ impl RequestLayer {
         self: &Arc<Self>,
         request: &mut Request<Body>,
     ) -> (RequestTicket, Result<(), Problem>) {
-        let (started, shared, surface) = (Instant::now(), &self.shared, self.surface);
+        let (started, shared, class) = (Instant::now(), &self.shared, self.class);
         // Taken out and not cloned: no handler reads it, and all cores share the count of its clones.
         let path = request.extensions_mut().remove::<MatchedPath>();
         let route = path.as_ref().map(MatchedPath::as_str);
         let route = route.map(|route| route.strip_prefix(OWN).unwrap_or(route));
-        let urgency = Urgency::of(request, surface, route);
+        let urgency = Urgency::of(request, class, route);
         let (in_flight, others) = InFlight::begin(Arc::clone(self));
-        let admitted = shared.make_room(others, urgency, Arrival::of(request));
+        let admitted = shared.make_room(others, urgency, ConnectionInfo::of(request));
         let (method, id) = (method_label(request.method()), id_of(request));
-        let scheme = || Arrival::of(request).map_or("http", Arrival::scheme);
+        let scheme = || ConnectionInfo::of(request).map_or("http", ConnectionInfo::scheme);
         let span = RequestSpan::start(request, scheme, (method, route), &id);
-        let passed = admitted.and_then(|()| shared.origins.check(request, surface, route));
+        let passed = admitted.and_then(|()| shared.origins.check(request, class, route));
         let passed = passed.or_else(|why| self.refuse(request, why));
         let passed = passed.and_then(|()| self.find(request, route));
         let passed = passed.and_then(|()| self.identify(request, route));
         let (mut identity, mut subject) = (None, None);
         if shared.audit.is_some() {
-            identity = Arrival::identity(request.extensions()).cloned();
+            identity = ConnectionInfo::identity(request.extensions()).cloned();
             subject = route.and_then(|route| Subject::of(route, request.uri()));
             request.extensions_mut().insert(RequestId(id.clone()));
         }
-        let wants_page = surface != Surface::Api && wants_page(request.headers());
+        let wants_page = class != RouteClass::Api && wants_page(request.headers());
         let ticket = RequestTicket {
             started,
             method,
@@ -154,7 +154,7 @@ impl RequestLayer {
             names_source: self.names_source(request.method()),
             in_flight,
         };
-        if surface != Surface::Api {
+        if class != RouteClass::Api {
             ticket.prepare_forwarding(request);
         }
         let let_in = |()| self.admission.as_ref().map_or(Ok(()), |guard| guard.admit(request));
@@ -176,7 +176,7 @@ impl RequestLayer {
     /// The setting that lets a guarded request pass which was refused so, for the log.
     fn setting_behind(&self, code: Code) -> Option<&'static str> {
         match code {
-            _ if self.surface == Surface::Api => None,
+            _ if self.class == RouteClass::Api => None,
             Code::PayloadTooLarge => Some("body_limit_bytes of the guard"),
             Code::CrossOrigin => Some("cors.allow_origins, or cross_origin of the guard"),
             _ => None,
@@ -193,35 +193,37 @@ impl RequestLayer {
 
     /// Whether the route is there for clients of the listener that the request came to.
     fn find(&self, request: &Request<Body>, route: Option<&str>) -> Result<(), Problem> {
-        let serves = Arrival::of(request).map_or(Parts::ALL, |arrival| arrival.serves);
+        let serves =
+            ConnectionInfo::of(request).map_or(ServedParts::ALL, |connection| connection.serves);
         let has_pages = self.shared.has_guarded_pages;
         let serves = if has_pages { serves.beside_guarded_pages() } else { serves };
-        let is_served = match self.surface {
-            _ if serves == Parts::ALL => true,
-            Surface::Guard | Surface::Callback => serves.have(Part::Guards),
-            Surface::Api => route.is_none_or(|route| serves.have_route(route)),
+        let is_served = match self.class {
+            _ if serves == ServedParts::ALL => true,
+            RouteClass::Guard | RouteClass::Callback => serves.have(Part::Guards),
+            RouteClass::Api => route.is_none_or(|route| serves.have_route(route)),
         };
         if is_served { Ok(()) } else { Err(system::no_resource()) }
     }
 
     /// Whether a page of a guarded service may have made a browser send the request.
     fn is_of_guarded_page(&self, request: &Request<Body>) -> bool {
-        let serves = Arrival::of(request).is_none_or(|arrival| arrival.serves.have(Part::Guards));
+        let serves = ConnectionInfo::of(request)
+            .is_none_or(|connection| connection.serves.have(Part::Guards));
         serves && self.shared.has_guarded_pages && self.shared.origins.is_of_own_page(request)
     }
 
-    /// Finds out which identity sends the request, and leaves it with its arrival. A route for
+    /// Finds out which identity sends the request, and leaves it with its connection. A route for
     /// identities is for no others, for no page that may be of a guarded service, and for none
     /// that sends more than it may.
     fn identify(&self, request: &mut Request<Body>, route: Option<&str>) -> Result<(), Problem> {
         let Some(authenticator) = &self.shared.authenticator else { return Ok(()) };
         let guard_access = self.admission.as_ref().map(|admission| admission.access());
-        let (header, name) = match (self.surface, guard_access) {
-            (Surface::Api, _) if route.is_none_or(is_open) => return Ok(()),
-            (Surface::Api, _) if self.is_of_guarded_page(request) => {
+        let (header, name) = match (self.class, guard_access) {
+            (RouteClass::Api, _) if route.is_none_or(is_open) => return Ok(()),
+            (RouteClass::Api, _) if self.is_of_guarded_page(request) => {
                 return Err(forbidden(OF_GUARDED_PAGE).with_field("Origin"));
             }
-            (Surface::Api, _) => (header::AUTHORIZATION, "Authorization"),
+            (RouteClass::Api, _) => (header::AUTHORIZATION, "Authorization"),
             (_, Some(GuardAccess::Identity)) => (KEYLATCH_AUTHORIZATION, "Keylatch-Authorization"),
             _ => return Ok(()),
         };
@@ -240,8 +242,9 @@ impl RequestLayer {
             }
             return Err(quota_exceeded(refusal));
         }
-        let arrival = request.extensions_mut().get_or_insert_with(Arrival::at_another_server);
-        arrival.identity = Some(identity);
+        let connection =
+            request.extensions_mut().get_or_insert_with(ConnectionInfo::at_another_server);
+        connection.identity = Some(identity);
         Ok(())
     }
 }
@@ -451,8 +454,8 @@ enum Urgency {
 }
 
 impl Urgency {
-    fn of(request: &Request<Body>, surface: Surface, route: Option<&str>) -> Self {
-        if surface != Surface::Api {
+    fn of(request: &Request<Body>, class: RouteClass, route: Option<&str>) -> Self {
+        if class != RouteClass::Api {
             return Self::Other;
         }
         let route = route.unwrap_or_default();
@@ -471,9 +474,9 @@ impl RequestRules {
         &self,
         others: i64,
         urgency: Urgency,
-        arrival: Option<&Arrival>,
+        connection: Option<&ConnectionInfo>,
     ) -> Result<(), Problem> {
-        if urgency == Urgency::Other && arrival.is_some_and(|arrival| arrival.is_surplus) {
+        if urgency == Urgency::Other && connection.is_some_and(|connection| connection.is_surplus) {
             // Its connection was counted as shed.
             return Err(overloaded("The service has too many connections."));
         }

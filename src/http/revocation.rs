@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 use super::api::Api;
 use super::caller::Caller;
-use super::origin::Arrival;
+use super::origin::ConnectionInfo;
 use super::problem::Problem;
 use crate::access::{Authenticator, CertificateNames, Identity};
 
@@ -36,7 +36,7 @@ impl FromRequestParts<Arc<Api>> for Revocation {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, Problem> {
-        let known = Arrival::identity(&parts.extensions).zip(api.authenticator.as_ref());
+        let known = ConnectionInfo::identity(&parts.extensions).zip(api.authenticator.as_ref());
         Ok(Self(known.map(|(identity, authenticator)| Proof {
             authenticator: Arc::clone(authenticator),
             identity: Arc::clone(identity),

@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::api::Api;
 use super::audit::Auditor;
-use super::body::{Json, Terms, lease_set, lock_set, set_acquire_request, ttl};
+use super::body::{Json, RequestedChanges, lease_set, lock_set, set_acquire_request, ttl};
 use super::caller::Caller;
 use super::extract::{NamedSet, NoQuery, OptionalJson, OptionalToken, RequiredToken};
 use super::locks::with_token;
@@ -51,7 +51,7 @@ pub(super) async fn create_lock_set(
     let (set, wait) = (request.target.clone(), request.wait);
     caller.check_set(LockAct::Acquire, &set)?;
     request.owner = caller.label("owner", request.owner)?;
-    let terms = Terms::new(request.ttl, request.owner.as_ref());
+    let terms = RequestedChanges::new(request.ttl, request.owner.as_ref());
     let room = caller.claim_locks(set.names(), request.token.as_ref(), !wait.is_zero())?;
     let ttl = request.ttl.get();
     match api.locks.acquire_set(request).await.map_err(of_lock_error)? {

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use keylatch::app::{App, bind};
 use keylatch::config::Config;
 use keylatch::error::Error;
-use keylatch::http::{Guard, ListenerSettings, Part, Parts};
+use keylatch::http::{Guard, ListenerSettings, Part, ServedParts};
 use keylatch_client::AcquireOptions;
 use keylatch_testkit::{
     Answer, Authority, RawConnection, Upstream, config, connect_tls, eventually, soon,
@@ -72,7 +72,7 @@ fn over(socket: &Path) -> reqwest::Result<Client> {
 }
 
 fn at(address: &str, serves: &[Part]) -> ListenerSettings {
-    let serves = Parts::from(serves.to_vec());
+    let serves = ServedParts::from(serves.to_vec());
     ListenerSettings { address: address.to_owned(), serves, ..ListenerSettings::default() }
 }
 

@@ -5,7 +5,7 @@
 
 use keylatch::app::{App, bind};
 use keylatch::config::Config;
-use keylatch::http::{Guard, ListenerSettings, Part, Parts, PassThrough};
+use keylatch::http::{Guard, ListenerSettings, Part, PassThrough, ServedParts};
 use keylatch_testkit::{Answer, Api, RawConnection, Upstream, config};
 use reqwest::Method;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -33,7 +33,7 @@ impl Site {
         config.listener = [vec![Part::Guards], vec![Part::Api, Part::Metrics]]
             .map(|serves| ListenerSettings {
                 address: "127.0.0.1:0".to_owned(),
-                serves: Parts::from(serves),
+                serves: ServedParts::from(serves),
                 ..ListenerSettings::default()
             })
             .to_vec();

@@ -6,7 +6,9 @@
 use axum::http::Method;
 use axum::response::{Html, IntoResponse as _};
 use keylatch::app::{App, bind};
-use keylatch::http::{DeriveKey, Guard, ListenerSettings, MissingKey, Part, Parts, PassThrough};
+use keylatch::http::{
+    DeriveKey, Guard, ListenerSettings, MissingKey, Part, PassThrough, ServedParts,
+};
 use keylatch_testkit::{Browser, Upstream, config};
 use tokio_util::sync::CancellationToken;
 
@@ -33,7 +35,7 @@ async fn person_reads_on_a_page_what_became_of_an_order() {
     config.gateway = PassThrough { upstream: upstream.url() };
     config.listener = vec![ListenerSettings {
         address: "127.0.0.1:0".to_owned(),
-        serves: Parts::from(vec![Part::Guards]),
+        serves: ServedParts::from(vec![Part::Guards]),
         ..ListenerSettings::default()
     }];
     let bound = bind(&mut config).await.expect("it listens");

@@ -3,7 +3,7 @@
 //! A key has a value, such as a `Notify` or a channel, for as long as a [`WaiterGuard`] of it lives.
 //! The guards of a key are counted under the lock of the map, so the last one to go removes the key
 //! and no key outlives its waiters, whatever meets whatever. Turns in a queue, ends of runs and
-//! changes of a watched lock are three uses of it. A [`WaiterRoom`] bounds the requests that wait, for whatever
+//! changes of a watched lock are three uses of it. A [`WaiterLimit`] bounds the requests that wait, for whatever
 //! they do. Tested below.
 
 use std::collections::HashMap;
@@ -16,9 +16,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Room for the requests of a process that wait, and perhaps for a part of them within it. Clones share it.
 #[derive(Debug, Clone)]
-pub struct WaiterRoom(Vec<Arc<Semaphore>>);
+pub struct WaiterLimit(Vec<Arc<Semaphore>>);
 
-impl WaiterRoom {
+impl WaiterLimit {
     /// Room for so many at once.
     pub fn new(requests: usize) -> Self {
         Self(vec![Arc::new(Semaphore::new(requests.min(Semaphore::MAX_PERMITS)))])

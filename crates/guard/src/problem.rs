@@ -33,10 +33,10 @@ const BEARER_CHALLENGE: &str = "Bearer realm=\"keylatch\"";
 /// assert_eq!(response.headers()["content-type"], "application/problem+json");
 /// ```
 #[derive(Debug)]
-pub struct Problem(Box<Parts>);
+pub struct Problem(Box<ProblemParts>);
 
 #[derive(Debug)]
-struct Parts {
+struct ProblemParts {
     code: Code,
     document: ProblemDocument,
     cause: Option<ProblemCause>,
@@ -54,7 +54,11 @@ pub struct ProblemCode(pub Code, pub Option<wire::Effect>);
 impl Problem {
     /// A problem with this code; `detail` says what is wrong with this request.
     pub fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self(Box::new(Parts { code, document: ProblemDocument::new(code, detail), cause: None }))
+        Self(Box::new(ProblemParts {
+            code,
+            document: ProblemDocument::new(code, detail),
+            cause: None,
+        }))
     }
 
     /// Names the member, parameter or header of the request that is wrong.
@@ -137,7 +141,7 @@ fn json_of(document: &ProblemDocument) -> Vec<u8> {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let Parts { code, document, cause } = *self.0;
+        let ProblemParts { code, document, cause } = *self.0;
         let mut response = (status_code(code), json_of(&document)).into_response();
         response.extensions_mut().insert(ProblemCode(code, document.outcome));
         let headers = response.headers_mut();

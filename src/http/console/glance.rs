@@ -17,7 +17,7 @@ use crate::http::caller::Caller;
 use crate::http::record_counts::MAX_COUNT;
 use crate::http::system::store_info;
 use crate::metrics::StreamKind;
-use crate::recent::{SAMPLE, Sample};
+use crate::rolling_stats::{SAMPLE, Sample};
 use keylatch_wire::{ObservedGuard, StoreInfo, millis};
 
 /// What an operator sees first.

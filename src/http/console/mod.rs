@@ -25,8 +25,8 @@ use super::api::Api;
 use super::assets::{File, JAVASCRIPT, POLICY, STYLE, file};
 use super::caller::Caller;
 use super::extract::pairs;
-use super::origin::Arrival;
-use super::parts::{Part, Parts};
+use super::origin::ConnectionInfo;
+use super::parts::{Part, ServedParts};
 use super::problem::{Code, Problem};
 use super::system::no_resource;
 use keylatch_core::lock::LockName;
@@ -47,7 +47,8 @@ pub(super) fn routes(shop: bool) -> Router<Arc<Api>> {
 
 /// A browser reads the console, and every other client where the API is described.
 async fn index(request: Request, shop: bool) -> Response {
-    let serves = Arrival::of(&request).map_or(Parts::ALL, |arrival| arrival.serves);
+    let serves =
+        ConnectionInfo::of(&request).map_or(ServedParts::ALL, |connection| connection.serves);
     if serves.have(Part::Console) && prefers_html(request.headers()) {
         return page(serves, shop);
     }
@@ -57,7 +58,7 @@ async fn index(request: Request, shop: bool) -> Response {
     no_resource().into_response()
 }
 
-fn page(serves: Parts, shop: bool) -> Response {
+fn page(serves: ServedParts, shop: bool) -> Response {
     let link = |part, path: &str, text: &str| {
         if !serves.have(part) {
             return String::new();

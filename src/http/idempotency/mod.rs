@@ -10,7 +10,7 @@ pub(super) mod issue;
 pub(super) mod list;
 pub(super) mod settled;
 
-use super::origin::Arrival;
+use super::origin::ConnectionInfo;
 use crate::traces::CallSpan;
 use keylatch_axum::gateway::{ClientConnection, ServerHooks, client_address, holds};
 
@@ -37,15 +37,15 @@ const OWN: [&str; 14] = [
 /// What the gateway asks of this service.
 pub(super) const GATEWAY_HOOKS: ServerHooks = ServerHooks {
     connection: |request| {
-        let arrival = Arrival::of(request);
-        let peer = arrival.and_then(|arrival| arrival.peer);
-        ClientConnection { peer, scheme: arrival.map_or("http", Arrival::scheme) }
+        let connection = ConnectionInfo::of(request);
+        let peer = connection.and_then(|connection| connection.peer);
+        ClientConnection { peer, scheme: connection.map_or("http", ConnectionInfo::scheme) }
     },
     address: |request| {
-        let arrival = Arrival::of(request);
-        client_address(request, arrival.and_then(|arrival| arrival.peer))
+        let connection = ConnectionInfo::of(request);
+        client_address(request, connection.and_then(|connection| connection.peer))
     },
-    identity: |parts| Some(Arrival::identity(&parts.extensions)?.name.as_str().to_owned()),
+    identity: |parts| Some(ConnectionInfo::identity(&parts.extensions)?.name.as_str().to_owned()),
     resolve_url: list::resolve_url,
     begin_call: |request, origin, resend| {
         let span = CallSpan::start(request, origin, resend)?;

@@ -10,7 +10,7 @@ use utoipa::openapi::path::Operation;
 use utoipa::openapi::{Components, Info, OpenApi, OpenApiVersion, PathItem, Server, tag::Tag};
 
 /// The paths in the order of the story. The others follow as their routers declare them.
-const STORY: [&str; 12] = [
+const PATH_ORDER: [&str; 12] = [
     "/v1/locks/{name}",
     "/v1/locks/{name}/hold",
     "/v1/locks/{name}/events",
@@ -48,8 +48,8 @@ impl From<OpenApi> for Document {
     fn from(document: OpenApi) -> Self {
         let OpenApi { openapi, info, servers, paths, components, tags, .. } = document;
         let mut paths: Vec<_> = paths.paths.into_iter().collect();
-        let place = |path: &str| STORY.iter().position(|one| *one == path);
-        paths.sort_by_key(|(path, _)| place(path).unwrap_or(STORY.len()));
+        let place = |path: &str| PATH_ORDER.iter().position(|one| *one == path);
+        paths.sort_by_key(|(path, _)| place(path).unwrap_or(PATH_ORDER.len()));
         let paths = paths.into_iter().map(|(path, item)| (path, in_order(item)));
         Self { openapi, info, servers, paths: InOrder(paths.collect()), components, tags }
     }

@@ -76,7 +76,7 @@ pub(crate) trait Part {
 }
 
 /// A handler that takes these parts.
-pub(crate) trait Signature<Parts> {
+pub(crate) trait Signature<Extractors> {
     fn describe(draft: &mut Draft<'_>);
 }
 
@@ -92,7 +92,7 @@ macro_rules! signatures {
 signatures! { A; A B; A B C; A B C D; A B C D E; A B C D E F; A B C D E F G; }
 
 /// Has the signature of a handler complete its operation among the routes of its path.
-pub(crate) fn describe<Parts, H: Signature<Parts>>(
+pub(crate) fn describe<Extractors, H: Signature<Extractors>>(
     (schemas, paths, _): &mut UtoipaMethodRouter<Arc<Api>>,
     handler: &str,
     _: H,

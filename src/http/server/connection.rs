@@ -28,7 +28,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tower::Service as _;
 
-use super::Entrance;
+use super::ListenerContext;
 use super::http2::{self, StreamExecutor, StreamProgress};
 use super::listener::AcceptedConnection;
 use super::phases::{
@@ -40,7 +40,7 @@ use super::settings::Settings;
 use super::socket_io::EndProbe;
 use super::tls::{HTTP2, TlsFiles};
 use crate::access::CertificateNames;
-use crate::http::origin::Arrival;
+use crate::http::origin::ConnectionInfo;
 use crate::metrics::{GaugeGuard, Metrics};
 use keylatch_axum::gateway::Tunnel;
 
@@ -52,7 +52,7 @@ pub(super) struct Connections {
     http: http1::Builder,
     settings: Settings,
     timeouts: ConnectionTimeouts,
-    entrance: Entrance,
+    context: ListenerContext,
     closing: CancellationToken,
     killed: CancellationToken,
     metrics: Arc<Metrics>,
@@ -61,7 +61,7 @@ pub(super) struct Connections {
 impl Connections {
     pub(super) fn new(
         settings: &Settings,
-        entrance: Entrance,
+        context: ListenerContext,
         closing: &CancellationToken,
         killed: &CancellationToken,
         metrics: &Arc<Metrics>,
@@ -81,7 +81,7 @@ impl Connections {
         };
         let (closing, killed, metrics) = (closing.clone(), killed.clone(), Arc::clone(metrics));
         let settings = settings.clone();
-        Self { http, settings, timeouts, entrance, closing, killed, metrics }
+        Self { http, settings, timeouts, context, closing, killed, metrics }
     }
 
     /// Serves one connection until it ends, is idle or slow for too long, or the service shuts down. Over
@@ -96,17 +96,23 @@ impl Connections {
         let _open = GaugeGuard::new(&self.metrics.connections);
         let AcceptedConnection { io, peer, closed, has_ended } = accepted;
         let phases = Arc::new(ConnectionPhases::new());
-        let Entrance { is_local, tls, serves } = &self.entrance;
+        let ListenerContext { is_local, tls, serves } = &self.context;
         let (is_local, serves) = (*is_local, *serves);
-        let arrival =
-            Arrival { is_local, is_tls: tls.is_some(), is_surplus, serves, peer, identity: None };
+        let connection = ConnectionInfo {
+            is_local,
+            is_tls: tls.is_some(),
+            is_surplus,
+            serves,
+            peer,
+            identity: None,
+        };
         let mut events = self.events(closed);
         let mut serving =
             ConnectionTask { all: &self, phases, events: &mut events, has_ended: &has_ended };
         match tls {
-            None => serving.http1(io, arrival.into(), &routes).await,
+            None => serving.http1(io, connection.into(), &routes).await,
             // In a box, so that a connection without TLS does not keep the room that one with TLS takes.
-            Some(tls) => Box::pin(serving.behind_tls(tls, io, arrival, &routes)).await,
+            Some(tls) => Box::pin(serving.behind_tls(tls, io, connection, &routes)).await,
         }
     }
 
@@ -148,7 +154,7 @@ impl ConnectionTask<'_> {
         &mut self,
         tls: &Arc<TlsFiles>,
         io: I,
-        arrival: Arrival,
+        connection: ConnectionInfo,
         routes: &Routes,
     ) {
         let Some(io) = self.handshake(tls, io).await else { return };
@@ -157,7 +163,7 @@ impl ConnectionTask<'_> {
             let refused = Arc::clone(tls).until_refused(chain.to_vec());
             self.events.push(refused.map(|()| Event::Killed).boxed());
         }
-        let client = Client { arrival, certificate };
+        let client = Client { connection, certificate };
         if io.get_ref().1.alpn_protocol() == Some(HTTP2) {
             Box::pin(self.http2(io, client, routes)).await;
         } else {
@@ -200,7 +206,7 @@ impl ConnectionTask<'_> {
             })
         });
         let mut http = self.all.http.clone();
-        let keep_alive = !client.arrival.is_surplus;
+        let keep_alive = !client.connection.is_surplus;
         let connection = http.keep_alive(keep_alive).serve_connection(io, service);
         let close = |connection: Pin<&mut http1::UpgradeableConnection<_, _>>| {
             connection.graceful_shutdown();
@@ -275,23 +281,23 @@ impl ConnectionTask<'_> {
 
 /// What is known of a client before it has sent a request.
 struct Client {
-    arrival: Arrival,
+    connection: ConnectionInfo,
     certificate: Option<Arc<CertificateNames>>,
 }
 
 impl Client {
     /// Says who sends a request.
     fn introduce<B>(&self, request: &mut Request<B>) {
-        request.extensions_mut().insert(self.arrival.clone());
+        request.extensions_mut().insert(self.connection.clone());
         if let Some(certificate) = &self.certificate {
             request.extensions_mut().insert(Arc::clone(certificate));
         }
     }
 }
 
-impl From<Arrival> for Client {
-    fn from(arrival: Arrival) -> Self {
-        Self { arrival, certificate: None }
+impl From<ConnectionInfo> for Client {
+    fn from(connection: ConnectionInfo) -> Self {
+        Self { connection, certificate: None }
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use super::activation::HandedSockets;
 use super::socket_io::lengthen_queue;
 use super::unix_socket::UnixSocket;
-use crate::http::parts::{Part, Parts};
+use crate::http::parts::{Part, ServedParts};
 
 /// What the address of a Unix socket begins with.
 const UNIX: &str = "unix:";
@@ -30,7 +30,7 @@ pub struct ListenerSettings {
     pub unix: String,
     pub mode: Option<String>,
     pub owner: Option<String>,
-    pub serves: Parts,
+    pub serves: ServedParts,
     pub tls: Option<bool>,
 }
 

@@ -33,7 +33,7 @@ use tokio_util::task::TaskTracker;
 
 use self::connection::Connections;
 use self::listeners::Socket;
-use super::parts::Parts;
+use super::parts::ServedParts;
 use crate::metrics::Metrics;
 
 pub(crate) use activation::HandedSockets;
@@ -112,7 +112,7 @@ impl Server {
         mut self,
         listener: impl Listener,
         tls: Option<Arc<TlsFiles>>,
-        serves: Parts,
+        serves: ServedParts,
     ) -> Self {
         let shared = Arc::clone(&self.shared);
         self.accepting.push(shared.accept_until_closing(listener, tls, serves).boxed());
@@ -177,12 +177,11 @@ impl Shared {
         self: Arc<Self>,
         listener: impl Listener,
         tls: Option<Arc<TlsFiles>>,
-        serves: Parts,
+        serves: ServedParts,
     ) -> Result<(), ServeError> {
-        let entrance = Entrance { is_local: listener.is_local()?, tls, serves };
+        let context = ListenerContext { is_local: listener.is_local()?, tls, serves };
         let (settings, metrics, tasks) = (&self.settings, &self.metrics, &self.tasks);
-        let connections =
-            Connections::new(settings, entrance, &self.closing, &self.killed, metrics);
+        let connections = Connections::new(settings, context, &self.closing, &self.killed, metrics);
         let connections = Arc::new(connections);
         let write_timeout = Duration::from_millis(settings.write_timeout_ms);
         loop {
@@ -205,8 +204,8 @@ impl Shared {
 }
 
 /// What every connection of a listener has in common.
-struct Entrance {
+struct ListenerContext {
     is_local: bool,
     tls: Option<Arc<TlsFiles>>,
-    serves: Parts,
+    serves: ServedParts,
 }

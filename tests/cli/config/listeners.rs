@@ -3,7 +3,7 @@
 //! Method: as in the file above.
 
 use keylatch::config::{DEFAULTS, Flags};
-use keylatch::http::{Part, Parts};
+use keylatch::http::{Part, ServedParts};
 
 use super::{File, file_is_refused, load, load_with};
 
@@ -19,7 +19,7 @@ fn listeners_in_the_comments_of_the_defaults_show_all_defaults() {
         assert!(tcp.serves.have(part), "{part:?}");
     }
     assert_eq!(unix.place(), "unix:/run/keylatch/keylatch.sock");
-    assert_eq!((unix.mode.as_deref(), unix.serves), (Some("0600"), Parts::ALL));
+    assert_eq!((unix.mode.as_deref(), unix.serves), (Some("0600"), ServedParts::ALL));
 }
 
 #[test]

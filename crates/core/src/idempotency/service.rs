@@ -29,7 +29,7 @@ use super::{
 use crate::lock::{FencingToken, Token, TokenHash};
 use crate::store::{ListRecords, Page, Store, StoreError};
 use crate::task::{BoxFuture, DetachOnDrop, with_deadline};
-use crate::waiters::{WaiterGuard, WaiterPlace, WaiterRegistry, WaiterRoom};
+use crate::waiters::{WaiterGuard, WaiterLimit, WaiterPlace, WaiterRegistry};
 use crate::watchdog::LeaseSchedule;
 
 /// How many runs and endings that no client waits for may be under way before new runs are refused.
@@ -45,7 +45,7 @@ pub struct RecordLimits {
     /// The records of a guard whose outcome is unknown or to come, where the store keeps them in this process.
     pub unknown: u64,
     /// Room for requests that wait for the end of a run.
-    pub waiters: WaiterRoom,
+    pub waiters: WaiterLimit,
 }
 
 /// Does things once, by the records of a store.
@@ -55,7 +55,7 @@ pub struct IdempotencyService {
     deadline: Duration,
     answer_limit: usize,
     waiters: WaiterRegistry<RecordKey, RunWaiters>,
-    waiter_room: WaiterRoom,
+    waiter_room: WaiterLimit,
     tasks: TaskTracker,
     /// The runs that are under way, whether a caller waits for them or a task has them.
     runs: TaskTracker,
@@ -72,7 +72,7 @@ pub struct IdempotencyService {
 impl IdempotencyService {
     /// A service over `store` that waits for each of its answers at most for `deadline`.
     pub fn start(store: Arc<dyn Store>, deadline: Duration) -> Arc<Self> {
-        let (kept_bytes, unknown, waiters) = (u64::MAX, u64::MAX, WaiterRoom::new(usize::MAX));
+        let (kept_bytes, unknown, waiters) = (u64::MAX, u64::MAX, WaiterLimit::new(usize::MAX));
         Self::start_within(store, deadline, RecordLimits { kept_bytes, unknown, waiters })
     }
 

@@ -26,7 +26,7 @@ use super::{
 use crate::entry::Few;
 use crate::store::{Backup, ListLocks, Page, Store, StoreError, StoreHealth};
 use crate::task::{BoxFuture, DetachOnDrop, with_deadline};
-use crate::waiters::WaiterRoom;
+use crate::waiters::WaiterLimit;
 
 /// How many grants that no client reads may be on their way back before new ones are refused.
 const PENDING_MAX: usize = 10_000;
@@ -247,7 +247,7 @@ pub struct LockService {
     /// take the fields beside it from the other cores.
     requests: Box<AtomicU64>,
     pub(super) waiters: AtomicUsize,
-    pub(super) waiter_room: WaiterRoom,
+    pub(super) waiter_room: WaiterLimit,
     withdrawn_grants: Arc<AtomicU64>,
     tasks: TaskTracker,
     /// Those that hold or watch a lock for a connection, or keep a queue entry for a retry.
@@ -281,7 +281,7 @@ impl LockService {
             max_ttl,
             requests: Box::new(AtomicU64::new(getrandom::u64()?)),
             waiters: AtomicUsize::new(0),
-            waiter_room: WaiterRoom::new(limits.all),
+            waiter_room: WaiterLimit::new(limits.all),
             withdrawn_grants: Arc::default(),
             tasks: TaskTracker::new(),
             streams: TaskTracker::new(),
@@ -463,7 +463,7 @@ impl LockService {
     }
 
     /// The room for all requests that wait, for those that wait for something else to share it.
-    pub fn waiter_room(&self) -> WaiterRoom {
+    pub fn waiter_room(&self) -> WaiterLimit {
         self.waiter_room.clone()
     }
 

@@ -15,7 +15,7 @@ use keylatch_core::idempotency::{
 };
 use keylatch_core::lock::{AcquireRequest, LockError, LockService, Ttl, WaiterLimits};
 use keylatch_core::store::{Effect, Store, StoreError};
-use keylatch_core::waiters::WaiterRoom;
+use keylatch_core::waiters::WaiterLimit;
 use keylatch_stores::test_medium::TestStore;
 use tokio::time::{advance, pause, resume, timeout};
 
@@ -281,7 +281,7 @@ async fn an_answer_that_goes_before_it_is_read_gives_what_is_true_then() {
 async fn an_answer_that_goes_while_it_is_read_does_not_begin_a_run_without_room() {
     let disk = Disk::formatted(1);
     let (store, long) = store_with_answers(&disk).await;
-    let limits = RecordLimits { kept_bytes: 1, unknown: 1, waiters: WaiterRoom::new(1) };
+    let limits = RecordLimits { kept_bytes: 1, unknown: 1, waiters: WaiterLimit::new(1) };
     let records = IdempotencyService::start_within(store.shared(), PATIENCE, limits);
     let work = |_| async { RunResult { answer: (), end: None, late: None } };
     let mut repeat = pin!(records.once(request("long"), work));

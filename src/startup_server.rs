@@ -27,7 +27,7 @@ type LaterRoutes = watch::Receiver<Option<Router>>;
 
 /// What serves until the service does.
 #[derive(Debug)]
-pub(crate) struct Opening {
+pub(crate) struct StartupServer {
     /// For the requests that wait.
     later: watch::Sender<Option<Router>>,
     /// For those that come.
@@ -38,7 +38,7 @@ pub(crate) struct Opening {
     serving: AbortOnDropHandle<Result<(), ServeError>>,
 }
 
-impl Opening {
+impl StartupServer {
     /// Serves on the listeners from now on.
     pub(crate) fn start(
         settings: Settings,

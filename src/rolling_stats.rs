@@ -23,7 +23,7 @@ const BUCKETS: usize = 48;
 
 /// What the service does now and did in the last minutes.
 #[derive(Debug, Default)]
-pub(crate) struct Recent {
+pub(crate) struct RollingStats {
     answers: Durations,
     steps: Durations,
     refused: AtomicU64,
@@ -51,7 +51,7 @@ pub(crate) struct Sample {
     pub(crate) step_p99_us: Option<u64>,
 }
 
-impl Recent {
+impl RollingStats {
     /// Counts an answer.
     pub(crate) fn count_answer(&self, status: u16, took: Duration) {
         self.answers.count(took);
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn sample_has_what_came_since_the_one_before() {
-        let recent = Recent::default();
+        let recent = RollingStats::default();
         for status in [200, 404, 409, 503] {
             recent.count_answer(status, Duration::from_millis(1));
         }
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn old_samples_make_room() {
-        let recent = Recent::default();
+        let recent = RollingStats::default();
         for _ in 0..SAMPLES + 5 {
             recent.sample();
         }
