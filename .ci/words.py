@@ -1,0 +1,77 @@
+"""Reads the pages of docs/ as a newcomer would, for `make docs`: words, hollow pages and dead ends.
+
+A page fails that says "reads" for gets, "repeat" for retry, "answer" for response, or one of the turns that a reader has
+to take twice; that is hollow on GitHub, because mdBook alone fills it in; that has a block which differs from the file
+that it names (`<!-- file: PATH -->` before the block); or that links to nothing. `.ci/words-allowed.txt` lists the places
+where a word is right, a line each: the page, a tab, and the text there. A line that no page needs fails as well.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+ALLOWED = Path(".ci/words-allowed.txt")
+PEOPLE = r"(?:clients?|requests?|callers?|waiters?|users?|customers?|holders?|retries|browsers?|who|others?)"
+PATTERNS = {
+    "say gets": rf"\breads? (?:an?|the|its|that)? ?(?:answer|response|problem|error|refusal|[1-5]\d\d\b|`)|\b{PEOPLE} reads\b",
+    "say retry": r"\brepeat\w*",
+    "say response, or respond": r"\banswer(?:s|ed|ing)?\b",
+    "say what it is": r"\b(?:be it|be that|as many as (?:may|that)|as may\b|is no keylatch|in the line\b)",
+    "say who it is": r"\b(?:who (?:may|can|has|is|reads|runs|sizes) not\b|for who\b|whoever\b|whose they are)",
+    "say instead": r"\bin place of (?:asking|repeating|polling)\b",
+    "name the actor": r"\b(?:is|are) (?:told|asked|given)\b(?! (?:by|up)\b)",
+    "say queue, waiter": r"\bstands? in (?:the )?line\b|\bjoins the lines?\b|\btakes its turn\b",
+    "say except, or only": r"\bbut for\b",
+    "say free, or available": r"\bto be had\b",
+    "say previous": r"\b(?:those|that|the \w+) of before\b",
+    "say continues, or again": r"\bgoes on\b|\banew\b",
+}
+CODE = re.compile(r"^(```+)[^\n]*\n.*?^\1", re.M | re.S)
+INLINE = re.compile(r"(`+)[^`\n]*\1|\]\([^)\n]*\)|<[^>\n]*>")
+FILE = re.compile(r"^<!-- file: (\S+) -->\n```\w*\n(.*?)^```$", re.M | re.S)
+
+
+def blank(match):
+    """Nothing to read, with the line breaks of what was there."""
+    return "\n" * match[0].count("\n") or "`"
+
+
+def prose(text):
+    """A page without its code and without the targets of its links."""
+    return INLINE.sub(blank, CODE.sub(blank, text))
+
+
+def findings(text):
+    """What a page says that it should not: where, and what to say."""
+    words = prose(text)
+    for advice, pattern in PATTERNS.items():
+        for found in re.finditer(pattern, words, re.I):
+            line = words[: found.start()].count("\n")
+            yield line, found[0], advice
+    for found in re.finditer(r"\{\{#include", text):
+        yield text[: found.start()].count("\n"), found[0], "have the content here, or link to it: GitHub shows neither"
+    for found in FILE.finditer(text):
+        file = Path(found[1])
+        if not file.is_file() or file.read_text().rstrip() != found[2].rstrip():
+            yield text[: found.start()].count("\n"), found[1], "the block is not that file"
+    if not re.search(r"\]\((?!#)[^)]", text):
+        yield 0, "no link", "say where to go from here"
+
+
+def main():
+    allowed = [line.split("\t") for line in ALLOWED.read_text().splitlines() if line and not line.startswith("#")]
+    used, wrong = set(), []
+    for page in sorted(Path("docs").glob("**/*.md")):
+        text = page.read_text()
+        lines = text.splitlines() or [""]
+        for number, found, advice in findings(text):
+            here = [i for i, (path, place) in enumerate(allowed) if path == str(page) and place in lines[number]]
+            used.update(here)
+            if not here:
+                wrong.append(f"{page}:{number + 1}: {found!r}: {advice}: {lines[number].strip()[:100]}")
+    wrong += [f"{ALLOWED}: no page needs: {': '.join(line)}" for i, line in enumerate(allowed) if i not in used]
+    print("\n".join(wrong), end="\n" if wrong else "")
+    return 1 if wrong else 0
+
+
+sys.exit(main())
