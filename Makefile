@@ -151,8 +151,10 @@ console-pictures: chromium pngquant
 	cargo run --locked --workspace --features $(ALL_FEATURES) --example console -- docs/console
 	pngquant --force --skip-if-larger --ext .png --speed 1 docs/console/*.png
 
-# The book of docs/, in target/book. A warning fails, and so does a dead link, in the other documents too.
+# The book of docs/, in target/book. A warning fails, a dead link, in the other documents too, and a word that a reader
+# takes twice.
 docs: $(DOCS_TOOLS)/.$(MDBOOK)-$(LYCHEE)
+	python3 .ci/words.py
 	@rm -rf target/book && $(DOCS_TOOLS)/bin/mdbook build 2>&1 | tee target/book.log
 	@test -f target/book/index.html && ! grep -qE '\b(WARN|ERROR)\b' target/book.log
 	$(DOCS_TOOLS)/bin/lychee --offline --include-fragments --no-progress --root-dir "$(CURDIR)/target/book" \
