@@ -1,7 +1,6 @@
 //! What a campaign was and what came of it, as Markdown: printed, and written to `target/campaign/`.
 //!
-//! It only reads the history that the checker judges, and judges nothing itself. The figures of `docs/testing.md` are
-//! copied from such a report.
+//! It only reads the history that the checker judges, and judges nothing itself.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
