@@ -94,27 +94,6 @@ fn every_mutant_edit_applies_to_the_sources() {
     }
 }
 
-#[test]
-fn documented_mutants_are_those_of_the_edits() {
-    let page = source("docs/testing.md");
-    let (_, section) = page.split_once("\n## Mutants\n").expect("a section of mutants");
-    let names = |row: &str| {
-        row.starts_with("| ") && !row.starts_with("| mutant |") && !row.starts_with("| ---")
-    };
-    let mut documented: Vec<_> =
-        section.lines().filter(|row| names(row)).map(first_cells).collect();
-    let mut edits: Vec<_> = MUTANTS.iter().map(Mutant::documented).collect();
-    documented.sort_unstable();
-    edits.sort_unstable();
-    assert_eq!(documented, edits, "left: the tables of docs/testing.md, right: edits.rs");
-}
-
-/// The first two cells of a row of a table.
-fn first_cells(row: &str) -> (String, String) {
-    let mut cells = row.split('|').skip(1).map(|cell| cell.trim().to_owned());
-    (cells.next().unwrap_or_default(), cells.next().unwrap_or_default())
-}
-
 /// `KEYLATCH_TEST_MUTANTS=all`, or what names begin with (`etcd,ZooKeeper`), builds and runs them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn checker_finds_every_mutant() {
@@ -168,13 +147,6 @@ async fn noticed(plan: &Plan, build: &Build) -> Vec<Violation> {
 }
 
 impl Mutant {
-    /// The first two cells of its row in `docs/testing.md`: its name, and the store on which the campaign finds it or the
-    /// test that does.
-    fn documented(&self) -> (String, String) {
-        let test = self.test.map(|test| format!("`{test}`"));
-        (self.name.to_owned(), test.unwrap_or_else(|| self.store.name().to_owned()))
-    }
-
     /// Where it shows.
     fn plan(&self) -> Plan {
         let special = SPECIAL.iter().find(|(name, _)| *name == self.name);
