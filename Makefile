@@ -306,7 +306,7 @@ $(SDK_TOOLS)/.installed: Makefile | venv node
 	npm install --silent --no-fund --no-audit --prefix $(SDK_TOOLS) $(SDK_NODE)
 	@touch "$@"
 
-clients: go java node postgresql chromium $(CLIENT_TOOLS)/.installed built
+clients: go java node postgresql redis-server chromium $(CLIENT_TOOLS)/.installed built
 	clients/check.sh $(KEYLATCH) $(CLIENT_TOOLS) target/debug/examples
 
 # What is published of the clients and the crates, built and installed from there, with its README run.

@@ -53,6 +53,12 @@ mkdir "$built/java" && cp -r target/classes target/test-classes "$built/java"
 cd ../../..
 npm install --silent --no-fund --no-audit --prefix "$built/npm" pg@8.23.1 node-sqlite3-wasm@0.8.60
 python3 clients/fencing.py "$keylatch" "$tools/bin/python" "$built" "$examples/fencing"
+
+echo "Spring Boot: a flash sale on two instances"
+mvn --quiet --batch-mode --file clients/java/keylatch-client -DskipTests -Dmaven.javadoc.skip install
+mvn --quiet --batch-mode --file examples/spring clean compile dependency:build-classpath -Dmdep.outputFile=target/classpath
+python3 clients/spring.py "$keylatch" examples/spring
+
 "$tools/bin/python" clients/conformance/run.py "$keylatch" \
 	"python=$tools/bin/python clients/python/conformance.py" \
 	"asyncio=$tools/bin/python clients/python/conformance.py --asyncio" \
