@@ -54,8 +54,9 @@ cd ../../..
 npm install --silent --no-fund --no-audit --prefix "$built/npm" pg@8.23.1 node-sqlite3-wasm@0.8.60
 python3 clients/fencing.py "$keylatch" "$tools/bin/python" "$built" "$examples/fencing"
 
-echo "Spring Boot: a flash sale on two instances"
+echo "Coming from Java: programs before and after, a flash sale"
 mvn --quiet --batch-mode --file clients/java/keylatch-client -DskipTests -Dmaven.javadoc.skip install
+KEYLATCH=$keylatch mvn --quiet --batch-mode --file clients/java/coming-from clean test
 mvn --quiet --batch-mode --file examples/spring clean compile dependency:build-classpath -Dmdep.outputFile=target/classpath
 python3 clients/spring.py "$keylatch" examples/spring
 
