@@ -4,8 +4,11 @@ A page fails that says "reads" for gets, "repeat" for retry, "answer" for respon
 read twice; that is hollow on GitHub, because mdBook alone fills it in; or that links to nothing.
 `.ci/words-allowed.txt` lists the places where a word is right, a line each: the page, a tab, and a text of that line
 (`*`: the whole page). A line that no page needs fails as well.
+
+`NAME.zh-CN.md` is NAME.md in Chinese. It fails unless it has the code, the heading levels and the figures of NAME.md.
 """
 
+import difflib
 import re
 import sys
 from pathlib import Path
@@ -28,6 +31,8 @@ PATTERNS = {
     "say continues, or again": r"\bgoes on\b|\banew\b",
 }
 CODE = re.compile(r"^(```+)[^\n]*\n.*?^\1", re.M | re.S)
+# What is the same in every language: blocks of code, the levels of headings, rows of a name and its figures.
+SHARED = re.compile(CODE.pattern + r"|^#+ |^\| `\w+` (?:\| \d+ )+\|$", re.M | re.S)
 INLINE = re.compile(r"(`+)[^`\n]*\1|\]\([^)\n]*\)|<[^>\n]*>")
 
 
@@ -54,6 +59,13 @@ def findings(text):
         yield 0, "no link", "say where to go from here"
 
 
+def differences(page):
+    """What a translation no longer shares with its original, as a diff."""
+    pages = page.with_name(page.name.replace(".zh-CN", "")), page
+    shared = ("\n".join(found[0] for found in SHARED.finditer(path.read_text())).splitlines() for path in pages)
+    return difflib.unified_diff(*shared, *map(str, pages), n=1, lineterm="")
+
+
 def main():
     allowed = [line.split("\t") for line in ALLOWED.read_text().splitlines() if line and not line.startswith("#")]
     used, wrong = set(), []
@@ -67,6 +79,8 @@ def main():
             if not here:
                 wrong.append(f"{page}:{number + 1}: {found!r}: {advice}: {lines[number].strip()[:100]}")
     wrong += [f"{ALLOWED}: no page needs: {': '.join(line)}" for i, line in enumerate(allowed) if i not in used]
+    for page in [*Path().glob("*.zh-CN.md"), *Path("docs").glob("**/*.zh-CN.md")]:
+        wrong += differences(page)
     print("\n".join(wrong), end="\n" if wrong else "")
     return 1 if wrong else 0
 
