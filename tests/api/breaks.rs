@@ -102,7 +102,7 @@ async fn slot_narrows_a_break_to_one_of_those_that_share_a_fencing_token(service
 #[store_test(service, modes)]
 async fn hold_reads_that_its_lease_is_broken(service: &Service) {
     let request =
-        service.request(Method::POST, "/v1/locks/held/hold").json(&json!({"ttl_ms": 3000}));
+        service.request(Method::POST, "/v1/locks/held/hold").json(&json!({"ttl_ms": 9000}));
     let mut events = EventStream::of(request).await;
     let acquired = events.next("acquired").await;
     let body =
