@@ -1,5 +1,5 @@
-//! Draws the console with a browser: every view at two widths, in the light and in the dark, into the directory of
-//! its argument.
+//! Draws the console with a browser, in the light and in the dark, into the directory of its
+//! argument: every view on a screen, and the first on a phone as well.
 //!
 //! `make console-pictures` calls it. The pictures are in `docs/console.md`.
 #![expect(clippy::print_stdout, reason = "it prints what it draws")]
@@ -24,18 +24,18 @@ async fn main() {
 }
 
 /// The views, each with a text that it shows once it is whole.
-const VIEWS: [(&str, &str, &str); 7] = [
+const VIEWS: [(&str, &str, &str); 6] = [
     ("glance", "", "4 unknown outcomes"),
     ("locks", "#/locks", "deploy/shop"),
     ("lock", "#/locks/deploy%2Fshop", "release bot"),
     ("keys", "#/keys", "payment-1"),
     ("key", KEY, "is not known whether this was done"),
     ("settle", KEY, "is not known whether this was done"),
-    ("problems", "problems", "outcome-unknown"),
 ];
 const KEY: &str = "#/keys/payment-1?method=POST&path=%2Fv1%2Fpayments&principal=";
-/// The sizes of a screen and of a phone.
-const SIZES: [(u64, u64); 2] = [(1280, 860), (375, 812)];
+/// The size of a screen, and that of a phone.
+const SCREEN: (u64, u64) = (1280, 860);
+const PHONE: (u64, u64) = (375, 812);
 
 async fn draw(directory: &Path) {
     let data = tempfile::tempdir().expect("a temporary directory");
@@ -47,7 +47,8 @@ async fn draw(directory: &Path) {
         sleep(Duration::from_secs(90)).await;
         let page = browser.open(&format!("http://{}/livez", service.address)).await;
         for (view, path, shows) in VIEWS {
-            for (width, height) in SIZES {
+            let sizes = if view == "glance" { &[SCREEN, PHONE][..] } else { &[SCREEN] };
+            for &(width, height) in sizes {
                 for scheme in ["light", "dark"] {
                     page.emulate_scheme(scheme).await;
                     page.resize(width, height).await;
