@@ -13,6 +13,7 @@ use futures_util::stream::{Stream, StreamExt as _};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use super::held_locks::Looks;
 use super::problem::{Code, Problem, overloaded};
 use super::record_counts::RecordCounter;
 use crate::access::{Authenticator, QuotaPermit};
@@ -44,6 +45,8 @@ pub struct Api {
     pub metrics: Arc<Metrics>,
     /// How the latest grants of locks ended, for the consoles.
     pub(crate) past_grants: Arc<PastGrants>,
+    /// What the consoles see of the held locks.
+    pub(crate) console_looks: Looks,
     /// The kind of store, as in its URL's scheme.
     pub store_kind: &'static str,
     /// What the body of a request may be.

@@ -15,6 +15,7 @@ mod console;
 mod docs;
 mod extract;
 mod guards;
+mod held_locks;
 pub mod idempotency;
 mod locks;
 mod openapi;
@@ -57,6 +58,7 @@ use keylatch_axum::InvalidSetting;
 use keylatch_core::idempotency::IdempotencyService;
 
 pub use api::{Api, Backups, Streams};
+pub(crate) use held_locks::Looks;
 pub use keylatch_axum::{
     BodyLimits, CrossOrigin, DeriveKey, FieldName, Guard, GuardAccess, KeyPart, KeySource,
     MissingKey, Mode, OnStoreDown, Settle,

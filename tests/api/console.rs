@@ -203,6 +203,29 @@ async fn thousand_changes_are_few_events() {
     assert!(count <= most, "{count} events for 1000 changes, and {most} fit in the time");
 }
 
+#[tokio::test]
+async fn consoles_of_one_prefix_share_their_looks() {
+    let service = Service::start("memory:").await;
+    let began = Instant::now();
+    let mut consoles = Vec::new();
+    for _ in 0..20 {
+        let stream = service.request(Method::GET, "/console/locks?prefix=a");
+        consoles.push(EventStream::of(stream).await);
+    }
+    for name in ["a1", "a2", "a3"] {
+        service.create(name, &json!({"ttl_ms": 60_000})).await;
+        for console in &mut consoles {
+            while !next(console).await.0.contains(name) {}
+        }
+    }
+    let steps =
+        r#"keylatch_store_operation_duration_seconds_count{operation="list",outcome="done"}"#;
+    let looks = service.metric(steps).await;
+    // Two a second, however many consoles there are, and one of the scrape.
+    let most = 2 * began.elapsed().as_secs() + 4;
+    assert!((1..=most).contains(&looks), "{looks} looks, and {most} fit in the time");
+}
+
 #[redis_test]
 async fn lost_store_is_reported_once_and_its_return_too() {
     let mut redis = RedisServer::start().await;

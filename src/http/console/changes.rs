@@ -1,17 +1,15 @@
 //! The stream by which a console follows the held locks: what changed since the last event, twice a second at
 //! most.
 //!
-//! The stream looks at all held locks below its prefix and sends those that are not as it last sent them. So a
-//! lock that changes a hundred times between two looks is sent once, changes through other instances are
-//! there as well, and no store needs another kind of hint. A look that took long is followed by a pause that
-//! is [`SHARE`] times as long: a console takes a small share of one core, however many locks there are. The
-//! stream looks when its client has read the event before.
+//! All consoles share looks at the held locks ([`held_locks`](crate::http::held_locks)), and each
+//! stream sends those that are not as it last sent them. So a lock that changes a hundred times
+//! between two looks is sent once, changes through other instances are there as well, and no store
+//! needs another kind of hint.
 //!
-//! Invariant: after each event the console has the locks as the look found them, but for [`SLACK`] of the time
-//! that is left. Tested below and in `tests/api/console.rs`.
+//! Invariant: after each event the console has the locks as the look found them, but for [`SLACK`]
+//! of the time that is left. Tested below and in `tests/api/console.rs`.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,29 +19,18 @@ use axum::response::Response;
 use axum::response::sse::Event;
 use futures_util::stream::{self, Stream, StreamExt as _};
 use serde::Serialize;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use crate::http::api::Api;
-use crate::http::body::held_lock;
 use crate::http::caller::Caller;
 use crate::http::extract::ListQuery;
+use crate::http::held_locks::{FoundLock, FoundLocks, SharedLook};
 use crate::http::problem::Problem;
 use crate::http::revocation::Revocation;
 use crate::metrics::StreamKind;
-use keylatch_core::lock::{Holding, LockName};
-use keylatch_core::store::{Cursor, ListLocks, StoreError};
+use keylatch_core::lock::LockName;
 use keylatch_wire::HeldLock;
 
-/// The least time between two looks.
-const PAUSE: Duration = Duration::from_millis(500);
-/// The most.
-const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// How many times as long as a look the pause after it is: looks take a twentieth of a core.
-const SHARE: u32 = 19;
-/// How many locks a console has at most. It says when there are more, and a longer prefix shows the others.
-const LOCKS_MAX: usize = 20_000;
-/// How many locks a page of the list has.
-const PAGE: usize = 1000;
 /// How much the end of a lease may move before it is news.
 const SLACK: Duration = Duration::from_millis(200);
 
@@ -75,7 +62,8 @@ pub(super) async fn locks(
 }
 
 fn follow(api: Arc<Api>, prefix: String) -> impl Stream<Item = Result<Event, axum::Error>> + Send {
-    let follower = Follower { api, prefix, sent: SentLocks::default(), next: Instant::now() };
+    let look = api.console_looks.of(prefix);
+    let follower = Follower { api, look, seen: 0, sent: SentLocks::default() };
     stream::unfold(follower, |mut follower| async move {
         let event = follower.next_event().await;
         Some((event, follower))
@@ -85,63 +73,39 @@ fn follow(api: Arc<Api>, prefix: String) -> impl Stream<Item = Result<Event, axu
 /// One console's way to its locks.
 struct Follower {
     api: Arc<Api>,
-    prefix: String,
+    look: Arc<SharedLook>,
+    /// The number of the last look that it has read.
+    seen: u64,
     sent: SentLocks,
-    /// When to look next.
-    next: Instant,
 }
 
 impl Follower {
     /// What changed, once something has.
     async fn next_event(&mut self) -> Result<Event, axum::Error> {
         loop {
-            sleep_until(self.next).await;
-            let began = Instant::now();
-            let changes = self.look().await;
-            self.next = Instant::now() + PAUSE.max(began.elapsed() * SHARE).min(PAUSE_MAX);
-            match changes {
-                Ok(Some(changes)) => return Event::default().event("changes").json_data(changes),
-                Ok(None) => {}
-                Err(error) => {
-                    tracing::debug!(%error, "the locks of a console cannot be listed");
-                    // What took long was the silence of the store.
-                    self.next = Instant::now() + PAUSE;
-                    if self.sent.begin_trouble() {
-                        return Ok(Event::default().event("trouble").data("{}"));
+            let look = self.look.after(self.seen, &self.api.locks).await;
+            self.seen = look.number;
+            match &look.found {
+                Some(found) => {
+                    if let Some(changes) = self.sent.update(found) {
+                        return Event::default().event("changes").json_data(changes);
                     }
                 }
+                None if self.sent.begin_trouble() => {
+                    return Ok(Event::default().event("trouble").data("{}"));
+                }
+                None => {}
             }
         }
-    }
-
-    /// Looks at all locks below the prefix.
-    async fn look(&mut self) -> Result<Option<Changes>, StoreError> {
-        let mut look = self.sent.begin_look();
-        let mut cursor: Option<Cursor> = None;
-        loop {
-            let query = ListLocks { prefix: self.prefix.clone(), limit: PAGE, cursor };
-            // A cursor that the store does not know any more ends this look, and the next begins again.
-            let Some(page) = self.api.locks.list(&query).await? else { return Ok(None) };
-            let now = Instant::now();
-            for holding in &page.entries {
-                look.see(holding, now);
-            }
-            cursor = page.next;
-            if cursor.is_none() || look.is_full() {
-                break;
-            }
-        }
-        Ok(look.end(cursor.is_some()))
     }
 }
 
-/// The locks as a console was sent them, or is about to be.
+/// The locks as a console was sent them.
 #[derive(Debug, Default)]
 struct SentLocks {
     locks: HashMap<LockName, SentLock>,
     looks: u64,
-    /// What is to be sent at the end of the look, or of the next one where a look fails.
-    unsent: Changes,
+    more: bool,
     knowledge: Knowledge,
 }
 
@@ -160,19 +124,10 @@ enum Knowledge {
 /// What of a lock was sent, as far as it tells whether there is news.
 #[derive(Debug)]
 struct SentLock {
-    /// Of all that a console shows beside the ends of the leases.
     digest: u64,
-    /// When the first of its leases ends, and when the last of those that are known.
     ends: (Instant, Instant),
     /// The last look that found it held.
     look: u64,
-}
-
-/// A look at all locks, which is under way.
-#[derive(Debug)]
-struct Look<'a> {
-    sent: &'a mut SentLocks,
-    seen: usize,
 }
 
 impl SentLocks {
@@ -181,53 +136,36 @@ impl SentLocks {
         mem::replace(&mut self.knowledge, Knowledge::Doubt) != Knowledge::Doubt
     }
 
-    fn begin_look(&mut self) -> Look<'_> {
+    /// What changed since the last look; `None` where nothing did. The first look is news in any
+    /// case, and so is the first after one that failed.
+    fn update(&mut self, found: &FoundLocks) -> Option<Changes> {
         self.looks += 1;
-        Look { sent: self, seen: 0 }
-    }
-}
-
-impl Look<'_> {
-    /// A lock is held.
-    fn see(&mut self, holding: &Holding, now: Instant) {
-        self.seen += 1;
-        let found =
-            SentLock { digest: digest(holding), ends: ends(holding, now), look: self.sent.looks };
-        let before = self.sent.locks.get_mut(&holding.first.name);
-        match before {
-            Some(before) if !found.is_news_after(before) => before.look = found.look,
-            before => {
-                match before {
-                    Some(before) => *before = found,
-                    None => drop(self.sent.locks.insert(holding.first.name.clone(), found)),
+        let look = self.looks;
+        let mut changes = Changes { more: found.more, ..Changes::default() };
+        for FoundLock { name, lock, digest, ends } in &found.locks {
+            let found = SentLock { digest: *digest, ends: *ends, look };
+            match self.locks.get_mut(name) {
+                Some(before) if !found.is_news_after(before) => before.look = look,
+                _ => {
+                    self.locks.insert(name.clone(), found);
+                    changes.held.push(lock.clone());
                 }
-                self.sent.unsent.held.push(held_lock(holding));
             }
         }
-    }
-
-    /// Whether a console has no room for more.
-    fn is_full(&self) -> bool {
-        self.seen >= LOCKS_MAX
-    }
-
-    /// What changed since the last look; `None` where nothing did. The first look is news in any case, and so
-    /// is the first after one that failed.
-    fn end(self, more: bool) -> Option<Changes> {
-        let SentLocks { locks, looks, unsent, knowledge } = self.sent;
-        locks.retain(|name, lock| {
-            if lock.look != *looks {
-                unsent.gone.push(name.as_str().to_owned());
+        self.locks.retain(|name, lock| {
+            if lock.look != look {
+                changes.gone.push(name.as_str().to_owned());
             }
-            lock.look == *looks
+            lock.look == look
         });
-        let was_certain = mem::replace(knowledge, Knowledge::Certain) == Knowledge::Certain;
+        let was_certain =
+            mem::replace(&mut self.knowledge, Knowledge::Certain) == Knowledge::Certain;
+        let had_more = mem::replace(&mut self.more, found.more);
         let is_news = !was_certain
-            || unsent.more != more
-            || !unsent.held.is_empty()
-            || !unsent.gone.is_empty();
-        unsent.more = more;
-        is_news.then(|| mem::replace(unsent, Changes { more, ..Changes::default() }))
+            || had_more != found.more
+            || !changes.held.is_empty()
+            || !changes.gone.is_empty();
+        is_news.then_some(changes)
     }
 }
 
@@ -242,25 +180,9 @@ impl SentLock {
     }
 }
 
-fn digest(holding: &Holding) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    (holding.count, holding.first.waiting).hash(&mut hasher);
-    for holder in holding.holders() {
-        let owner = holder.owner.as_ref().map(|owner| owner.as_str());
-        let id = (holder.fencing_token.get(), holder.slot, holder.broken.is_some());
-        (id, owner, holder.acquired_at_millis).hash(&mut hasher);
-    }
-    hasher.finish()
-}
-
-fn ends(holding: &Holding, now: Instant) -> (Instant, Instant) {
-    let last = holding.holders().map(|holder| holder.expires_in).max();
-    (now + holding.first.expires_in, now + last.unwrap_or_default())
-}
-
 #[cfg(test)]
 mod tests {
-    use keylatch_core::lock::{FencingToken, Holder, Limit};
+    use keylatch_core::lock::{FencingToken, Holder, Holding, Limit};
 
     use super::*;
 
@@ -284,13 +206,12 @@ mod tests {
         now: Instant,
         held: &[Holding],
     ) -> Option<(Vec<String>, Vec<String>)> {
-        let mut look = sent.begin_look();
-        held.iter().for_each(|holding| look.see(holding, now));
+        let locks = held.iter().map(|holding| FoundLock::of(holding, now)).collect();
         let name = |lock: HeldLock| match lock {
             HeldLock::Exclusive(lock) => lock.name,
             HeldLock::Shared(lock) => lock.name,
         };
-        let changes = look.end(false)?;
+        let changes = sent.update(&FoundLocks { locks, more: false })?;
         Some((changes.held.into_iter().map(name).collect(), changes.gone))
     }
 
@@ -319,9 +240,8 @@ mod tests {
     fn console_that_is_full_is_told_once_that_there_are_more() {
         let (mut sent, now) = (SentLocks::default(), Instant::now());
         let mut look = |more| {
-            let mut look = sent.begin_look();
-            look.see(&holding("a", 1, 60_000), now);
-            look.end(more).map(|changes| changes.more)
+            let locks = vec![FoundLock::of(&holding("a", 1, 60_000), now)];
+            sent.update(&FoundLocks { locks, more }).map(|changes| changes.more)
         };
         assert_eq!(
             [look(true), look(true), look(false), look(false)],
@@ -333,7 +253,6 @@ mod tests {
     fn look_that_failed_loses_nothing() {
         let (mut sent, now) = (SentLocks::default(), Instant::now());
         look(&mut sent, now, &[]);
-        sent.begin_look().see(&holding("a", 1, 60_000), now);
         assert!(sent.begin_trouble());
         assert!(!sent.begin_trouble(), "it was said before");
         let both = [holding("a", 1, 60_000), holding("b", 2, 60_000)];
