@@ -5,6 +5,7 @@ import json
 import logging
 import pickle
 import re
+import signal
 import socket
 import ssl
 import threading
@@ -12,6 +13,7 @@ import time
 import traceback
 import unittest
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -35,6 +37,15 @@ def documents(documents: dict[str, Any], requests: list[httpx.Request] | None = 
         return httpx.Response(document.get("status", 200), json=document)
 
     return lambda kind: kind(transport=httpx.MockTransport(answer))
+
+
+def begun(request: httpx.Request) -> dict[str, Any]:
+    token = request.headers.get("lock-token")
+    return {"state": "in-flight", "fencing_token": 1, "token": token, "lease_expires_in_ms": 600000}
+
+
+def mocked(answer: Callable[[httpx.Request], httpx.Response]) -> Client:
+    return Client("http://k", http=lambda kind: kind(transport=httpx.MockTransport(answer)))
 
 
 class Locks(unittest.TestCase):
@@ -137,6 +148,14 @@ class Locks(unittest.TestCase):
         with self.client.lock("a") as lease:
             lease.check()
         self.assertRaisesRegex(LeaseLost, "released", lease.check)
+
+    def test_what_is_lost_or_released_is_valid_no_more(self) -> None:
+        lease = self.client.lock("a").acquire()
+        self.fake.lose("a")
+        self.assertEqual(lease.valid_for, 0)
+        with self.client.lock("a") as lease, self.client.once("k") as run:
+            self.assertGreater(min(lease.valid_for, run.valid_for), 0)
+        self.assertEqual((lease.valid_for, run.valid_for), (0, 0))
 
     def test_closed_client_is_used_no_more(self) -> None:
         with self.client as client:
@@ -334,14 +353,95 @@ class OneRun(unittest.TestCase):
         def answer(request: httpx.Request) -> httpx.Response:
             requests.append(f"{request.method} {request.url.path}")
             status = 413 if request.method == "PUT" else 201
-            return httpx.Response(status, json={"state": "in-flight", "fencing_token": 1, "code": "body-too-large"})
+            return httpx.Response(status, json={"code": "body-too-large", **begun(request)})
 
-        client = Client("http://k", http=lambda kind: kind(transport=httpx.MockTransport(answer)))
+        client = mocked(answer)
         with self.assertRaises(keylatch.Problem), client.once("k", lease=600) as run:
             run.complete("large")
         self.assertEqual(
             requests, [f"{way} /v1/idempotency/k{step}" for way, step in (("POST", ""), ("PUT", ""), ("POST", "/fail"))]
         )
+
+
+class Tries(unittest.TestCase):
+    """What comes of several tries of one request."""
+
+    def test_grant_of_a_lost_answer_is_given_back_after_tries_that_are_refused(self) -> None:
+        methods: list[str] = []
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            methods.append(request.method)
+            raise httpx.ReadError("lost") if len(methods) == 1 else httpx.ConnectError("refused")
+
+        with mock.patch("keylatch.protocol.ANSWER_TIMEOUT", 0.5):
+            for use in (Client.lock, Client.once):
+                methods.clear()
+                with mocked(answer) as client, self.assertRaises(keylatch.Unreachable) as raised:
+                    use(client, "a").__enter__()
+                self.assertTrue(raised.exception.sent)
+                self.assertIn("DELETE", methods)
+
+    def test_run_counts_from_the_begin_whose_answer_was_lost(self) -> None:
+        def answer(request: httpx.Request) -> httpx.Response:
+            return httpx.Response(201, json=begun(request) | {"lease_expires_in_ms": 20_000})
+
+        run = mocked(answer).once("k", lease=30).__enter__()
+        self.assertLess(run.valid_for, 21)
+        run.leave()
+
+    def test_lock_that_was_over_before_its_answer_came_is_asked_for_again(self) -> None:
+        requests: list[str] = []
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            requests.append(request.method)
+            if request.method == "PUT":
+                return httpx.Response(404, json={"code": "lock-not-held", "retry": "never"})
+            protocol.ahead[0] += 40 if len(requests) == 1 else 0
+            lock = {"name": "a", "waited_ms": 0, "valid_for_ms": 30_000}
+            return httpx.Response(201, json=begun(request) | lock)
+
+        lease = mocked(answer).lock("a", wait=60).acquire()
+        self.assertEqual(requests, ["POST", "PUT", "POST"])
+        lease.check()
+
+    def test_run_of_another_is_none(self) -> None:
+        def answer(request: httpx.Request) -> httpx.Response:
+            return httpx.Response(201, json=begun(request) | {"token": "of another"})
+
+        once = mocked(answer).once("k")
+        with mock.patch("keylatch.protocol.ANSWER_TIMEOUT", 0.5):
+            self.assertRaisesRegex(keylatch.Unreachable, "not one of keylatch", once.__enter__)
+
+    def test_watch_that_is_interrupted_closes_its_connection(self) -> None:
+        class Interrupt(BaseException):
+            pass
+
+        def interrupt(*_: object) -> None:
+            raise Interrupt
+
+        server = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(server.close)
+        client = Client(f"http://127.0.0.1:{server.getsockname()[1]}")
+        before = signal.signal(signal.SIGUSR1, interrupt)
+        self.addCleanup(signal.signal, signal.SIGUSR1, before)
+
+        def interrupted() -> bytes:
+            connection, _ = server.accept()
+            with connection:
+                connection.settimeout(10)
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n:\n\n")
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+                try:
+                    return connection.recv(1)
+                except ConnectionResetError:
+                    return b""
+
+        with ThreadPoolExecutor(1) as serving:
+            read = serving.submit(interrupted)
+            with self.assertRaises(Interrupt):
+                list(client.watch("a"))
+            self.assertEqual(read.result(), b"")
 
 
 class Settings(unittest.TestCase):
@@ -389,11 +489,11 @@ class Settings(unittest.TestCase):
         def answer(request: httpx.Request) -> httpx.Response:
             requests.append(request)
             if len(requests) == 1:
-                lock = {"name": "a", "fencing_token": 1, "waited_ms": 0, "valid_for_ms": 600000}
-                return httpx.Response(201, json={"state": "in-flight", **lock})
+                lock = {"name": "a", "waited_ms": 0, "valid_for_ms": 600000}
+                return httpx.Response(201, json=begun(request) | lock)
             return httpx.Response(200, html="<h1>Please log in</h1>")
 
-        client = Client("http://k", http=lambda kind: kind(transport=httpx.MockTransport(answer)))
+        client = mocked(answer)
         with mock.patch("keylatch.protocol.ANSWER_TIMEOUT", 0.5):
             with self.assertRaisesRegex(keylatch.Unreachable, "not one of keylatch") as raised:
                 client.lock("a", ttl=600).acquire().release()
@@ -410,8 +510,8 @@ class Settings(unittest.TestCase):
 
         def answer(request: httpx.Request) -> httpx.Response:
             limits[f"{request.method} {request.url.path}"] = round(request.extensions["timeout"]["read"], 1)
-            lock = {"name": "a", "fencing_token": 1, "waited_ms": 0, "valid_for_ms": 600000, "entries": []}
-            return httpx.Response(200, json={"state": "in-flight", **lock})
+            lock = {"name": "a", "waited_ms": 0, "valid_for_ms": 600000, "entries": []}
+            return httpx.Response(200, json=begun(request) | lock)
 
         def http(kind: Any) -> Any:
             return kind(transport=httpx.MockTransport(answer))

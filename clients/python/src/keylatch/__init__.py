@@ -18,10 +18,10 @@ from typing import Any
 from .client import AsyncClient, Client, Watch
 from .driver import Transport
 from .errors import BadSettings, Held, InUse, KeylatchError, LeaseLost, NothingDone, Problem, Unreachable
-from .events import Event
 from .lease import AsyncLease, Lease, OnLost
 from .lock import AsyncLock, Lock
 from .once import AsyncOnce, AsyncRun, KeptAnswer, Once, SyncRun
+from .protocol import Event
 
 __all__ = [
     "AsyncClient",

@@ -10,13 +10,12 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
 
-from .driver import SILENCE, Transport, call, log, run, run_async, submit
+from .driver import SILENCE, Transport, call, call_sync, log, run, run_async, submit
 from .errors import Held, LeaseLost, Problem, Unreachable, check_passing
-from .events import Event
 from .lease import AsyncLease, Lease, OnLost
-from .lock import AsyncLock, Lock, stream
+from .lock import AsyncLock, Lock
 from .once import AsyncOnce, Intent, Once, OnCrash
-from .protocol import Claim, Conversation, Limit, Request, ask, limited, members, names_of, pause, plain, show
+from .protocol import Claim, Conversation, Event, Limit, Request, ask, limited, members, names_of, pause, plain, show
 
 AnyLock = TypeVar("AnyLock", bound=AsyncLock | Lock)
 AnyOnce = TypeVar("AnyOnce", bound=AsyncOnce)
@@ -33,9 +32,8 @@ class Watch:
     async def _events(self) -> AsyncGenerator[Event, None]:
         while True:
             try:
-                async with contextlib.aclosing(
-                    stream(self._transport, self._request, self._transport.silence)
-                ) as events:
+                stream = self._transport.events(self._request, self._transport.silence)
+                async with contextlib.aclosing(stream) as events:
                     async for event in events:
                         yield event
             except (Unreachable, Problem) as error:
@@ -46,7 +44,7 @@ class Watch:
         events = self._events()
         try:
             while True:
-                yield submit(events.__anext__()).result()
+                yield call_sync(events.__anext__())
         finally:
             submit(events.aclose())
 

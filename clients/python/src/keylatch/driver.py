@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import json
 import logging
 import os
 import re
@@ -27,7 +28,7 @@ import httpx
 
 from . import __version__
 from .errors import BadSettings, Unreachable, check_passing
-from .protocol import ANSWER_TIMEOUT, NOT_OURS, Answer, Conversation, Pause, Request, now
+from .protocol import ANSWER_TIMEOUT, NOT_OURS, Answer, Conversation, Event, Pause, Request, now
 
 T = TypeVar("T")
 log = logging.getLogger("keylatch")
@@ -148,10 +149,24 @@ async def call(work: Awaitable[T], undo: Callable[[T], object] | None = None) ->
     try:
         return await asyncio.wrap_future(future)
     except asyncio.CancelledError:
-        # It may have come after the cancellation.
-        if undo is not None:
-            future.add_done_callback(lambda done: done.cancelled() or done.exception() or undo(done.result()))
+        untaken(future, undo)
         raise
+
+
+def call_sync(work: Awaitable[T], undo: Callable[[T], object] | None = None) -> T:
+    """The same for a thread that may be interrupted."""
+    future = submit(work, undo)
+    try:
+        return future.result()
+    except BaseException:
+        untaken(future, undo)
+        raise
+
+
+def untaken(future: Future[T], undo: Callable[[T], object] | None) -> None:
+    """Cancels what nobody waits for any more. It may have come before."""
+    if not future.cancel() and undo is not None:
+        future.add_done_callback(lambda done: done.cancelled() or done.exception() or undo(done.result()))
 
 
 def unheard(done: Any) -> None:
@@ -317,9 +332,10 @@ class Transport:
             # A trickle of bytes is no answer, so the time is that of the whole.
             return answer_of(await asyncio.wait_for(sending, limit), step[1], sent)
 
-    async def stream(self, request: Request, silence: float) -> AsyncGenerator[str, None]:
-        """The lines of a stream, which is never silent for so long; raises :class:`Problem` where there is none."""
-        url = self._current
+    async def events(self, request: Request, silence: float) -> AsyncGenerator[Event, None]:
+        """The events of a stream (WHATWG HTML, section 9.2), which is never silent for so long; raises
+        :class:`Problem` where there is none."""
+        url, kind, data = self._current, "", ""
         try:
             await drive_async(self._identify(url), self._send_to_async)
             with no_answer():
@@ -328,7 +344,13 @@ class Transport:
                         await response.aread()
                         raise answer_of(response, request).problem()
                     async for line in response.aiter_lines():
-                        yield line
+                        if line.startswith("event:"):
+                            kind = line[6:].strip()
+                        elif line.startswith("data:"):
+                            data += line[5:].strip()
+                        elif not line and kind:
+                            yield Event(kind, json.loads(data or "{}"))
+                            kind, data = "", ""
         except Unreachable as error:
             self._leave(url, error)
             raise
@@ -339,6 +361,10 @@ class Transport:
         self._endings.add(future)
         future.add_done_callback(self._endings.discard)
         return future
+
+    def say(self, talk: Conversation[Any]) -> None:
+        """Says something to the service that nobody waits for."""
+        self.end(run_async(self, talk)).add_done_callback(unheard)
 
     async def ended(self, work: Awaitable[T], error: BaseException | None = None) -> T | None:
         """The same, and waits for it; not for long where the block ends because its task was cancelled."""

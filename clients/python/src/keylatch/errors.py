@@ -56,6 +56,17 @@ class Problem(KeylatchError):
         known = self.document.get("retry")
         return known == "same-key" if known else self.status >= 500 or self.status in (408, 429)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody else has what was asked for, and may end it."""
+        return self.code in ("lock-held", "request-in-progress")
+
+    def may_be_done(self, before: bool) -> bool:
+        """Whether a request that is repeated may have been carried out, with what came of the tries before."""
+        if self.is_busy or not self.is_passing:
+            return False
+        return before or (self.outcome or "unknown" if self.status >= 500 else self.outcome) == "unknown"
+
 
 class Held(KeylatchError):
     """Others held the lock until the wait was over.

@@ -19,10 +19,24 @@ from typing import Any, Generic, TypeVar
 
 from .driver import Transport, call, log, run, run_async, submit, unheard
 from .errors import LeaseLost, Problem, Unreachable
-from .events import Event
-from .protocol import Answer, Claim, Conversation, Grant, Pause, Request, ask, lead, loss, lost, now, pause, release
+from .protocol import (
+    Answer,
+    Claim,
+    Conversation,
+    Event,
+    Grant,
+    Pause,
+    Request,
+    ask,
+    lead,
+    loss,
+    lost,
+    now,
+    pause,
+    release,
+    send,
+)
 
-State = TypeVar("State", bound="LeaseState[Any]")
 Signal = TypeVar("Signal")
 OnLost = Callable[["LeaseLost"], Any]
 
@@ -30,12 +44,12 @@ OnLost = Callable[["LeaseLost"], Any]
 class Watched(Generic[Signal]):
     """What ends unless it is renewed, and is known to be lost from the clock."""
 
-    _ttl: float
-    _names: tuple[str, ...]
     _event: Callable[[], Signal]
 
-    def __init__(self, transport: Transport, until: float, on_lost: OnLost | None) -> None:
-        self._transport = transport
+    def __init__(
+        self, transport: Transport, names: tuple[str, ...], ttl: float, until: float, on_lost: OnLost | None
+    ) -> None:
+        self._transport, self._names, self._ttl = transport, names, ttl
         self._since, self._until = now(), until
         self._on_lost = on_lost
         self._loss: LeaseLost | None = None
@@ -45,6 +59,7 @@ class Watched(Generic[Signal]):
         self._watching: Future[None] | None = None
         self._why = ""
         self._lost: Any = self._event()
+        self._loop = asyncio.get_running_loop() if isinstance(self._lost, asyncio.Event) else None
 
     @property
     def lost(self) -> Signal:
@@ -56,8 +71,8 @@ class Watched(Generic[Signal]):
 
     @property
     def valid_for(self) -> float:
-        """For how many seconds it is exclusive from now on unless it is renewed."""
-        return max(0.0, self._until - now())
+        """For how many seconds it is exclusive from now on unless it is renewed; 0 once it is lost or ended."""
+        return 0.0 if self.loss is not None or self._ended else max(0.0, self._until - now())
 
     @property
     def loss(self) -> LeaseLost | None:
@@ -85,16 +100,37 @@ class Watched(Generic[Signal]):
         return self._ended or self._loss is not None
 
     def _tell(self, why: LeaseLost) -> None:
-        """Notes that it is lost, unless that is known or the program has ended it."""
+        """Makes the loss known, unless it is or the program has ended it."""
         with self._telling:
             if self._ended or self._loss is not None:
                 return
             self._loss = why
         log.warning("%s", why)
-        self._announce(why)
+        if self._loop is None:
+            self._lost.set()
+            if self._on_lost is not None:
+                # It may take its time, and nothing waits for it.
+                threading.Thread(target=self._call, args=[why], name="keylatch lost", daemon=True).start()
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._lost.set)
+            self._loop.call_soon_threadsafe(self._call, why)
+        except RuntimeError:
+            log.debug("the event loop of %s is closed", self._names)
 
-    def _announce(self, why: LeaseLost) -> None:
-        raise NotImplementedError
+    def _call(self, why: LeaseLost) -> None:
+        called = None
+        with self._logged():
+            called = self._on_lost(why) if self._on_lost is not None else None
+        if inspect.isawaitable(called):
+            if self._loop is None:
+                asyncio.run(self._awaited(called))
+            else:
+                self._calling = self._loop.create_task(self._awaited(called))
+
+    async def _awaited(self, called: Awaitable[Any]) -> None:
+        with self._logged():
+            await called
 
     @contextmanager
     def _logged(self) -> Iterator[None]:
@@ -144,15 +180,13 @@ class Watched(Generic[Signal]):
                 return
             since = self._since
             try:
-                answer = yield self._renewal(give_up)
-                if answer.is_success:
-                    until = self._renewed(answer)
-                    # What came after the end makes nothing valid again, and what came after `extend` is too old.
-                    if not self._is_over() and self._since == since:
-                        self._since, self._until, self._why = answer.sent, until, ""
-                    due = self._since + self._ttl / 3
-                    continue
-                problem = answer.problem()
+                answer = yield from send(self._renewal(give_up))
+                until = self._renewed(answer)
+                # What came after the end makes nothing valid again, and what came after `extend` is too old.
+                if not self._is_over() and self._since == since:
+                    self._since, self._until, self._why = answer.sent, until, ""
+                due = self._since + self._ttl / 3
+            except Problem as problem:
                 if (why := loss(problem, self._names)) is not None:
                     return self._tell(why)
                 self._why, due = f": {problem}", now() + pause(problem)
@@ -160,54 +194,15 @@ class Watched(Generic[Signal]):
                 self._failed(error)
                 due = now() + pause()
 
-
-class SyncWatched(Watched[threading.Event]):
-    """What a thread holds: `lost` is an event of threads."""
-
-    _event = threading.Event
-
-    def _announce(self, why: LeaseLost) -> None:
-        self._lost.set()
-        if self._on_lost is not None:
-            # It may take its time, and nothing waits for it.
-            threading.Thread(target=self._call, args=[self._on_lost, why], name="keylatch lost", daemon=True).start()
-
-    def _call(self, on_lost: OnLost, why: LeaseLost) -> None:
-        with self._logged():
-            called = on_lost(why)
-            if inspect.isawaitable(called):
-                asyncio.run(awaited(called))
-
-
-class AsyncWatched(Watched[asyncio.Event]):
-    """What a task holds: `lost` is an event of asyncio."""
-
-    _event = asyncio.Event
-
-    def __init__(self, transport: Transport, until: float, on_lost: OnLost | None) -> None:
-        super().__init__(transport, until, on_lost)
-        self._loop = asyncio.get_running_loop()
-
-    def _announce(self, why: LeaseLost) -> None:
+    def _asked(self, request: Request) -> Conversation[Answer]:
+        """The answer to a request; a problem that says that it is lost makes the loss known."""
         try:
-            self._loop.call_soon_threadsafe(self._lost.set)
-            if self._on_lost is not None:
-                self._loop.call_soon_threadsafe(self._start, self._on_lost, why)
-        except RuntimeError:
-            log.debug("the event loop of %s is closed", self._names)
-
-    def _start(self, on_lost: OnLost, why: LeaseLost) -> None:
-        self._calling = self._loop.create_task(self._call(on_lost, why))
-
-    async def _call(self, on_lost: OnLost, why: LeaseLost) -> None:
-        with self._logged():
-            called = on_lost(why)
-            if inspect.isawaitable(called):
-                await called
-
-
-async def awaited(work: Awaitable[object]) -> None:
-    await work
+            return (yield from ask(request))
+        except Problem as problem:
+            if (why := loss(problem, self._names)) is None:
+                raise
+            self._tell(why)
+            raise why from problem
 
 
 class LeaseState(Watched[Signal]):
@@ -216,12 +211,14 @@ class LeaseState(Watched[Signal]):
     def __init__(
         self, transport: Transport, claim: Claim, grant: Grant, on_lost: OnLost | None, on_end: Callable[[], None]
     ) -> None:
-        super().__init__(transport, grant.until, on_lost)
-        self._claim = claim
-        self._grant = grant
-        self._ttl, self._names = claim.ttl, claim.names
-        self._on_end = on_end
+        super().__init__(transport, claim.names, claim.ttl, grant.until, on_lost)
+        self._claim, self._grant, self._on_end = claim, grant, on_end
         self._reading: Future[None] | None = None
+        if grant.events is None:
+            self._watch(self._renew())
+        else:
+            self._reading = submit(self._read(grant.events))
+            self._watch(self._outlast())
 
     @property
     def name(self) -> str:
@@ -266,20 +263,14 @@ class LeaseState(Watched[Signal]):
         return self._claim.renewal(until)
 
     def _renewed(self, answer: Answer) -> float:
-        return self._claim.until(answer, answer.sent)
+        return self._claim.until(answer)
 
     def _extend(self, ttl: float | None) -> Conversation[None]:
         """Renews at once."""
         self.check()
         claim = self._claim if ttl is None else replace(self._claim, ttl=ttl)
-        try:
-            answer = yield from ask(claim.renewal())
-        except Problem as error:
-            if (why := loss(error, self._names)) is not None:
-                self._tell(why)
-                raise why from error
-            raise
-        until = claim.until(answer, answer.sent)
+        answer = yield from self._asked(claim.renewal())
+        until = claim.until(answer)
         if not self._is_over():
             self._claim, self._ttl, self._since, self._until = claim, claim.ttl, answer.sent, until
             self._watch(self._outlast() if claim.is_stream else self._renew())
@@ -293,32 +284,19 @@ class LeaseState(Watched[Signal]):
             if self._reading is not None:
                 self._reading.cancel()
 
-    def _renewing(self: State) -> State:
-        """The lease, which is renewed from now on."""
-        self._watch(self._renew())
-        return self
-
-    def _held_by(self: State, events: AsyncIterator[Event], sent: float) -> State:
-        """The lease, whose stream is read to its end from now on, and has to bring events in time."""
-        self._reading = submit(self._read(events, sent))
-        self._watch(self._outlast())
-        return self
-
-    async def _read(self, events: AsyncIterator[Event], sent: float) -> None:
+    async def _read(self, events: AsyncIterator[Event]) -> None:
+        """Takes over what the stream of a hold says, to its end."""
         try:
             async for event in events:
-                self._follow(event, sent)
+                if event.type == "renewed" and not self._is_over():
+                    valid = event.data["waited_ms"] + event.data["valid_for_ms"]
+                    self._until = self._grant.sent + valid / 1000
+                elif event.type == "lost":
+                    reason, detail = str(event.data.get("reason")), str(event.data.get("detail"))
+                    self._tell(lost(reason, detail, self._names, event.data))
         except Exception as error:
             self._failed(error)
         self._tell(LeaseLost("unreachable", f"the stream has ended{self._why}", self._names))
-
-    def _follow(self, event: Event, sent: float) -> None:
-        """Takes over what the stream of a hold says."""
-        if event.type == "renewed" and not self._is_over():
-            self._until = sent + (event.data["waited_ms"] + event.data["valid_for_ms"]) / 1000
-        elif event.type == "lost":
-            reason, detail = str(event.data.get("reason")), str(event.data.get("detail"))
-            self._tell(lost(reason, detail, self._names, event.data))
 
     def _outlast(self) -> Conversation[None]:
         """Sees that events renew a hold in time. Where none does, it is lost, but exclusive until its validity ends:
@@ -329,8 +307,10 @@ class LeaseState(Watched[Signal]):
         yield from release(self._claim)
 
 
-class Lease(LeaseState[threading.Event], SyncWatched):
+class Lease(LeaseState[threading.Event]):
     """A lease of threads. `lost` is set when it is lost."""
+
+    _event = threading.Event
 
     def release(self) -> bool:
         """Releases; whether the lease was still held."""
@@ -344,8 +324,10 @@ class Lease(LeaseState[threading.Event], SyncWatched):
         run(self._transport, self._extend(ttl))
 
 
-class AsyncLease(LeaseState[asyncio.Event], AsyncWatched):
+class AsyncLease(LeaseState[asyncio.Event]):
     """A lease of asyncio. `lost` is set when it is lost."""
+
+    _event = asyncio.Event
 
     async def release(self) -> bool:
         """Releases, also where the task that waits for it is cancelled; whether the lease was still held."""

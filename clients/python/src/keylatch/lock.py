@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import Any, Generic, TypeVar, cast, overload
 
-from .driver import Transport, call, carry_out_async, check_header, drive_async, log, run, run_async, submit, unheard
+from .driver import Transport, call, call_sync, carry_out_async, check_header, drive_async, log, run, run_async, submit
 from .errors import Held, InUse, KeylatchError, LeaseLost, Problem, Unreachable
-from .events import Event, events_of
 from .lease import AsyncLease, Lease, OnLost
-from .protocol import Answer, Claim, Conversation, Grant, Pause, Request, acquire, new_token, now, release, show
+from .protocol import Answer, Claim, Conversation, Event, Grant, Pause, Request, acquire, new_token, now, release, show
 
-T = TypeVar("T")
 Sync = TypeVar("Sync")
 Async = TypeVar("Async")
 
@@ -75,9 +72,7 @@ class AsyncBlock(Generic[Async]):
         self._blocks.append(entry := await self._enter_async())
         return cast(Async, entry.got)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with self._left(error) as entry:
             if entry in self._entries:
                 await self._leave_async(entry.got, error)
@@ -117,9 +112,7 @@ class Block(AsyncBlock[Async], Generic[Sync, Async]):
         self._blocks.append(entry := self._enter())
         return cast(Sync, entry.got)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with self._left(error) as entry:
             if entry in self._entries:
                 self._leave(entry.got, error)
@@ -161,12 +154,11 @@ class Claimed(AsyncBlock[AsyncLease]):
         return last(got, [entry for entry in got if entry not in self._blocks]).got
 
     async def _get_async(self, entry: Entry) -> AsyncLease:
-        claim, transport, on_end = self._claimed(entry), self._transport, partial(self._forget, entry)
-        if claim.is_stream:
-            grant, events, sent = await call(opening(transport, claim), closed)
-            return AsyncLease(transport, claim, grant, self._on_lost, on_end)._held_by(events, sent)
-        grant = await call(run_async(transport, granted(transport, claim)), lambda _: give_back(transport, claim))
-        return AsyncLease(transport, claim, grant, self._on_lost, on_end)._renewing()
+        claim = self._claimed(entry)
+        undo = partial(give_back, self._transport, claim)
+        work = opening(self._transport, claim) if claim.is_stream else run_async(self._transport, acquire(claim, undo))
+        grant = await call(work, undo)
+        return AsyncLease(self._transport, claim, grant, self._on_lost, partial(self._forget, entry))
 
     async def _leave_async(self, got: AsyncLease, error: BaseException | None) -> None:
         leave(got, await got._leave(error), error)
@@ -227,18 +219,13 @@ class Lock(Claimed, Block[Lease, AsyncLease]):
             return None
 
     def _get(self, entry: Entry, **changes: Any) -> Lease:
-        claim, transport, on_end = self._claimed(entry, **changes), self._transport, partial(self._forget, entry)
-        if not claim.is_stream:
-            grant = run(transport, granted(transport, claim))
-            return Lease(transport, claim, grant, self._on_lost, on_end)._renewing()
-        opened = submit(opening(transport, claim), closed)
-        try:
-            grant, events, sent = opened.result()
-        except BaseException:
-            if not opened.cancel() and opened.exception() is None:
-                closed(opened.result())
-            raise
-        return Lease(transport, claim, grant, self._on_lost, on_end)._held_by(events, sent)
+        claim = self._claimed(entry, **changes)
+        undo = partial(give_back, self._transport, claim)
+        if claim.is_stream:
+            grant = call_sync(opening(self._transport, claim), undo)
+        else:
+            grant = run(self._transport, acquire(claim, undo))
+        return Lease(self._transport, claim, grant, self._on_lost, partial(self._forget, entry))
 
     def release(self) -> bool:
         """Releases what this thread has acquired last; whether it was still held."""
@@ -253,24 +240,12 @@ class Lock(Claimed, Block[Lease, AsyncLease]):
         leave(got, got.release(), error)
 
 
-def granted(transport: Transport, claim: Claim) -> Conversation[Grant]:
-    return undone(acquire(claim), lambda: give_back(transport, claim))
-
-
-def undone(talk: Conversation[T], undo: Callable[[], None]) -> Conversation[T]:
-    """The conversation; where it ends without the grant that the service may have made, that is undone."""
-    try:
-        return (yield from talk)
-    except BaseException as error:
-        refused = isinstance(error, Held) or (isinstance(error, Problem) and error.status < 500)
-        if not refused and not (isinstance(error, Unreachable) and not error.sent):
-            undo()
-        raise
-
-
-def give_back(transport: Transport, claim: Claim) -> None:
-    """Releases what the caller does not get, and does not wait for."""
-    transport.end(run_async(transport, release(claim))).add_done_callback(unheard)
+def give_back(transport: Transport, claim: Claim, grant: Grant | None = None) -> None:
+    """Releases what the caller does not get, and does not wait for. The service frees a hold with its stream."""
+    if not claim.is_stream:
+        transport.say(release(claim))
+    elif grant is not None and grant.events is not None:
+        submit(grant.events.aclose())
 
 
 def leave(lease: Lease | AsyncLease, was_held: bool | None, error: BaseException | None) -> None:
@@ -281,43 +256,28 @@ def leave(lease: Lease | AsyncLease, was_held: bool | None, error: BaseException
             raise LeaseLost("expired", "it was over before it was released", lease._names)
 
 
-Opened = tuple[Grant, AsyncGenerator[Event, None], float]
-
-
-async def opening(transport: Transport, claim: Claim) -> Opened:
+async def opening(transport: Transport, claim: Claim) -> Grant:
     """Opens the stream of a hold, as a lock is acquired: its first event is the response."""
-    opened: list[Any] = []
+    opened: list[AsyncGenerator[Event, None]] = []
 
     async def open_stream(step: Request | Pause) -> Answer | None:
         if isinstance(step, Pause):
             return await carry_out_async(transport, step)
         # What comes late is judged by the validity, so silence is an error only when that is over.
-        opened[:] = [stream(transport, step, max(transport.silence, claim.ttl)), now()]
+        opened[:] = [transport.events(step, max(transport.silence, claim.ttl))]
         try:
-            return await asyncio.wait_for(first(opened[0]), transport.limit(step))
+            return await asyncio.wait_for(first(opened[0], now()), transport.limit(step))
         except (TimeoutError, asyncio.TimeoutError):
             raise Unreachable("no response came in time", sent=True) from None
         except Problem as problem:
             return Answer(problem.status, problem.document, problem.retry_after)
 
-    grant = await drive_async(acquire(claim), open_stream)
-    return grant, opened[0], opened[1]
+    grant = await drive_async(acquire(claim, lambda: None), open_stream)
+    return replace(grant, events=opened[0])
 
 
-async def first(events: AsyncGenerator[Event, None]) -> Answer:
+async def first(events: AsyncGenerator[Event, None], sent: float) -> Answer:
     async for event in events:
         if event.type in ("acquired", "refused"):
-            return Answer(int(event.data.get("status", 200)), event.data)
+            return Answer(int(event.data.get("status", 200)), event.data, None, sent)
     raise Unreachable("the stream has ended", sent=True)
-
-
-def closed(opened: Opened) -> None:
-    """Leaves a hold that nobody takes: the service frees it with the stream."""
-    submit(opened[1].aclose())
-
-
-async def stream(transport: Transport, request: Request, silence: float) -> AsyncGenerator[Event, None]:
-    """The events of a request; raises :class:`Problem` where there are none."""
-    async with aclosing(transport.stream(request, silence)) as lines:
-        async for event in events_of(lines):
-            yield event

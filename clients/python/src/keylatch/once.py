@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import math
 import threading
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 from urllib.parse import urlencode
 
-from .driver import Transport, call, run, run_async, unheard
-from .errors import KeylatchError, NothingDone, Problem
-from .lease import AsyncWatched, OnLost, Signal, SyncWatched, Watched
-from .lock import AsyncBlock, Block, Entry, undone
-from .protocol import Answer, Conversation, Request, ask, loss, now, plain
+from .driver import Transport, call, run, run_async
+from .errors import KeylatchError, LeaseLost, NothingDone, Unreachable
+from .lease import OnLost, Signal, Watched
+from .lock import AsyncBlock, Block, Entry
+from .protocol import NOT_OURS, Answer, Conversation, Request, ask, fresh, persist, plain, send
 
 Ended = TypeVar("Ended")
 Body = str | bytes | None
 Headers = Mapping[str, str | list[str]] | None
+#: What the service says of a run, and until when that is valid.
+Begun = tuple[Mapping[str, Any], float]
 OnCrash = Literal["unknown", "rerun"]
 
 
@@ -77,11 +81,10 @@ def reason_of(error: BaseException) -> str:
 class RunState(Watched[Signal], Generic[Signal, Ended]):
     """What came of beginning: `answer` is what it came to earlier, and `None` where it is to be done now."""
 
-    def __init__(self, transport: Transport, intent: Intent, answer: Answer, on_lost: OnLost | None) -> None:
-        super().__init__(transport, answer.sent + intent.lease, on_lost)
-        document = answer.document
+    def __init__(self, transport: Transport, intent: Intent, begun: Begun, on_lost: OnLost | None) -> None:
+        document, until = begun
+        super().__init__(transport, (intent.key,), intent.lease, until, on_lost)
         self._intent = intent
-        self._ttl, self._names = intent.lease, (intent.key,)
         self._is_left = False
         self.fencing_token = int(document["fencing_token"])
         #: Whether it is to be done now.
@@ -111,8 +114,8 @@ class RunState(Watched[Signal], Generic[Signal, Ended]):
 
     def leave(self) -> None:
         """Says nothing, and renews no more: the outcome is unknown once the lease is over."""
-        self._end()
-        self._unwatch()
+        if self._end():
+            self._unwatch()
 
     def _renewal(self, until: float) -> Request:
         return replace(self._intent.request("POST", step="/renew"), until=until)
@@ -126,14 +129,13 @@ class RunState(Watched[Signal], Generic[Signal, Ended]):
             self.check()
         self.leave()
         try:
-            yield from ask(self._intent.request(method, body, step))
+            yield from self._asked(self._intent.request(method, body, step))
         except KeylatchError as error:
             # It goes on: the block may say something else, and its end does.
             self._ended = self._is_left
-            if isinstance(error, Problem) and (why := loss(error, self._names)) is not None:
-                self._tell(why)
-                raise why from error
-            if not self._is_left:
+            if isinstance(error, LeaseLost):
+                self._tell(error)
+            elif not self._is_left:
                 self._watch(self._renew())
             raise
 
@@ -155,15 +157,19 @@ class RunState(Watched[Signal], Generic[Signal, Ended]):
             self.leave()
 
 
-class SyncRun(RunState[threading.Event, None], SyncWatched):
+class SyncRun(RunState[threading.Event, None]):
     """A run of a thread: `answer` is what it came to earlier, and `None` where it is to be done now."""
+
+    _event = threading.Event
 
     def _carry(self, talk: Conversation[None], error: BaseException | None = None) -> None:
         run(self._transport, talk)
 
 
-class AsyncRun(RunState[asyncio.Event, Awaitable[None]], AsyncWatched):
+class AsyncRun(RunState[asyncio.Event, Awaitable[None]]):
     """A run of asyncio: as one of a thread, but `complete`, `abandon` and `fail` are awaited."""
+
+    _event = asyncio.Event
 
     async def _carry(self, talk: Conversation[None], error: BaseException | None = None) -> None:
         await self._transport.ended(run_async(self._transport, talk), error)
@@ -183,15 +189,15 @@ class AsyncOnce(AsyncBlock[AsyncRun]):
         self._intent = intent
         self._on_lost = on_lost
 
-    def _undo(self, intent: Intent) -> None:
+    def _undo(self, intent: Intent, begun: Begun | None = None) -> None:
         """Frees the key of a run that the caller does not get: nothing was done."""
-        self._transport.end(run_async(self._transport, ask(intent.request("DELETE")))).add_done_callback(unheard)
+        self._transport.say(ask(intent.request("DELETE")))
 
     async def _get_async(self, entry: Entry) -> AsyncRun:
         intent = replace(self._intent, token=entry.token)
-        talk = undone(begin(intent), lambda: self._undo(intent))
-        answer = await call(run_async(self._transport, talk), lambda _: self._undo(intent))
-        return AsyncRun(self._transport, intent, answer, self._on_lost)
+        undo = partial(self._undo, intent)
+        begun = await call(run_async(self._transport, begin(intent, undo)), undo)
+        return AsyncRun(self._transport, intent, begun, self._on_lost)
 
     async def _leave_async(self, got: AsyncRun, error: BaseException | None) -> None:
         await got._carry(got._ending(error), error)
@@ -202,17 +208,25 @@ class Once(AsyncOnce, Block[SyncRun, AsyncRun]):
 
     def _get(self, entry: Entry, **changes: Any) -> SyncRun:
         intent = replace(self._intent, token=entry.token)
-        answer = run(self._transport, undone(begin(intent), lambda: self._undo(intent)))
-        return SyncRun(self._transport, intent, answer, self._on_lost)
+        begun = run(self._transport, begin(intent, partial(self._undo, intent)))
+        return SyncRun(self._transport, intent, begun, self._on_lost)
 
     def _leave(self, got: SyncRun, error: BaseException | None) -> None:
         got._carry(got._ending(error))
 
 
-def begin(intent: Intent) -> Conversation[Answer]:
-    """Begins, and renews before a run is used that was waited for so long that little of its lease is left."""
-    answer = yield from ask(intent.request("POST", intent.body), intent.wait)
-    if answer.document.get("state") == "in-flight" and now() - answer.sent > intent.lease / 2:
-        renewed = yield from ask(intent.request("POST", None, "/renew"))
-        return replace(answer, sent=renewed.sent)
-    return answer
+def begin(intent: Intent, undo: Callable[[], object]) -> Conversation[Begun]:
+    def attempt(wait: float, left: float | None, may_be_done: bool) -> Conversation[Begun]:
+        request = intent.request("POST", intent.body)
+        answer = yield from send(replace(request, prefer=math.ceil(wait), left=left))
+        document = answer.document
+        if document.get("state") == "done":
+            return document, answer.sent
+        if document.get("token") != intent.token:
+            raise Unreachable(NOT_OURS, sent=True)
+        # Less than the whole, where an earlier try has begun it.
+        until = answer.sent + document["lease_expires_in_ms"] / 1000
+        renewal = intent.request("POST", None, "/renew")
+        return document, (yield from fresh(until, intent.lease, renewal, lambda renewed: renewed.sent + intent.lease))
+
+    return persist(attempt, intent.wait, undo)

@@ -12,12 +12,12 @@ import random
 import secrets
 import sys
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
-from .errors import Held, LeaseLost, Problem, Unreachable, check_passing
+from .errors import Held, LeaseLost, Problem, Unreachable
 
 # All spans are seconds.
 ANSWER_TIMEOUT = 5.0
@@ -130,8 +130,16 @@ class Claim:
         names = {"names": list(self.names)} if self.is_set else {}
         return Request("PUT", self.path, {"ttl_ms": millis(self.ttl), **names}, self.token, until=until)
 
-    def until(self, answer: Answer, sent: float) -> float:
-        return Grant.of(self, answer.document, sent).until
+    def until(self, answer: Answer) -> float:
+        return Grant.of(self, answer).until
+
+
+@dataclass(frozen=True)
+class Event:
+    """What the service says on a stream: `type` is a word such as `acquired`."""
+
+    type: str
+    data: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -144,11 +152,15 @@ class LeasedLock:
 @dataclass(frozen=True)
 class Grant:
     locks: tuple[LeasedLock, ...]
-    #: When the grant stops being exclusive, on the clock of :func:`now`.
+    #: When its request was sent and when it stops being exclusive, on the clock of :func:`now`.
+    sent: float
     until: float
+    #: The stream of a hold.
+    events: AsyncGenerator[Event, None] | None = None
 
     @classmethod
-    def of(cls, claim: Claim, document: Mapping[str, Any], sent: float) -> Grant:
+    def of(cls, claim: Claim, answer: Answer) -> Grant:
+        document = answer.document
         try:
             leases = document["locks"] if claim.is_set else [document]
             locks = tuple(
@@ -159,7 +171,7 @@ class Grant:
             locks, valid = (), 0.0
         if sorted(lock.name for lock in locks) != sorted(claim.names):
             raise Unreachable(NOT_OURS, sent=True)
-        return cls(locks, sent + valid)
+        return cls(locks, answer.sent, answer.sent + valid)
 
 
 def plain(text: str) -> str:
@@ -183,78 +195,101 @@ def limited(limit: Limit) -> dict[str, Any]:
     return members(mode=None if limit is None else "shared", limit=None if limit == "shared" else limit)
 
 
-def pause(problem: Problem | None = None, least: float = 0.0) -> float:
+def pause(error: Exception | None = None) -> float:
     """How long to wait before the next try, so that many that fail together do not come back together."""
-    asked = problem and problem.retry_after
-    return max(asked or 0.0, least) + random.uniform(PAUSE_MIN, PAUSE_MAX)
+    asked = error.retry_after if isinstance(error, Problem) and error.code != "lock-held" else None
+    return (asked or 0.0) + random.uniform(PAUSE_MIN, PAUSE_MAX)
 
 
-def acquire(claim: Claim) -> Conversation[Grant]:
-    """Asks for the locks until the wait is over; over lost answers and 503 with the same token, and for
-    `ANSWER_TIMEOUT` also where there is no wait.
-
-    A conversation that ends otherwise than by a grant leaves nothing behind: the caller runs
-    :func:`release` where the service may have granted them.
-    """
-    end, longest = ends(claim.wait), REQUEST_WAIT
-    patience = max(end, now() + ANSWER_TIMEOUT)
-    while True:
-        wait = max(0.0, min(end - now(), longest))
-        sent = now()
-        failure: Exception
-        last, rest = patience, pause()
-        try:
-            path = f"{claim.path}/hold" if claim.is_stream else claim.path
-            answer = yield Request("POST", path, claim.creation(wait), claim.token, wait=wait)
-            if answer.is_success:
-                return (yield from fresh(claim, Grant.of(claim, answer.document, sent)))
-            failure = problem = answer.problem()
-            if problem.document.get("field") == "wait_ms" and wait > 0:
-                longest = longest / 4 if longest / 4 >= MIN_REQUEST_WAIT else 0.0
-                continue
-            if problem.code == "lock-held":
-                failure, last = held(claim, problem), end
-                if is_final(problem, wait):
-                    raise failure
-                if wait > 0 and sent + wait <= now():
-                    rest = 0.0
-            else:
-                check_passing(problem)
-                rest = pause(problem)
-        except Unreachable as error:
-            check_passing(error)
-            failure = error
-        if now() >= last:
-            raise failure
-        yield Pause(min(last, now() + rest))
-
-
-def ends(wait: float | None) -> float:
-    """When a wait that begins now is over; `None` is without end."""
-    return math.inf if wait is None else now() + wait
-
-
-def fresh(claim: Claim, grant: Grant) -> Conversation[Grant]:
-    """The grant, renewed before it is used where an answer was so late that little of it is left."""
-    if grant.until - now() >= claim.ttl / 2 or claim.is_stream:
-        return grant
-    sent = now()
-    answer = yield claim.renewal()
+def send(request: Request) -> Conversation[Answer]:
+    """The answer, if it is a success."""
+    answer = yield request
     if not answer.is_success:
         raise answer.problem()
-    return replace(grant, until=claim.until(answer, sent))
+    return answer
 
 
-def is_final(problem: Problem, wait: float) -> bool:
-    """Whether the service did not let the token wait although it was asked to."""
-    return wait > 0 and "waited_ms" not in problem.document
+def persist(
+    attempt: Callable[[float, float | None, bool], Conversation[T]],
+    wait: float | None = 0.0,
+    undo: Callable[[], object] = lambda: None,
+) -> Conversation[T]:
+    """Tries until there is an answer for good: for the wait (`None`: without end), and for `ANSWER_TIMEOUT` at least.
+
+    Each attempt is told for how long the service may let it wait, how many seconds are left, and whether an earlier one
+    may have been carried out. `undo` takes back what the caller does not learn of.
+    """
+    end, longest = math.inf if wait is None else now() + wait, REQUEST_WAIT
+    patience, left, may_be_done = max(end, now() + ANSWER_TIMEOUT), None, False
+    failure: Problem | Unreachable
+    try:
+        while True:
+            began = now()
+            asked = max(0.0, min(end - began, longest))
+            before, may_be_done = may_be_done, True
+            try:
+                return (yield from attempt(asked, left, before))
+            except Unreachable as error:
+                failure, may_be_done = error, before or error.sent
+                error.sent = may_be_done
+            except Problem as error:
+                failure, may_be_done = error, error.may_be_done(before)
+                if error.document.get("field") == "wait_ms" and asked > 0:
+                    longest = longest / 4 if longest / 4 >= MIN_REQUEST_WAIT else 0.0
+                    continue
+            moment, rest = now(), pause(failure)
+            if isinstance(failure, Problem) and failure.is_busy:
+                # A lock whose answer has no word of the wait did not let the token wait.
+                is_final = failure.code == "lock-held" and asked > 0 and "waited_ms" not in failure.document
+                if is_final or moment >= end:
+                    raise failure
+                rest = 0.0 if 0 < asked <= moment - began else min(rest, end - moment)
+            elif not failure.is_passing or moment + rest >= patience:
+                raise failure
+            # What has to be over in time does not begin a long request at its end.
+            left = max(patience - moment - rest, 0.5)
+            yield Pause(moment + rest)
+    except BaseException as error:
+        # Who is interrupted may stand in a queue.
+        if may_be_done or not isinstance(error, Exception):
+            undo()
+        raise
 
 
-def held(claim: Claim, problem: Problem) -> Held:
-    document = problem.document
-    holders = document.get("holders") or []
-    first = min(holders, key=lambda holder: holder["expires_in_ms"], default=None)
-    return Held(str(document.get("name", claim.names[0])), document.get("holder") or first)
+def acquire(claim: Claim, undo: Callable[[], object]) -> Conversation[Grant]:
+    """Asks for the locks until the wait is over, with the same token."""
+
+    def create(wait: float, left: float | None, may_be_done: bool) -> Conversation[Grant]:
+        path = f"{claim.path}/hold" if claim.is_stream else claim.path
+        answer = yield from send(Request("POST", path, claim.creation(wait), claim.token, wait=wait))
+        grant = Grant.of(claim, answer)
+        if claim.is_stream:
+            return grant
+        until = yield from fresh(grant.until, claim.ttl, claim.renewal(), claim.until)
+        return replace(grant, until=until)
+
+    try:
+        return (yield from persist(create, claim.wait, undo))
+    except Problem as problem:
+        if problem.code != "lock-held":
+            raise
+        holders = problem.document.get("holders") or []
+        first = min(holders, key=lambda holder: holder["expires_in_ms"], default=None)
+        name = str(problem.document.get("name", claim.names[0]))
+        raise Held(name, problem.document.get("holder") or first) from None
+
+
+def fresh(until: float, ttl: float, renewal: Request, renewed: Callable[[Answer], float]) -> Conversation[float]:
+    """Until when it is valid, renewed before it is used where its answer was so late that little of it is left."""
+    if until - now() >= ttl / 2:
+        return until
+    try:
+        return renewed((yield from send(renewal)))
+    except Problem as problem:
+        if problem.code != "no-record" and loss(problem, ()) is None:
+            raise
+        # So that it is asked for anew.
+        raise Unreachable("it was over before its answer was read", sent=True) from problem
 
 
 def lead(ttl: float) -> float:
@@ -275,59 +310,24 @@ def lost(reason: str, detail: str, names: Sequence[str], document: Mapping[str, 
 
 
 def release(claim: Claim) -> Conversation[bool]:
-    """Releases; whether the token still held the locks. Repeats for 5 s until there is an answer."""
-    end, left, may_be_done = now() + ANSWER_TIMEOUT, None, False
-    while True:
-        failure: Exception
+    """Releases; whether the token still held the locks."""
+
+    def attempt(wait: float, left: float | None, may_be_done: bool) -> Conversation[bool]:
         try:
-            answer = yield Request("DELETE", claim.release_path, None, claim.token, left, "entries")
-            if answer.is_success:
-                return True
-            failure = problem = answer.problem()
-            if loss(problem, claim.names) is not None:
-                # The try whose answer was lost has released what is gone now.
-                return may_be_done
-            check_passing(problem)
-            may_be_done = may_be_done or problem.outcome == "unknown"
-        except Unreachable as error:
-            check_passing(error)
-            failure, may_be_done = error, may_be_done or error.sent
-        rest = pause()
-        if now() + rest >= end:
-            raise failure
-        left = max(end - now() - rest, 0.5)
-        yield Pause(now() + rest)
+            yield from send(Request("DELETE", claim.release_path, None, claim.token, left, "entries"))
+            return True
+        except Problem as problem:
+            if loss(problem, claim.names) is None:
+                raise
+            # The try whose answer was lost has released what is gone now.
+            return may_be_done
+
+    return persist(attempt)
 
 
-def ask(request: Request, wait: float | None = 0.0) -> Conversation[Answer]:
-    """The answer to a request that is safe to repeat, also where earlier ones were lost.
-
-    With a `wait` the service waits while the same request is being carried out elsewhere.
-    """
-    end = ends(wait)
-    patience, left = max(end, now() + ANSWER_TIMEOUT), None
-    while True:
-        failure: Exception
-        sent, last, rest = now(), patience, pause()
-        prefer = math.ceil(max(0.0, min(end - sent, REQUEST_WAIT)))
-        try:
-            answer = yield replace(request, prefer=prefer, left=left)
-            if answer.is_success:
-                return replace(answer, sent=sent)
-            failure = problem = answer.problem()
-            check_passing(problem)
-            has_waited = prefer > 0 and now() - sent >= prefer - 1
-            rest = pause(None if has_waited else problem)
-            if problem.code == "request-in-progress":
-                last = end
-        except Unreachable as error:
-            check_passing(error)
-            failure = error
-        if now() + rest >= last:
-            raise failure
-        # What has to be over in time does not begin a long request at its end.
-        left = max(patience - now() - rest, 0.5)
-        yield Pause(now() + rest)
+def ask(request: Request) -> Conversation[Answer]:
+    """The answer to a request that is safe to repeat, also where earlier ones were lost."""
+    return persist(lambda wait, left, may_be_done: send(replace(request, left=left)))
 
 
 def show(name: str) -> Conversation[Mapping[str, Any] | None]:

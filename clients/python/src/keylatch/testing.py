@@ -271,6 +271,7 @@ class Fake(httpx.BaseTransport, httpx.AsyncBaseTransport):
             if record.begun.get("fingerprint") != body.get("fingerprint"):
                 return _problem(422, "idempotency-key-reused", retry="new-key")
             document = {"state": record.state, "fencing_token": record.fence, "answer": record.answer}
+            document |= {"token": token, "lease_expires_in_ms": round((record.until - protocol.now()) * 1000)}
             if record.state == "done" or record.token == token:
                 return httpx.Response(200, json=document)
             if record.state == "unknown":
