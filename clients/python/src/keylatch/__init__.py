@@ -16,7 +16,6 @@ __version__ = "0.1.0"
 from typing import Any
 
 from .client import AsyncClient, Client, Watch
-from .driver import Transport
 from .errors import BadSettings, Held, InUse, KeylatchError, LeaseLost, NothingDone, Problem, Unreachable
 from .lease import AsyncLease, Lease, OnLost
 from .lock import AsyncLock, Lock
@@ -67,7 +66,7 @@ class _Default(Client):
     def __getattr__(self, name: str) -> Any:
         if name != "_transport":
             raise AttributeError(name)
-        self._transport = Transport()
+        super().__init__()
         return self._transport
 
 

@@ -76,16 +76,7 @@ class _Client(Generic[AnyLock, AnyOnce]):
         silence: float = SILENCE,
         http: Callable[[Callable[..., Any]], Any] | None = None,
     ) -> None:
-        """A client of the service at `url`, or at `KEYLATCH_URL`, or at http://127.0.0.1:7070.
-
-        Several URLs, in a list or with commas, are instances that share a store: where one cannot be connected to,
-        the request goes to the next. `unix:PATH` is a Unix socket. `api_key`, `ca` (a file of authorities) and `cert`
-        (the files of a certificate and its key) are `KEYLATCH_API_KEY`, `KEYLATCH_CA`, `KEYLATCH_CLIENT_CERT` and
-        `KEYLATCH_CLIENT_KEY` of the environment unless they are given. `traceparent` is asked for each request.
-        `owner` is who holds the locks, for people: host and process unless it is given. `timeout` is how many
-        seconds to wait for a response. The client opens a watch again on which nothing comes for `silence` seconds,
-        not even a comment. `http` makes an HTTP client of the callable that it is called with, which makes one with
-        these settings, and takes those of httpx.
+        """The README describes the arguments, and which variables of the environment stand in for them.
 
         Raises :class:`BadSettings`.
         """
@@ -105,9 +96,8 @@ class _Client(Generic[AnyLock, AnyOnce]):
     ) -> AnyLock:
         """A lock, or several at once, which `with` and `async with` get.
 
-        `wait` is how many seconds to wait in the queue (`None`: without end), `ttl` for how long the lease outlives
-        this process, `limit` how many may hold the lock together (`"shared"`: any number of readers), `entry` a name
-        under which `token` enters a lock that it holds already, `on_lost` what is called when the lease is lost.
+        All spans are seconds: to wait in the queue (`None`: without end), and for which the lease outlives this
+        process. `limit` is how many may hold the lock together (`"shared"`: any number of readers).
         """
         body = members(owner=owner, entry=entry) | limited(limit)
         return self._lock(self._transport, Claim(*names_of(names), ttl, wait, body), on_lost, token)
@@ -150,11 +140,10 @@ class _Client(Generic[AnyLock, AnyOnce]):
     ) -> AnyOnce:
         """A thing to be done once under `key`, which `with` and `async with` begin.
 
-        `fingerprint` tells two things apart that have the same key by mistake (:class:`Problem`
-        `idempotency-key-reused`); `request` describes an HTTP request in its place, of the `scope` (`method`,
-        `path`, `principal`, `source`) that has the key. `lease` is for how many seconds this process may be silent,
-        `wait` how long to wait for the same thing under way elsewhere, `retention` how long the answer is kept.
-        `on_crash="rerun"` says that the thing may be done again after a run that did not come to its end.
+        `fingerprint` tells two things apart that have the same key by mistake; `request` describes an HTTP request
+        in its place, of the `scope` (`method`, `path`, `principal`, `source`) that has the key. `lease` is for how
+        many seconds this process may be silent. After `on_crash="rerun"` a run that did not come to its end is done
+        again.
         """
         body = members(lease_ms=lease, retention_ms=retention, on_crash=on_crash)
         body |= members(fingerprint=fingerprint, request=request)
@@ -205,10 +194,6 @@ def break_lock(name: str, reason: str, by: str | None, grace: float | None) -> C
     return True
 
 
-def called(method: str, path: str, body: Mapping[str, Any] | None) -> Conversation[Mapping[str, Any]]:
-    return (yield from ask(Request(method, path, body))).document
-
-
 class Client(_Client[Lock, Once]):
     """A client of a keylatch for programs with threads. It may be shared by all of them."""
 
@@ -227,7 +212,7 @@ class Client(_Client[Lock, Once]):
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """Any other call of the API, such as `("GET", "/v1/locks/deploy/history")`, if it is safe to repeat."""
-        return run(self._transport, called(method, path, body))
+        return run(self._transport, ask(Request(method, path, body))).document
 
     def elect(
         self,
@@ -302,7 +287,7 @@ class AsyncClient(_Client[AsyncLock, AsyncOnce]):
         return await call(run_async(self._transport, break_lock(name, reason, by, grace)))
 
     async def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        return await call(run_async(self._transport, called(method, path, body)))
+        return (await call(run_async(self._transport, ask(Request(method, path, body))))).document
 
     async def elect(
         self, name: str, lead: Callable[[AsyncLease], Awaitable[object]], *, ttl: float = 30.0, owner: str | None = None

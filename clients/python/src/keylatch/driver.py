@@ -20,7 +20,7 @@ import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -175,30 +175,28 @@ def unheard(done: Any) -> None:
         log.warning("the background was to tell the service something: %s", error)
 
 
+@dataclass(eq=False)
 class Transport:
-    """How the service is reached, and as whom."""
+    """How the service is reached, and as whom: the arguments of a client."""
 
-    def __init__(
-        self,
-        url: str | Sequence[str] | None = None,
-        api_key: str | None = None,
-        ca: str | None = None,
-        cert: tuple[str, str] | None = None,
-        traceparent: Callable[[], str | None] | None = None,
-        owner: str | None = None,
-        timeout: float = ANSWER_TIMEOUT,
-        silence: float = SILENCE,
-        http: Callable[[Any], Any] | None = None,
-    ) -> None:
+    url: str | Sequence[str] | None
+    api_key: str | None = field(repr=False)
+    ca: str | None
+    cert: tuple[str, str] | None
+    traceparent: Callable[[], str | None] | None
+    name: str | None
+    timeout: float
+    silence: float
+    http: Callable[[Callable[..., Any]], Any] | None
+
+    def __post_init__(self) -> None:
         get = os.environ.get
-        url = url or get("KEYLATCH_URL") or "http://127.0.0.1:7070"
+        url = self.url or get("KEYLATCH_URL") or "http://127.0.0.1:7070"
         self.urls = [checked(each.strip().rstrip("/")) for each in (url.split(",") if isinstance(url, str) else url)]
-        self.api_key = api_key or get("KEYLATCH_API_KEY")
+        self.api_key = self.api_key or get("KEYLATCH_API_KEY")
         check_header("the API key", self.api_key)
         pair = get("KEYLATCH_CLIENT_CERT"), get("KEYLATCH_CLIENT_KEY")
-        self._tls = authorities(ca or get("KEYLATCH_CA"), cert or (pair if all(pair) else None))
-        self.traceparent, self.silence, self.timeout, self._owner = traceparent, silence, timeout, owner
-        self._http = http
+        self._tls = authorities(self.ca or get("KEYLATCH_CA"), self.cert or (pair if all(pair) else None))
         self._current = self.urls[0]
         self._stores: dict[str, str | None] = {}
         self._clients: dict[str, Any] = {}
@@ -217,7 +215,7 @@ class Transport:
     @property
     def owner(self) -> str:
         """Who holds the locks, for people."""
-        return f"{socket.gethostname()}/{os.getpid()}" if self._owner is None else self._owner
+        return f"{socket.gethostname()}/{os.getpid()}" if self.name is None else self.name
 
     def client(self, use: str) -> Any:
         """The HTTP client for this use, one of `CLIENTS`."""
@@ -230,7 +228,7 @@ class Transport:
                 unix = [url for url in self.urls if url.startswith("unix:")]
                 sockets = {f"all://{host_of(url)}": transport(uds=url[5:]) for url in unix}
                 make = partial(kind, mounts=sockets, limits=limits, verify=self._tls)
-                self._clients[use] = make() if self._http is None else self._http(make)
+                self._clients[use] = make() if self.http is None else self.http(make)
             return self._clients[use]
 
     def arguments(self, url: str, request: Request, limit: float) -> dict[str, Any]:
@@ -300,37 +298,37 @@ class Transport:
     def send(self, request: Request) -> Answer:
         return drive(self._deliver(request), self._send_to)
 
-    def _send_to(self, step: tuple[str, Request]) -> Answer:
-        with no_answer():
-            sent = now()
-            return answer_of(
-                self.client("threads").request(**self.arguments(*step, self.limit(step[1]))), step[1], sent
-            )
-
     async def send_async(self, request: Request) -> Answer:
         if request.until is None:
             return await drive_async(self._deliver(request), self._send_to_async)
         gate, left = background().gate, request.until - now()
+        late = Unreachable("too many renewals are due at once", sent=False)
         try:
             await asyncio.wait_for(gate.acquire(), max(left, 0.05))
         except (TimeoutError, asyncio.TimeoutError):
-            raise Unreachable("too many renewals are due at once", sent=False) from None
+            raise late from None
         try:
             least, left = min(TOO_LATE, left / 2), request.until - now()
             if left < least:
-                raise Unreachable("too many renewals are due at once", sent=False)
+                raise late
             return await drive_async(self._deliver(replace(request, left=max(left / 2, 0.05))), self._send_to_async)
         finally:
             gate.release()
 
+    def _sending(self, use: str, url: str, request: Request) -> Any:
+        return self.client(use).request(**self.arguments(url, request, self.limit(request)))
+
+    def _send_to(self, step: tuple[str, Request]) -> Answer:
+        with no_answer():
+            sent = now()
+            return answer_of(self._sending("threads", *step), step[1], sent)
+
     async def _send_to_async(self, step: tuple[str, Request]) -> Answer:
         with no_answer():
             sent = now()
-            use = "tasks" if step[1].until is None else "renewals"
-            limit = self.limit(step[1])
-            sending = self.client(use).request(**self.arguments(*step, limit))
+            sending = self._sending("tasks" if step[1].until is None else "renewals", *step)
             # A trickle of bytes is no answer, so the time is that of the whole.
-            return answer_of(await asyncio.wait_for(sending, limit), step[1], sent)
+            return answer_of(await asyncio.wait_for(sending, self.limit(step[1])), step[1], sent)
 
     async def events(self, request: Request, silence: float) -> AsyncGenerator[Event, None]:
         """The events of a stream (WHATWG HTML, section 9.2), which is never silent for so long; raises
@@ -417,9 +415,9 @@ def host_of(url: str) -> str:
 
 
 def authorities(ca: str | None, cert: Any) -> ssl.SSLContext:
+    # Made once, and not on the loop that renews.
     file = ca
     try:
-        # Made once, and not on the loop that renews.
         context = ssl.create_default_context(cafile=ca) if ca else httpx.create_ssl_context()
         if cert:
             file = " or ".join(cert)
