@@ -278,7 +278,7 @@ examples: chromium rails $(DEPLOY_TOOLS)/.installed built
 # The clients of other languages: checked and built as they are published, and then every client plays the same
 # scenarios against a keylatch, behind a proxy that loses, delays and cuts.
 CLIENT_PYTHON = httpx==0.28.1 sniffio==1.3.1 mypy==2.4.1 ruff==0.17.6 build==1.6.1 hatchling==1.33.0 \
-	psycopg[binary]==3.3.9
+	psycopg[binary]==3.3.9 gunicorn==27.0.1 celery==5.7.0
 CLIENT_TOOLS = target/client-tools
 
 # What generators make of the OpenAPI document: it compiles, and makes calls against a keylatch. The linters of the document.

@@ -8,11 +8,11 @@ rm -rf "$built" && mkdir -p "$built"
 
 echo "Python: ruff, mypy, sdist and wheel, tests"
 cd clients/python
-"$tools/bin/ruff" check --quiet . && "$tools/bin/ruff" format --quiet --check src conformance.py test_keylatch.py
-"$tools/bin/mypy" --no-error-summary --cache-dir "$tools/mypy" src conformance.py misspelt.py test_keylatch.py
+"$tools/bin/ruff" check --quiet . && "$tools/bin/ruff" format --quiet --check src ./*.py
+"$tools/bin/mypy" --no-error-summary --cache-dir "$tools/mypy" src ./*.py
 "$tools/bin/python" -m build --no-isolation --outdir "$built/python" . >/dev/null
 "$tools/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall "$built"/python/*.whl
-"$tools/bin/python" -m unittest --quiet test_keylatch
+KEYLATCH=$keylatch "$tools/bin/python" -m unittest --quiet test_keylatch test_workers
 
 echo "TypeScript: tsc, tests, publint, attw, npm pack, Jest"
 cd ../typescript
