@@ -18,6 +18,8 @@ const WaitForever time.Duration = 1 << 62
 // LockOption says how to get a lock.
 type LockOption func(*claim)
 
+func member(name string, value any) LockOption { return func(c *claim) { c.body[name] = value } }
+
 // Wait is how long to wait in the queue; not at all by default.
 func Wait(wait time.Duration) LockOption { return func(c *claim) { c.wait = wait } }
 
@@ -25,38 +27,34 @@ func Wait(wait time.Duration) LockOption { return func(c *claim) { c.wait = wait
 func TTL(ttl time.Duration) LockOption { return func(c *claim) { c.ttl = ttl } }
 
 // Owner is a label for people that says who holds the lock; host/pid by default.
-func Owner(owner string) LockOption { return func(c *claim) { c.owner = owner } }
+func Owner(owner string) LockOption { return member("owner", owner) }
 
 // Shared lets any number of readers hold the lock together.
-func Shared() LockOption { return func(c *claim) { c.isShared = true } }
+func Shared() LockOption { return member("mode", "shared") }
 
 // Limit lets so many hold the lock together, each with a slot of its own.
 func Limit(limit int) LockOption {
-	return func(c *claim) { c.isShared, c.limit = true, &limit }
+	return func(c *claim) { c.body["mode"], c.body["limit"] = "shared", limit }
 }
 
 // MaxHold is for how long a hold lasts at most; a day by default.
-func MaxHold(longest time.Duration) LockOption { return func(c *claim) { c.maxHold = longest } }
+func MaxHold(longest time.Duration) LockOption { return member("max_hold_ms", longest.Milliseconds()) }
 
 // Entry enters a lock under a name. With Token it enters one again that the token holds.
-func Entry(entry string) LockOption { return func(c *claim) { c.entry = entry } }
+func Entry(entry string) LockOption { return member("entry", entry) }
 
 // Token is the secret that proves the lease; a new one by default. It has 20 to 128 letters, digits, "-" and "_".
 func Token(token string) LockOption { return func(c *claim) { c.token = token } }
 
 // claim is what is asked for, and the token that proves it.
 type claim struct {
-	client             *Client
-	names              []string
-	isSet              bool
-	ttl, wait, maxHold time.Duration
-	owner              string
-	isShared           bool
-	limit              *int
-	entry              string
-	token              string
-	isOwn              bool // the token is the caller's
-	created            effect
+	client    *Client
+	names     []string
+	isSet     bool
+	ttl, wait time.Duration
+	body      map[string]any // what is given beside these
+	token     string
+	isOwn     bool // the token is the caller's
 }
 
 // grant is what the service granted, exclusive until then on the client's clock.
@@ -66,9 +64,15 @@ type grant struct {
 }
 
 func (c *Client) claim(names []string, isSet bool, options []LockOption) (*claim, error) {
-	claim := &claim{client: c, names: append([]string(nil), names...), isSet: isSet, ttl: defaultTTL, owner: c.owner}
+	claim := &claim{client: c, names: append([]string(nil), names...), isSet: isSet, ttl: defaultTTL}
+	claim.body = map[string]any{"owner": c.owner}
 	for _, option := range options {
 		option(claim)
+	}
+	for name, value := range claim.body {
+		if value == "" {
+			delete(claim.body, name)
+		}
 	}
 	claim.isOwn = claim.token != ""
 	token, err := tokenOr(claim.token)
@@ -86,17 +90,8 @@ func (c *claim) path() string {
 func (c *claim) creation(wait time.Duration) map[string]any {
 	body := c.renewal()
 	body["wait_ms"] = wait.Milliseconds()
-	if c.owner != "" {
-		body["owner"] = c.owner
-	}
-	if c.isShared {
-		body["mode"] = "shared"
-	}
-	if c.limit != nil {
-		body["limit"] = *c.limit
-	}
-	if c.entry != "" {
-		body["entry"] = c.entry
+	for name, value := range c.body {
+		body[name] = value
 	}
 	return body
 }
@@ -112,27 +107,20 @@ func (c *claim) renewal() map[string]any {
 // acquire asks with the same token until the wait is over. It releases what it may have got without a response, but not what
 // a token of the caller's may have held before.
 func (c *claim) acquire(ctx context.Context) (got grant, err error) {
-	err = c.client.retry(ctx, c.path(), c.wait, func(wait, timeout time.Duration) (err error) {
+	undo := func() { _, _ = c.release(ctx) }
+	if _, hasEntry := c.body["entry"]; c.isOwn && (c.isSet || !hasEntry) {
+		undo = nil
+	}
+	err = c.client.retry(ctx, c.path(), c.wait, undo, func(wait, timeout time.Duration, _ bool) (err error) {
 		got, err = c.try(ctx, wait, timeout)
 		return err
 	})
-	isNew := !c.isOwn || c.entry != "" && !c.isSet
-	if err != nil && c.created.mayBeDone && isNew {
-		c.client.clock.Go(func() { _, _ = c.release(ctx) })
-	}
 	return got, callers(ctx, c.orHeld(err))
 }
 
 // try sends one request. A grant is renewed before it is used where the response was so late that little of it is left.
 func (c *claim) try(ctx context.Context, wait, timeout time.Duration) (grant, error) {
-	sent := c.client.clock.Now()
-	create := request{method: "POST", path: c.path(), body: c.creation(wait), token: c.token, timeout: timeout}
-	create.effect = &c.created
-	answer, err := c.client.send(ctx, create)
-	if err != nil {
-		return grant{}, err
-	}
-	got, err := c.grant(answer, sent)
+	got, err := c.send(ctx, "POST", c.creation(wait), timeout)
 	if err != nil || got.until-c.client.clock.Now() >= c.ttl/2 {
 		return got, err
 	}
@@ -150,11 +138,15 @@ func ofLate(err error) error {
 	return err
 }
 
-// renew starts the TTL again, and counts from the sending of the request.
+// renew starts the TTL again.
 func (c *claim) renew(ctx context.Context, timeout time.Duration) (grant, error) {
+	return c.send(ctx, "PUT", c.renewal(), timeout)
+}
+
+// send gives a grant that counts from the sending of the request.
+func (c *claim) send(ctx context.Context, method string, body any, timeout time.Duration) (grant, error) {
 	sent := c.client.clock.Now()
-	renewal := request{method: "PUT", path: c.path(), body: c.renewal(), token: c.token, timeout: timeout}
-	answer, err := c.client.send(ctx, renewal)
+	answer, err := c.client.send(ctx, request{method: method, path: c.path(), body: body, token: c.token, timeout: timeout})
 	if err != nil {
 		return grant{}, err
 	}
@@ -163,23 +155,28 @@ func (c *claim) renew(ctx context.Context, timeout time.Duration) (grant, error)
 
 // release says whether the token still held the locks. It retries for 5 s until there is a response, also where the
 // caller's context is done.
-func (c *claim) release(ctx context.Context) (bool, error) {
+func (c *claim) release(ctx context.Context) (isHeld bool, err error) {
 	ctx, cancel := c.client.ending(ctx)
 	defer cancel()
-	query, released := url.Values{}, effect{}
-	if c.isSet {
+	query := url.Values{}
+	if entry, hasEntry := c.body["entry"].(string); c.isSet {
 		query["name"] = c.names
-	} else if c.entry != "" {
-		query.Set("entry", c.entry)
+	} else if hasEntry {
+		query.Set("entry", entry)
 	}
-	r := request{method: "DELETE", path: c.path(), query: query, token: c.token, effect: &released}
-	_, err := c.client.ask(ctx, r, 0)
-	var problem *Problem
-	if errors.As(err, &problem) && lossOf(problem.Code, problem.document) != nil {
-		// The try whose response was lost has released what is gone now.
-		return released.mayBeDone, nil
-	}
-	return err == nil, err
+	r := request{method: "DELETE", path: c.path(), query: query, token: c.token}
+	err = c.client.retry(ctx, r.path, 0, nil, func(_, timeout time.Duration, mayBeDone bool) error {
+		r.timeout = timeout
+		_, err := c.client.send(ctx, r)
+		isHeld = err == nil
+		var problem *Problem
+		if errors.As(err, &problem) && lossOf(problem.Code, problem.document) != nil {
+			// The try whose response was lost has released what is gone now.
+			isHeld, err = mayBeDone, nil
+		}
+		return err
+	})
+	return isHeld, err
 }
 
 // grant is what a response or an event grants, to a request that was sent then.

@@ -213,7 +213,7 @@ func (c *Client) transport() (*http.Transport, error) {
 func (c *Client) Call(ctx context.Context, method, path string, body, into any) error {
 	r := request{method: method, path: path, body: body, into: into}
 	if method == http.MethodGet {
-		_, err := c.ask(ctx, r, 0)
+		_, err := c.ask(ctx, r)
 		return callers(ctx, err)
 	}
 	_, err := c.send(ctx, r)
@@ -278,7 +278,7 @@ func (c *Client) Break(ctx context.Context, name, reason string, options ...Brea
 			option(body)
 		}
 		breaking := request{method: "POST", path: "/v1/locks/" + plain(name) + "/break", body: body}
-		if _, err := c.ask(ctx, breaking, 0); err != nil {
+		if _, err := c.ask(ctx, breaking); err != nil {
 			return true, callers(ctx, err)
 		}
 	}

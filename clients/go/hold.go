@@ -17,12 +17,12 @@ func (c *Client) Hold(ctx context.Context, name string, options ...LockOption) (
 	}
 	retrying, stop := context.WithCancel(ctx)
 	defer stop()
-	err = c.retry(retrying, claim.path(), claim.wait, func(wait, timeout time.Duration) (err error) {
+	err = c.retry(retrying, claim.path(), claim.wait, nil, func(wait, timeout time.Duration, _ bool) (err error) {
 		lease, err = claim.hold(ctx, wait, timeout)
 		// When the service ends a stream that is lost it releases what the token holds, also by another stream.
-		if claim.created.note(err); claim.created.mayBeDone && claim.isOwn {
+		if isLost := err != nil && mayBeDone(err, false); isLost && claim.isOwn {
 			stop()
-		} else if claim.created.mayBeDone && err != nil {
+		} else if isLost {
 			claim.token, _ = tokenOr("")
 		}
 		return err
@@ -41,12 +41,9 @@ func (c *claim) hold(ctx context.Context, wait, timeout time.Duration) (*Lease, 
 			cancel()
 		}
 	}()
-	body := c.creation(wait)
-	if c.maxHold != 0 {
-		body["max_hold_ms"] = c.maxHold.Milliseconds()
-	}
 	sent := c.client.clock.Now()
-	stream, err := c.client.events(reading, request{method: "POST", path: c.path() + "/hold", body: body, token: c.token})
+	opens := request{method: "POST", path: c.path() + "/hold", body: c.creation(wait), token: c.token}
+	stream, err := c.client.events(reading, opens)
 	if err == nil {
 		var got grant
 		got, err = c.heldBy(stream, sent)

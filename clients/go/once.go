@@ -152,13 +152,15 @@ func (c *Client) Begin(ctx context.Context, key string, options ...OnceOption) (
 	}
 	run := &Run{path: "/v1/idempotency/" + plain(key), token: token, scope: asked.scope, reruns: asked.body["on_crash"] == "rerun"}
 	run.keeper = c.keeper(ctx, []string{key}, asked.lease, 0, c.clock.Now()+asked.lease)
-	var begun effect
-	beginning := run.request("POST", "", asked.body)
-	beginning.effect = &begun
+	undo := func() { _ = run.Abandon(ctx) }
+	if asked.token != "" {
+		undo = nil
+	}
 	answer, sent := document{}, c.clock.Now()
-	err = c.retry(ctx, run.path, asked.wait, func(wait, timeout time.Duration) (err error) {
+	beginning := run.request("POST", "", asked.body)
+	err = c.retry(ctx, run.path, asked.wait, undo, func(wait, timeout time.Duration, mayBeDone bool) (err error) {
 		// Else an earlier try may have begun the run, whose lease then does not start again.
-		if !begun.mayBeDone {
+		if !mayBeDone {
 			sent = c.clock.Now()
 		}
 		beginning.prefers, beginning.timeout = wait, timeout
@@ -176,9 +178,6 @@ func (c *Client) Begin(ctx context.Context, key string, options ...OnceOption) (
 		return ofLate(err)
 	})
 	if err != nil {
-		if asked.token == "" && begun.mayBeDone {
-			c.clock.Go(func() { _ = run.Abandon(ctx) })
-		}
 		return nil, callers(ctx, err)
 	}
 	run.FencingToken = answer.FencingToken
@@ -247,7 +246,7 @@ func (r *Run) finish(ctx context.Context, last request) error {
 	defer r.end()
 	ctx, cancel := r.client.ending(ctx)
 	defer cancel()
-	_, err := r.client.ask(ctx, last, 0)
+	_, err := r.client.ask(ctx, last)
 	return err
 }
 

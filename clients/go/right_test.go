@@ -360,3 +360,20 @@ func TestScopeWithoutAPrincipalNamesNone(t *testing.T) {
 		run.Leave()
 	}
 }
+
+func TestUnreachableIsSentWhereAnEarlierTryWas(t *testing.T) {
+	var s *service
+	s, _ = serve(t, func(http.ResponseWriter, *http.Request, string) bool {
+		// Its response is lost, and later tries get no connection.
+		_ = s.Listener.Close()
+		panic(http.ErrAbortHandler)
+	})
+	client, err := keylatch.New(keylatch.URL(s.URL), keylatch.Timeout(500*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var unreachable *keylatch.UnreachableError
+	if _, err := client.Lock(context.Background(), "a"); !errors.As(err, &unreachable) || !unreachable.Sent {
+		t.Error(err)
+	}
+}

@@ -34,31 +34,24 @@ type request struct {
 	prefers time.Duration
 	timeout time.Duration
 	into    any
-	effect  *effect
 }
 
-// effect is whether the service may have done what a request and its retries ask for.
-type effect struct{ mayBeDone bool }
-
-func (e *effect) note(err error) {
+// mayBeDone says whether the service may have done what a request and its retries ask for.
+func mayBeDone(err error, before bool) bool {
 	var problem *Problem
 	var unreachable *UnreachableError
 	switch {
 	case errors.As(err, &problem):
 		isUnknown := problem.isPassing() && problem.Outcome != "not-executed"
-		e.mayBeDone = !problem.isOthers() && (e.mayBeDone || isUnknown)
+		return !problem.isOthers() && (before || isUnknown)
 	case errors.As(err, &unreachable):
-		e.mayBeDone = e.mayBeDone || unreachable.Sent
-	default:
-		e.mayBeDone = true
+		return before || unreachable.Sent
 	}
+	return true
 }
 
 // send gives the response, if it is a success, and else a *Problem or an *UnreachableError.
 func (c *Client) send(ctx context.Context, r request) (answer document, err error) {
-	if r.effect != nil {
-		defer func() { r.effect.note(err) }()
-	}
 	if r.timeout == 0 {
 		r.timeout = c.timeout
 	}
@@ -236,11 +229,10 @@ func retryAfter(response *http.Response) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// ask retries a request that is safe to repeat. With a wait the service waits while the same request is being carried out
-// elsewhere.
-func (c *Client) ask(ctx context.Context, r request, wait time.Duration) (answer document, err error) {
-	err = c.retry(ctx, r.path, wait, func(wait, timeout time.Duration) (err error) {
-		r.prefers, r.timeout = wait, timeout
+// ask retries a request that is safe to repeat.
+func (c *Client) ask(ctx context.Context, r request) (answer document, err error) {
+	err = c.retry(ctx, r.path, 0, nil, func(_, timeout time.Duration, _ bool) (err error) {
+		r.timeout = timeout
 		answer, err = c.send(ctx, r)
 		return err
 	})
@@ -248,8 +240,21 @@ func (c *Client) ask(ctx context.Context, r request, wait time.Duration) (answer
 }
 
 // retry tries until there is a response, for the time of the wait, but for 5 s at least. What others have is tried until the
-// wait is over.
-func (c *Client) retry(ctx context.Context, what string, wait time.Duration, try func(wait, timeout time.Duration) error) error {
+// wait is over. Each try is told whether an earlier one may have been carried out. undo takes back what may have been, where
+// the caller does not learn of it.
+func (c *Client) retry(
+	ctx context.Context, what string, wait time.Duration, undo func(), try func(wait, timeout time.Duration, mayBeDone bool) error,
+) (err error) {
+	isDone := false
+	defer func() {
+		var unreachable *UnreachableError
+		if errors.As(err, &unreachable) {
+			unreachable.Sent = isDone
+		}
+		if err != nil && isDone && undo != nil {
+			c.clock.Go(undo)
+		}
+	}()
 	begun, longest := c.clock.Now(), requestWait
 	waits, retries := begun+wait, begun+longer(wait, c.timeout)
 	for {
@@ -259,7 +264,8 @@ func (c *Client) retry(ctx context.Context, what string, wait time.Duration, try
 		if wait == 0 {
 			timeout = longer(shorter(timeout, retries-sent), time.Second)
 		}
-		err := try(wait, timeout)
+		err := try(wait, timeout, isDone)
+		isDone = mayBeDone(err, isDone)
 		if err == nil || ctx.Err() != nil {
 			return err
 		}

@@ -33,9 +33,9 @@ type Fake struct {
 	// running is how many of the goroutines beside the callers do not sleep.
 	running int
 	fence   uint64
-	holders map[string][]*holder
+	holders map[string][]*kept
 	broken  map[string]bool // by token
-	records map[string]*record
+	runs    map[string]*kept
 }
 
 type sleeper struct {
@@ -46,8 +46,8 @@ type sleeper struct {
 // New makes a keylatch in which nothing is held.
 func New() *Fake {
 	fake := &Fake{
-		sleepers: map[*sleeper]bool{}, holders: map[string][]*holder{}, broken: map[string]bool{},
-		records: map[string]*record{},
+		sleepers: map[*sleeper]bool{}, holders: map[string][]*kept{}, broken: map[string]bool{},
+		runs: map[string]*kept{},
 	}
 	fake.changed = sync.NewCond(&fake.mutex)
 	return fake

@@ -4,48 +4,28 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
-	"reflect"
 	"strconv"
 	"strings"
 	"time"
 )
 
+// object is the body of a request or of a response.
 type object map[string]any
 
-// holder is one that holds a lock.
-type holder struct {
-	token, owner string
-	fence        uint64
-	until        time.Duration
-	isShared     bool
-	entered      int
+func (o object) span(member string) time.Duration {
+	millis, _ := o[member].(float64)
+	return time.Duration(millis) * time.Millisecond
 }
 
-type record struct {
-	object
+// kept is what a token has: a lock, or the run of a key.
+type kept struct {
 	token     string
 	fence     uint64
 	until     time.Duration
+	asked     object
 	answer    object
 	isUnknown bool
 }
-
-// asked is what the bodies of requests have.
-type asked struct {
-	Names   []string `json:"names"`
-	TTLMs   int64    `json:"ttl_ms"`
-	WaitMs  int64    `json:"wait_ms"`
-	Owner   string   `json:"owner"`
-	Mode    string   `json:"mode"`
-	Limit   *int     `json:"limit"`
-	LeaseMs int64    `json:"lease_ms"`
-	OnCrash string   `json:"on_crash"`
-	request object
-	token   string
-	isSet   bool
-}
-
-func millis(count int64) time.Duration { return time.Duration(count) * time.Millisecond }
 
 func problem(status int, code, retry string, more object) (int, object) {
 	said := object{"code": code, "detail": "The fake says " + code + ".", "retry": retry}
@@ -57,19 +37,18 @@ func problem(status int, code, retry string, more object) (int, object) {
 
 // answer carries a request out.
 func (f *Fake) answer(r *http.Request, body []byte) (int, object) {
-	ask := asked{token: r.Header.Get("Lock-Token"), request: object{}}
-	_ = json.Unmarshal(body, &ask)
-	_ = json.Unmarshal(body, &ask.request)
-	path := r.URL.EscapedPath()
+	asked, set := object{}, struct{ Names []string }{}
+	_, _ = json.Unmarshal(body, &asked), json.Unmarshal(body, &set)
+	token, path := r.Header.Get("Lock-Token"), r.URL.EscapedPath()
 	if key := strings.TrimPrefix(path, "/v1/idempotency/"); key != path {
-		return f.answerOfRecord(r, key, ask)
+		key, step, _ := strings.Cut(key, "/")
+		return f.answerOfRun(r, key+"?"+r.URL.RawQuery, step, token, asked)
 	}
 	name, step, _ := strings.Cut(strings.TrimPrefix(path, "/v1/locks/"), "/")
 	name, _ = url.PathUnescape(name)
-	if ask.isSet = path == "/v1/locks"; !ask.isSet {
-		ask.Names = []string{name}
-	} else if r.Method == http.MethodDelete {
-		ask.Names = r.URL.Query()["name"]
+	names := []string{name}
+	if path == "/v1/locks" {
+		names = append(set.Names, r.URL.Query()["name"]...)
 	}
 	switch {
 	case step == "hold" || step == "events":
@@ -77,72 +56,68 @@ func (f *Fake) answer(r *http.Request, body []byte) (int, object) {
 	case step == "break":
 		f.breakLock(name)
 		return 200, object{}
-	case r.Method == http.MethodPost && (ask.TTLMs <= 0 || ask.Limit != nil && *ask.Limit <= 0):
-		return problem(400, "invalid-body", "never", nil)
 	case r.Method == http.MethodPost:
-		return f.create(r, ask)
+		return f.create(r, names, token, asked)
 	case r.Method == http.MethodGet && len(f.holders[name]) == 0:
 		return problem(404, "lock-not-held", "never", nil)
 	case r.Method == http.MethodGet:
 		return 200, object{"name": name, "holders": f.shown(name)}
 	}
-	for _, name := range ask.Names {
-		if f.of(name, ask.token) == nil && f.broken[ask.token] {
+	for _, name := range names {
+		mine := f.of(name, token)
+		if mine == nil && f.broken[token] {
 			why := object{"reason": "the test has lost it", "by": "keylatchtest"}
 			return problem(409, "lock-broken", "never", object{"broken": why})
-		} else if f.of(name, ask.token) == nil {
+		} else if mine == nil {
 			return problem(404, "lock-not-held", "never", nil)
 		}
+		// A release has no TTL.
+		mine.until = f.at + asked.span("ttl_ms")
 	}
-	for _, name := range ask.Names {
-		mine := f.of(name, ask.token)
-		if r.Method == http.MethodPut {
-			mine.until = f.at + millis(ask.TTLMs)
-		} else if mine.entered--; mine.entered == 0 {
-			mine.until = 0
-		}
-	}
-	f.expire()
 	if r.Method == http.MethodDelete {
+		f.expire()
 		return 200, object{}
 	}
-	return 200, f.grant(ask, f.at)
+	return 200, f.grant(names, token, f.at)
 }
 
-func (f *Fake) create(r *http.Request, ask asked) (int, object) {
-	began := f.at
-	f.await(r.Context(), func() bool { return f.inTheWay(ask) == "" || f.at >= began+millis(ask.WaitMs) })
-	if name := f.inTheWay(ask); name != "" || r.Context().Err() != nil {
+func (f *Fake) create(r *http.Request, names []string, token string, asked object) (int, object) {
+	if limit, isLimited := asked["limit"].(float64); asked.span("ttl_ms") <= 0 || isLimited && limit <= 0 {
+		return problem(400, "invalid-body", "never", nil)
+	}
+	began, end := f.at, f.at+asked.span("wait_ms")
+	f.await(r.Context(), func() bool { return f.inTheWay(names, token, asked) == "" || f.at >= end })
+	if name := f.inTheWay(names, token, asked); name != "" || r.Context().Err() != nil {
 		said := object{"name": name, "holders": f.shown(name), "waited_ms": (f.at - began).Milliseconds()}
 		return problem(409, "lock-held", "same-key", said)
 	}
 	f.fence++
-	for _, name := range ask.Names {
-		mine := f.of(name, ask.token)
+	for _, name := range names {
+		mine := f.of(name, token)
 		if mine == nil {
-			mine = &holder{token: ask.token, owner: ask.Owner, fence: f.fence, isShared: ask.Mode == "shared"}
+			mine = &kept{token: token, fence: f.fence, asked: asked}
 			f.holders[name] = append(f.holders[name], mine)
 		}
-		mine.entered++
-		mine.until = f.at + millis(ask.TTLMs)
+		mine.until = f.at + asked.span("ttl_ms")
 	}
-	return 201, f.grant(ask, began)
+	return 201, f.grant(names, token, began)
 }
 
 // inTheWay is the first lock that is not to be had, if there is one.
-func (f *Fake) inTheWay(ask asked) string {
-	for _, name := range ask.Names {
+func (f *Fake) inTheWay(names []string, token string, asked object) string {
+	limit, isLimited := asked["limit"].(float64)
+	for _, name := range names {
 		held := f.holders[name]
-		hasRoom := len(held) == 0 ||
-			ask.Mode == "shared" && held[0].isShared && (ask.Limit == nil || len(held) < *ask.Limit)
-		if !hasRoom && f.of(name, ask.token) == nil {
+		isShared := len(held) > 0 && held[0].asked["mode"] == "shared" && asked["mode"] == "shared"
+		hasRoom := len(held) == 0 || isShared && (!isLimited || len(held) < int(limit))
+		if !hasRoom && f.of(name, token) == nil {
 			return name
 		}
 	}
 	return ""
 }
 
-func (f *Fake) of(name, token string) *holder {
+func (f *Fake) of(name, token string) *kept {
 	for _, holder := range f.holders[name] {
 		if holder.token == token {
 			return holder
@@ -151,24 +126,23 @@ func (f *Fake) of(name, token string) *holder {
 	return nil
 }
 
-func (f *Fake) grant(ask asked, began time.Duration) object {
-	locks := make([]object, len(ask.Names))
-	for at, name := range ask.Names {
-		locks[at] = object{"name": name, "fencing_token": f.of(name, ask.token).fence}
+func (f *Fake) grant(names []string, token string, began time.Duration) object {
+	locks := make([]object, len(names))
+	for at, name := range names {
+		locks[at] = object{"name": name, "fencing_token": f.of(name, token).fence}
 	}
-	granted := object{"locks": locks}
-	if !ask.isSet {
-		granted = locks[0]
+	first := f.of(names[0], token)
+	return object{
+		"name": names[0], "fencing_token": first.fence, "locks": locks, "token": token,
+		"waited_ms": (f.at - began).Milliseconds(), "valid_for_ms": (first.until - f.at).Milliseconds(),
 	}
-	granted["token"], granted["waited_ms"], granted["valid_for_ms"] = ask.token, (f.at - began).Milliseconds(), ask.TTLMs
-	return granted
 }
 
 func (f *Fake) shown(name string) []object {
 	var shown []object
 	for _, holder := range f.holders[name] {
 		left := (holder.until - f.at).Milliseconds()
-		shown = append(shown, object{"owner": holder.owner, "fencing_token": holder.fence, "expires_in_ms": left})
+		shown = append(shown, object{"owner": holder.asked["owner"], "fencing_token": holder.fence, "expires_in_ms": left})
 	}
 	return shown
 }
@@ -183,7 +157,7 @@ func (f *Fake) breakLock(name string) {
 // expire ends what is over by now.
 func (f *Fake) expire() {
 	for name, held := range f.holders {
-		var left []*holder
+		var left []*kept
 		for _, holder := range held {
 			if holder.until > f.at {
 				left = append(left, holder)
@@ -191,60 +165,58 @@ func (f *Fake) expire() {
 		}
 		f.holders[name] = left
 	}
-	for key, record := range f.records {
-		if record.until <= f.at && record.answer == nil {
-			record.isUnknown = true
-			if record.object["on_crash"] == "rerun" {
-				delete(f.records, key)
+	for key, run := range f.runs {
+		if run.until <= f.at && run.answer == nil {
+			run.isUnknown = true
+			if run.asked["on_crash"] == "rerun" {
+				delete(f.runs, key)
 			}
 		}
 	}
 }
 
-func (f *Fake) answerOfRecord(r *http.Request, key string, ask asked) (int, object) {
-	key, step, _ := strings.Cut(key, "/")
-	scope := key + "?" + r.URL.RawQuery
-	known := f.records[scope]
+func (f *Fake) answerOfRun(r *http.Request, key, step, token string, asked object) (int, object) {
+	run := f.runs[key]
 	switch {
 	case r.Method == http.MethodPost && step == "":
-		return f.begin(r, scope, ask)
-	case known == nil:
+		return f.begin(r, key, token, asked)
+	case run == nil:
 		return problem(404, "no-record", "never", nil)
-	case known.token != ask.token || known.isUnknown || known.answer != nil:
+	case run.token != token || run.isUnknown || run.answer != nil:
 		return problem(412, "token-mismatch", "never", nil)
 	case r.Method == http.MethodDelete:
-		delete(f.records, scope)
+		delete(f.runs, key)
 	case r.Method == http.MethodPut:
-		known.answer = ask.request
+		run.answer = asked
 	case step == "fail":
-		known.isUnknown = true
+		run.isUnknown = true
 	default:
-		known.until = f.at + millis(int64(known.object["lease_ms"].(float64)))
+		run.until = f.at + run.asked.span("lease_ms")
 	}
 	return 200, object{}
 }
 
-func (f *Fake) begin(r *http.Request, scope string, ask asked) (int, object) {
+func (f *Fake) begin(r *http.Request, key, token string, asked object) (int, object) {
 	seconds, _ := strconv.Atoi(strings.TrimPrefix(r.Header.Get("Prefer"), "wait="))
 	end := f.at + time.Duration(seconds)*time.Second
 	f.await(r.Context(), func() bool {
-		known := f.records[scope]
-		return known == nil || known.isUnknown || known.answer != nil || known.token == ask.token || f.at >= end
+		run := f.runs[key]
+		return run == nil || run.isUnknown || run.answer != nil || run.token == token || f.at >= end
 	})
-	known := f.records[scope]
+	run := f.runs[key]
 	switch {
-	case known == nil:
+	case run == nil:
 		f.fence++
-		known = &record{object: ask.request, token: ask.token, fence: f.fence, until: f.at + millis(ask.LeaseMs)}
-		f.records[scope] = known
-	case !reflect.DeepEqual(known.object["fingerprint"], ask.request["fingerprint"]):
+		run = &kept{token: token, fence: f.fence, until: f.at + asked.span("lease_ms"), asked: asked}
+		f.runs[key] = run
+	case run.asked["fingerprint"] != asked["fingerprint"]:
 		return problem(422, "idempotency-key-reused", "new-key", nil)
-	case known.isUnknown:
+	case run.isUnknown:
 		return problem(409, "outcome-unknown", "never", nil)
-	case known.answer != nil:
-		return 200, object{"state": "done", "fencing_token": known.fence, "answer": known.answer}
-	case known.token != ask.token:
+	case run.answer != nil:
+		return 200, object{"state": "done", "fencing_token": run.fence, "answer": run.answer}
+	case run.token != token:
 		return problem(409, "request-in-progress", "same-key", nil)
 	}
-	return 201, object{"state": "in-flight", "fencing_token": known.fence, "token": ask.token}
+	return 201, object{"state": "in-flight", "fencing_token": run.fence, "token": token}
 }
