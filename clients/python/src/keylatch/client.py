@@ -15,7 +15,7 @@ from .errors import Held, LeaseLost, Problem, Unreachable, check_passing
 from .lease import AsyncLease, Lease, OnLost
 from .lock import AsyncLock, Lock
 from .once import AsyncOnce, Intent, Once, OnCrash
-from .protocol import Claim, Conversation, Event, Limit, Request, ask, limited, members, names_of, pause, plain, show
+from .protocol import Claim, Conversation, Event, Limit, Request, ask, limited, members, pause, plain, show
 
 AnyLock = TypeVar("AnyLock", bound=AsyncLock | Lock)
 AnyOnce = TypeVar("AnyOnce", bound=AsyncOnce)
@@ -99,8 +99,10 @@ class _Client(Generic[AnyLock, AnyOnce]):
         All spans are seconds: to wait in the queue (`None`: without end), and for which the lease outlives this
         process. `limit` is how many may hold the lock together (`"shared"`: any number of readers).
         """
+        is_set = not isinstance(names, str)
         body = members(owner=owner, entry=entry) | limited(limit)
-        return self._lock(self._transport, Claim(*names_of(names), ttl, wait, body), on_lost, token)
+        claim = Claim(tuple(names) if is_set else (str(names),), is_set, ttl, wait, body)
+        return self._lock(self._transport, claim, on_lost, token)
 
     def hold(
         self,

@@ -353,20 +353,20 @@ class Transport:
             self._leave(url, error)
             raise
 
-    def end(self, work: Awaitable[T]) -> Future[T]:
+    def end(self, talk: Conversation[T]) -> Future[T]:
         """Has the background say something to the service, whatever becomes of the caller."""
-        future = submit(work)
+        future = submit(run_async(self, talk))
         self._endings.add(future)
         future.add_done_callback(self._endings.discard)
         return future
 
     def say(self, talk: Conversation[Any]) -> None:
         """Says something to the service that nobody waits for."""
-        self.end(run_async(self, talk)).add_done_callback(unheard)
+        self.end(talk).add_done_callback(unheard)
 
-    async def ended(self, work: Awaitable[T], error: BaseException | None = None) -> T | None:
-        """The same, and waits for it; not for long where the block ends because its task was cancelled."""
-        future = asyncio.wrap_future(ending := self.end(work))
+    async def ended(self, talk: Conversation[T], error: BaseException | None = None) -> T | None:
+        """Says something, and waits for it; not for long where the block ends because its task was cancelled."""
+        future = asyncio.wrap_future(ending := self.end(talk))
         try:
             if not isinstance(error, asyncio.CancelledError):
                 return await asyncio.shield(future)

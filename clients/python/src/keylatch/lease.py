@@ -284,6 +284,14 @@ class LeaseState(Watched[Signal]):
             if self._reading is not None:
                 self._reading.cancel()
 
+    def _left(self, was_held: bool, error: BaseException | None) -> None:
+        """Raises the loss where the block raises nothing."""
+        if error is None and self._is_mine():
+            if self.loss is not None:
+                raise self.loss
+            if not was_held:
+                raise LeaseLost("expired", "it was over before it was released", self._names)
+
     async def _read(self, events: AsyncIterator[Event]) -> None:
         """Takes over what the stream of a hold says, to its end."""
         try:
@@ -323,6 +331,9 @@ class Lease(LeaseState[threading.Event]):
         """Renews at once; with a `ttl` (in seconds), that is the TTL from now on."""
         run(self._transport, self._extend(ttl))
 
+    def _leave(self, error: BaseException | None) -> None:
+        self._left(self.release(), error)
+
 
 class AsyncLease(LeaseState[asyncio.Event]):
     """A lease of asyncio. `lost` is set when it is lost."""
@@ -331,14 +342,17 @@ class AsyncLease(LeaseState[asyncio.Event]):
 
     async def release(self) -> bool:
         """Releases, also where the task that waits for it is cancelled; whether the lease was still held."""
-        return bool(await self._leave())
+        return await self._release(None)
 
-    async def _leave(self, error: BaseException | None = None) -> bool | None:
+    async def _release(self, error: BaseException | None) -> bool:
         try:
-            return self._end() and await self._transport.ended(run_async(self._transport, self._released()), error)
+            return self._end() and bool(await self._transport.ended(self._released(), error))
         finally:
             self._on_end()
 
     async def extend(self, ttl: float | None = None) -> None:
         """As :meth:`Lease.extend`."""
         await call(run_async(self._transport, self._extend(ttl)))
+
+    async def _leave(self, error: BaseException | None) -> None:
+        self._left(await self._release(error), error)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar, cast, overload
 
 from .driver import Transport, call, call_sync, carry_out_async, check_header, drive_async, log, run, run_async, submit
-from .errors import Held, InUse, KeylatchError, LeaseLost, Problem, Unreachable
+from .errors import Held, InUse, KeylatchError, Problem, Unreachable
 from .lease import AsyncLease, Lease, OnLost
 from .protocol import Answer, Claim, Conversation, Event, Grant, Pause, Request, acquire, new_token, now, release, show
 
@@ -43,9 +43,6 @@ class AsyncBlock(Generic[Async]):
     async def _get_async(self, entry: Entry) -> Async:
         raise NotImplementedError
 
-    async def _leave_async(self, got: Any, error: BaseException | None) -> None:
-        raise NotImplementedError
-
     @contextmanager
     def _entering(self) -> Iterator[Entry]:
         """An entry with a token of its own, unless the caller gave one to the object."""
@@ -75,7 +72,7 @@ class AsyncBlock(Generic[Async]):
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with self._left(error) as entry:
             if entry in self._entries:
-                await self._leave_async(entry.got, error)
+                await entry.got._leave(error)
 
     @contextmanager
     def _left(self, error: BaseException | None) -> Iterator[Entry]:
@@ -100,9 +97,6 @@ class Block(AsyncBlock[Async], Generic[Sync, Async]):
     def _get(self, entry: Entry, **changes: Any) -> Sync:
         raise NotImplementedError
 
-    def _leave(self, got: Any, error: BaseException | None) -> None:
-        raise NotImplementedError
-
     def _enter(self, **changes: Any) -> Entry:
         with self._entering() as entry:
             entry.got = self._get(entry, **changes)
@@ -115,7 +109,7 @@ class Block(AsyncBlock[Async], Generic[Sync, Async]):
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with self._left(error) as entry:
             if entry in self._entries:
-                self._leave(entry.got, error)
+                entry.got._leave(error)
 
 
 def last(entries: list[Entry], of_others: list[Entry]) -> Entry:
@@ -159,9 +153,6 @@ class Claimed(AsyncBlock[AsyncLease]):
         work = opening(self._transport, claim) if claim.is_stream else run_async(self._transport, acquire(claim, undo))
         grant = await call(work, undo)
         return AsyncLease(self._transport, claim, grant, self._on_lost, partial(self._forget, entry))
-
-    async def _leave_async(self, got: AsyncLease, error: BaseException | None) -> None:
-        leave(got, await got._leave(error), error)
 
     def _locked(self) -> Conversation[bool]:
         for name in self._claim.names:
@@ -236,9 +227,6 @@ class Lock(Claimed, Block[Lease, AsyncLease]):
         """Whether anybody holds the lock now, or any of the locks."""
         return run(self._transport, self._locked())
 
-    def _leave(self, got: Lease, error: BaseException | None) -> None:
-        leave(got, got.release(), error)
-
 
 def give_back(transport: Transport, claim: Claim, grant: Grant | None = None) -> None:
     """Releases what the caller does not get, and does not wait for. The service frees a hold with its stream."""
@@ -246,14 +234,6 @@ def give_back(transport: Transport, claim: Claim, grant: Grant | None = None) ->
         transport.say(release(claim))
     elif grant is not None and grant.events is not None:
         submit(grant.events.aclose())
-
-
-def leave(lease: Lease | AsyncLease, was_held: bool | None, error: BaseException | None) -> None:
-    if error is None and lease._is_mine():
-        if lease.loss is not None:
-            raise lease.loss
-        if not was_held:
-            raise LeaseLost("expired", "it was over before it was released", lease._names)
 
 
 async def opening(transport: Transport, claim: Claim) -> Grant:

@@ -117,6 +117,9 @@ class RunState(Watched[Signal], Generic[Signal, Ended]):
         if self._end():
             self._unwatch()
 
+    def _leave(self, error: BaseException | None) -> Ended:
+        return self._carry(self._ending(error), error)
+
     def _renewal(self, until: float) -> Request:
         return replace(self._intent.request("POST", step="/renew"), until=until)
 
@@ -172,7 +175,7 @@ class AsyncRun(RunState[asyncio.Event, Awaitable[None]]):
     _event = asyncio.Event
 
     async def _carry(self, talk: Conversation[None], error: BaseException | None = None) -> None:
-        await self._transport.ended(run_async(self._transport, talk), error)
+        await self._transport.ended(talk, error)
 
 
 class AsyncOnce(AsyncBlock[AsyncRun]):
@@ -199,9 +202,6 @@ class AsyncOnce(AsyncBlock[AsyncRun]):
         begun = await call(run_async(self._transport, begin(intent, undo)), undo)
         return AsyncRun(self._transport, intent, begun, self._on_lost)
 
-    async def _leave_async(self, got: AsyncRun, error: BaseException | None) -> None:
-        await got._carry(got._ending(error), error)
-
 
 class Once(AsyncOnce, Block[SyncRun, AsyncRun]):
     """The same also for threads, by `with`."""
@@ -210,9 +210,6 @@ class Once(AsyncOnce, Block[SyncRun, AsyncRun]):
         intent = replace(self._intent, token=entry.token)
         begun = run(self._transport, begin(intent, partial(self._undo, intent)))
         return SyncRun(self._transport, intent, begun, self._on_lost)
-
-    def _leave(self, got: SyncRun, error: BaseException | None) -> None:
-        got._carry(got._ending(error))
 
 
 def begin(intent: Intent, undo: Callable[[], object]) -> Conversation[Begun]:

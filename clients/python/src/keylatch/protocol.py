@@ -338,8 +338,3 @@ def show(name: str) -> Conversation[Mapping[str, Any] | None]:
             return None
         raise
     return answer.document
-
-
-def names_of(names: str | Sequence[str]) -> tuple[tuple[str, ...], bool]:
-    """The names as a tuple, and whether they are a set of locks."""
-    return ((names,), False) if isinstance(names, str) else (tuple(names), True)
