@@ -293,6 +293,15 @@ test('what left nothing of a request on its way says so', async () => {
   silent.close();
 });
 
+test('what an earlier try may have done is not said to be unsent', async () => {
+  let tries = 0;
+  const fetch = async () => {
+    throw Object.assign(new Error('no answer'), { code: tries++ ? 'ECONNREFUSED' : 'ECONNRESET' });
+  };
+  await assert.rejects(new Client({ url: 'http://k', timeout: 2000, fetch }).show('a'), { sent: true });
+  assert.ok(tries > 1);
+});
+
 test('bytes of any size are kept, and headers come as a server takes them', async () => {
   const key = unused();
   const bytes = Uint8Array.from({ length: 200_000 }, (_, at) => at % 251);

@@ -9,41 +9,50 @@ const LEAD_MAX = 10_000;
 export class Keeper {
   readonly #lost = new AbortController();
   /** Aborts when the program begins to end it. */
-  readonly ending = new AbortController();
+  protected readonly ending = new AbortController();
   readonly #clock: Clock;
   #why = '';
 
   /** It is good until then, on the clock of the transport. */
-  constructor(
-    readonly transport: Transport,
-    readonly names: readonly string[],
-    readonly ttl: number,
+  protected constructor(
+    protected readonly transport: Transport,
+    protected readonly names: readonly string[],
+    private readonly ttl: number,
     private until: number,
   ) {
     this.#clock = transport.clock;
   }
 
-  /** Aborts when it is lost. A timer only tells it sooner: whoever asks reads the clock. */
+  /**
+   * Aborts when it is lost, so that another may have it; its reason is a {@link LeaseLost}. Hand it to what you call. A
+   * timer only tells it sooner: whoever asks reads the clock.
+   */
   get signal(): AbortSignal {
     this.#look();
     return this.#lost.signal;
   }
 
+  /** For how many milliseconds it is exclusive from now on unless it is renewed. */
   get validFor(): number {
-    return this.signal.aborted || this.ending.signal.aborted ? 0 : Math.max(0, this.until - this.#clock.now());
+    return this.signal.aborted || this.isEnded ? 0 : Math.max(0, this.until - this.#clock.now());
   }
 
+  /** Throws {@link LeaseLost} once it is lost, by the clock, or ended. Call it before each step of the work. */
   check(): void {
     this.signal.throwIfAborted();
-    if (this.ending.signal.aborted) throw new LeaseLost(this.names, 'released', 'the program has released it');
+    if (this.isEnded) throw new LeaseLost(this.names, 'released', 'the program has released it');
   }
 
-  extend(until: number): void {
+  protected get isEnded(): boolean {
+    return this.ending.signal.aborted;
+  }
+
+  protected extend(until: number): void {
     if (!this.signal.aborted) [this.until, this.#why] = [until, ''];
   }
 
-  lose(reason: LossReason, detail: string, broken?: Broken): void {
-    if (this.ending.signal.aborted || this.#lost.signal.aborted) return;
+  protected lose(reason: LossReason, detail: string, broken?: Broken): void {
+    if (this.isEnded || this.#lost.signal.aborted) return;
     const error = new LeaseLost(this.names, reason, broken?.reason ?? detail, broken?.by ?? undefined);
     this.transport.log({ message: 'lost', error });
     this.#lost.abort(error);
@@ -62,10 +71,10 @@ export class Keeper {
   }
 
   /** Renews at each third of the TTL until it is lost or ended. `renew` says until when it is good. */
-  async renew(renew: (timeout: number) => Promise<number>): Promise<void> {
+  protected async renew(renew: (timeout: number) => Promise<number>): Promise<void> {
     for (let due = this.#clock.now() + this.ttl / 3; ; ) {
       await until(this.#clock, Math.min(due, this.#giveUp), this.ending.signal);
-      if (this.signal.aborted || this.ending.signal.aborted) return;
+      if (this.signal.aborted || this.isEnded) return;
       const sent = this.#clock.now();
       const forget = this.#clock.after(this.#giveUp - sent, () => this.#look());
       try {
@@ -83,7 +92,7 @@ export class Keeper {
   }
 
   /** Waits until its validity is over, or `gone` aborts. Something else extends it meanwhile. */
-  async outlast(gone: AbortSignal): Promise<void> {
+  protected async outlast(gone: AbortSignal): Promise<void> {
     while (this.#clock.now() < this.#giveUp && !gone.aborted) await until(this.#clock, this.#giveUp, gone);
     this.#look();
     await until(this.#clock, this.until, gone);

@@ -11,9 +11,8 @@ import type { Event } from './transport.js';
  * lost a quarter of its TTL (at most 10 s) before its end, so that the program stops before another client can have the
  * lock.
  */
-export class Lease {
+export class Lease extends Keeper {
   readonly #claim: Claim;
-  readonly #keeper: Keeper;
   /** Aborts when the program has released. */
   readonly #gone = new AbortController();
 
@@ -31,10 +30,10 @@ export class Lease {
 
   /** @internal */
   constructor(claim: Claim, { locks, until }: Grant, isRenewed: boolean) {
+    super(claim.transport, claim.names, claim.ttl, until);
     [this.#claim, this.locks] = [claim, locks];
-    this.#keeper = new Keeper(claim.transport, claim.names, claim.ttl, until);
     ({ name: this.name, fencingToken: this.fencingToken, slot: this.slot } = locks[0]!);
-    if (isRenewed) void this.#keeper.renew((timeout) => claim.renew(timeout));
+    if (isRenewed) void this.renew((timeout) => claim.renew(timeout));
   }
 
   /** The secret that proves the lease, for a program that enters the lock again. It is not printed. */
@@ -42,24 +41,9 @@ export class Lease {
     return this.#claim.token;
   }
 
-  /** Aborts when the lease is lost; its reason is a {@link LeaseLost}. Hand it to what you call. */
-  get signal(): AbortSignal {
-    return this.#keeper.signal;
-  }
-
-  /** For how many milliseconds the lease is exclusive from now on unless it is renewed. */
-  get validFor(): number {
-    return this.#keeper.validFor;
-  }
-
-  /** Throws {@link LeaseLost} once the lease is lost, by the clock, or released. Call it before each step of the work. */
-  check(): void {
-    this.#keeper.check();
-  }
-
   /** Releases; whether the lease was still held. It goes on for 5 s at most, also where `signal` ends the wait for it. */
   async release({ signal }: { signal?: AbortSignal } = {}): Promise<boolean> {
-    this.#keeper.ending.abort();
+    this.ending.abort();
     // Not before: without its stream the service would release a hold by itself.
     const releasing = this.#claim.release().finally(() => this.#gone.abort());
     return await new Promise((resolve, reject) => {
@@ -73,7 +57,7 @@ export class Lease {
    * to fail where the lease was lost ends with {@link check}.
    */
   async [Symbol.asyncDispose](): Promise<void> {
-    if (!this.#keeper.ending.signal.aborted) await this.release().catch(() => undefined);
+    if (!this.isEnded) await this.release().catch(() => undefined);
   }
 
   /** @internal Does something under the lease, and releases. What it throws stays the error; else a loss is one. */
@@ -81,7 +65,7 @@ export class Lease {
     const { signal } = this.#claim.options;
     try {
       const value = await act(signal ? AbortSignal.any([this.signal, signal]) : this.signal, this);
-      if (this.#keeper.ending.signal.aborted) return value;
+      if (this.isEnded) return value;
       this.check();
       // Where no answer comes, the clock has the word.
       if (await this.release().catch(() => true)) return value;
@@ -96,18 +80,17 @@ export class Lease {
    * keeps it open until its validity ends.
    */
   async follow(stream: AsyncGenerator<Event>, sent: number, ending: AbortController): Promise<void> {
-    const keeper = this.#keeper;
-    void keeper.outlast(this.#gone.signal).then(() => ending.abort());
+    void this.outlast(this.#gone.signal).then(() => ending.abort());
     let why = 'the stream has ended';
     try {
       for await (const { type, data } of stream as AsyncGenerator<{ type: string; data: any }>) {
-        if (type === 'renewed') keeper.extend(sent + data.waited_ms + data.valid_for_ms);
-        if (type === 'lost') keeper.lose(LOSSES[data.reason] ?? data.reason, data.detail, data.broken);
+        if (type === 'renewed') this.extend(sent + data.waited_ms + data.valid_for_ms);
+        if (type === 'lost') this.lose(LOSSES[data.reason] ?? data.reason, data.detail, data.broken);
       }
     } catch (error) {
       why = String(error);
     }
-    keeper.lose('unreachable', why);
+    this.lose('unreachable', why);
   }
 }
 

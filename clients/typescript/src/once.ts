@@ -69,68 +69,63 @@ function reasonOf(detail: string): string {
   return new TextDecoder().decode(new TextEncoder().encode(text).subarray(0, 256)).replace(/\ufffd$/, '');
 }
 
+type Asked = OnceOptions & { lease: number; token: string };
+
+function pathOf(key: string, { scope = {} }: OnceOptions, act = ''): string {
+  const query = Object.entries(scope).flatMap(([name, value]) => (value === undefined ? [] : [`${name}=${plain(value)}`]));
+  return `/v1/idempotency/${plain(key)}${act}${query.length ? `?${query.join('&')}` : ''}`;
+}
+
 /**
  * What came of beginning. Where `answer` is undefined the thing is to be done now, and then completed, failed or abandoned.
  * Until then the run is renewed.
  */
-export class Run {
-  readonly #path: (act?: string) => string;
-  readonly #keeper: Keeper;
-  readonly #isRerun: boolean;
+export class Run extends Keeper {
+  readonly #asked: Asked;
 
   /** Rises with every run of the key. */
   readonly fencingToken: number;
   /** What the thing came to when it was done before. */
   readonly answer: KeptAnswer | undefined;
-  readonly #token: string;
 
-  private constructor(keeper: Keeper, path: (act?: string) => string, token: string, isRerun: boolean, document: any) {
-    [this.#keeper, this.#path, this.#token, this.#isRerun] = [keeper, path, token, isRerun];
+  private constructor(transport: Transport, key: string, asked: Asked, until: number, document: any) {
+    super(transport, [key], asked.lease, until);
+    this.#asked = asked;
     this.fencingToken = document.fencing_token;
     this.answer = document.state === 'done' ? keptAnswer(document) : undefined;
   }
 
   /** @internal */
   static async begin(transport: Transport, key: string, options: OnceOptions): Promise<Run> {
-    const { fingerprint, request, scope = {}, lease = 30_000, retention, signal, onCrash, token = newToken() } = options;
-    const query = Object.entries(scope).flatMap(([name, value]) => (value === undefined ? [] : [`${name}=${plain(value)}`]));
-    const path = (act = ''): string => `/v1/idempotency/${plain(key)}${act}${query.length ? `?${query.join('&')}` : ''}`;
+    const asked = { ...options, lease: options.lease ?? 30_000, token: options.token ?? newToken() };
+    const { fingerprint, request, lease, retention, signal, onCrash, token } = asked;
     const body = { fingerprint, request, on_crash: onCrash, lease_ms: given(lease), retention_ms: given(retention) };
     const renew = async (timeout = transport.timeout): Promise<number> => {
       const sent = transport.clock.now();
-      await transport.send({ method: 'POST', path: path('/renew'), token, timeout });
+      await transport.send({ method: 'POST', path: pathOf(key, asked, '/renew'), token, timeout });
       return sent + lease;
     };
+    const path = pathOf(key, asked);
     const attempt = async (prefer: number, timeout: number): Promise<Run> => {
       const sent = transport.clock.now();
-      const document = await transport.send({ method: 'POST', path: path(), body, token, prefer, timeout, signal });
+      const document = await transport.send({ method: 'POST', path, body, token, prefer, timeout, signal });
       const isDone = document.state === 'done';
       if (!isDone && document.token !== token) throw foreign();
       const granted = sent + (document.lease_expires_in_ms ?? lease);
-      const keeper = new Keeper(transport, [key], lease, isDone ? granted : await transport.fresh(granted, lease, renew));
-      const run = new Run(keeper, path, token, onCrash === 'rerun', document);
-      if (isDone) keeper.ending.abort();
-      else void keeper.renew(renew);
+      const until = isDone ? granted : await transport.fresh(granted, lease, renew);
+      const run = new Run(transport, key, asked, until, document);
+      if (isDone) run.leave();
+      else void run.renew(renew);
       return run;
     };
     // Under a token of the caller's own another run may be under way.
-    const undo = options.token === undefined ? () => transport.ask({ method: 'DELETE', path: path(), token }) : undefined;
+    const undo = options.token === undefined ? () => transport.ask({ method: 'DELETE', path, token }) : undefined;
     return await transport.persist(attempt, options, undo);
   }
 
   /** The secret that proves the run. It is not printed. */
   get token(): string {
-    return this.#token;
-  }
-
-  /** Aborts when the run is lost, so that its outcome is unknown or another may run; its reason is a {@link LeaseLost}. */
-  get signal(): AbortSignal {
-    return this.#keeper.signal;
-  }
-
-  /** Throws {@link LeaseLost} once the run is lost, by the clock, or ended. */
-  check(): void {
-    this.#keeper.check();
+    return this.#asked.token;
   }
 
   /** Keeps this as the answer of every repeat. */
@@ -150,22 +145,21 @@ export class Run {
 
   /** Ends the renewal and says nothing: after its lease the run counts as interrupted. */
   leave(): void {
-    this.#keeper.ending.abort();
+    this.ending.abort();
   }
 
   /** @internal The value of `action`, which is the answer of every repeat. What it throws ends the run. */
   async during<T>(action: (signal: AbortSignal, run: Run) => Promise<T>, signal?: AbortSignal): Promise<T> {
-    const isEnded = (): boolean => this.#keeper.ending.signal.aborted;
     let isDone = false;
     try {
       const value = await action(signal ? AbortSignal.any([this.signal, signal]) : this.signal, this);
-      isDone = !isEnded();
+      isDone = !this.isEnded;
       if (isDone) await this.complete({ json: value ?? null });
       return value;
     } catch (error) {
       // What is refused, such as a value that is too large, leaves the run to this program.
-      if (!isEnded() || (isDone && error instanceof Problem)) {
-        const isFree = this.#isRerun || error instanceof NothingDone;
+      if (!this.isEnded || (isDone && error instanceof Problem)) {
+        const isFree = this.#asked.onCrash === 'rerun' || error instanceof NothingDone;
         await (isFree ? this.abandon() : this.fail(String(error))).catch(() => undefined);
       }
       throw error;
@@ -175,7 +169,7 @@ export class Run {
   async #end(method: 'PUT' | 'POST' | 'DELETE', act = '', body?: unknown): Promise<void> {
     // What cannot be written throws here, while the run is still renewed.
     JSON.stringify(body);
-    this.#keeper.ending.abort();
-    await this.#keeper.transport.ask({ method, path: this.#path(act), token: this.token, body });
+    this.ending.abort();
+    await this.transport.ask({ method, path: pathOf(this.names[0]!, this.#asked, act), token: this.token, body });
   }
 }

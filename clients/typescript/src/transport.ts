@@ -229,7 +229,8 @@ export class Transport {
       if (next !== undefined) await until(clock, next, signal);
       if (next !== undefined && !signal?.aborted) continue;
       if (isDone) undo?.().catch(() => undefined);
-      throw signal?.aborted ? signal.reason : failure;
+      if (signal?.aborted) throw signal.reason;
+      throw failure instanceof Unreachable && isDone ? new Unreachable(failure.message, true, { cause: failure.cause }) : failure;
     }
   }
 
