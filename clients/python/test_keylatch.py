@@ -772,7 +772,7 @@ class Tasks(unittest.IsolatedAsyncioTestCase):
             for _ in range(driver.RENEWALS):
                 await gate.acquire()
             request = protocol.Request("PUT", "/", until=protocol.now() + 5)
-            renewing = asyncio.ensure_future(transport.send_async(request))
+            renewing = asyncio.ensure_future(transport.send(request))
             await asyncio.sleep(0)
             protocol.ahead[0] += 4.8
             for _ in range(driver.RENEWALS):

@@ -10,12 +10,12 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
 
-from .driver import SILENCE, Transport, call, call_sync, log, run, run_async, submit
+from .driver import SILENCE, Transport, call, call_sync, log, run, submit
 from .errors import Held, LeaseLost, Problem, Unreachable, check_passing
 from .lease import AsyncLease, Lease, OnLost
 from .lock import AsyncLock, Lock
 from .once import AsyncOnce, Intent, Once, OnCrash
-from .protocol import Claim, Conversation, Event, Limit, Request, ask, limited, members, pause, plain, show
+from .protocol import Carrier, Claim, Event, Limit, Request, ask, limited, members, pause, plain, show
 
 AnyLock = TypeVar("AnyLock", bound=AsyncLock | Lock)
 AnyOnce = TypeVar("AnyOnce", bound=AsyncOnce)
@@ -185,14 +185,14 @@ class _Client(Generic[AnyLock, AnyOnce]):
         return decorate
 
 
-def break_lock(name: str, reason: str, by: str | None, grace: float | None) -> Conversation[bool]:
-    holding = yield from show(name)
+async def break_lock(carrier: Carrier, name: str, reason: str, by: str | None, grace: float | None) -> bool:
+    holding = await show(carrier, name)
     if holding is None:
         return False
     for holder in holding.get("holders") or [holding]:
         body = members(reason=reason, by=by, grace_ms=grace, slot=holder.get("slot"))
         body["fencing_token"] = holder["fencing_token"]
-        yield from ask(Request("POST", f"/v1/locks/{plain(name)}/break", body))
+        await ask(carrier, Request("POST", f"/v1/locks/{plain(name)}/break", body))
     return True
 
 
@@ -203,18 +203,18 @@ class Client(_Client[Lock, Once]):
 
     def show(self, name: str) -> Mapping[str, Any] | None:
         """Who holds a lock, as the API says it; `None` where it is free."""
-        return run(self._transport, show(name))
+        return run(show(self._transport.in_thread, name))
 
     def break_lock(self, name: str, reason: str, *, by: str | None = None, grace: float | None = None) -> bool:
         """Ends the leases of all present holders, who read the reason and by whom; whether there was any.
 
         With `grace` they end in so many seconds at the latest.
         """
-        return run(self._transport, break_lock(name, reason, by, grace))
+        return run(break_lock(self._transport.in_thread, name, reason, by, grace))
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """Any other call of the API, such as `("GET", "/v1/locks/deploy/history")`, if it is safe to repeat."""
-        return run(self._transport, ask(Request(method, path, body))).document
+        return run(ask(self._transport.in_thread, Request(method, path, body))).document
 
     def elect(
         self,
@@ -283,13 +283,13 @@ class AsyncClient(_Client[AsyncLock, AsyncOnce]):
     _lock, _once = AsyncLock, AsyncOnce
 
     async def show(self, name: str) -> Mapping[str, Any] | None:
-        return await call(run_async(self._transport, show(name)))
+        return await call(show(self._transport, name))
 
     async def break_lock(self, name: str, reason: str, *, by: str | None = None, grace: float | None = None) -> bool:
-        return await call(run_async(self._transport, break_lock(name, reason, by, grace)))
+        return await call(break_lock(self._transport, name, reason, by, grace))
 
     async def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        return (await call(run_async(self._transport, ask(Request(method, path, body))))).document
+        return (await call(ask(self._transport, Request(method, path, body)))).document
 
     async def elect(
         self, name: str, lead: Callable[[AsyncLease], Awaitable[object]], *, ttl: float = 30.0, owner: str | None = None

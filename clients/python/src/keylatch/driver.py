@@ -1,4 +1,4 @@
-"""Carries conversations out: in the caller's thread, and on the event loop of a thread that all clients share.
+"""Carries requests out: in the caller's thread, and on the event loop of a thread that all clients share.
 
 That loop renews every lease, reads every stream and does all I/O of asyncio. So a renewal does not wait for a loop that
 is blocked, a release does not end with the task that began it, and no loop of the caller's owns a connection.
@@ -17,7 +17,7 @@ import ssl
 import threading
 import time
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -28,9 +28,10 @@ import httpx
 
 from . import __version__
 from .errors import BadSettings, Unreachable, check_passing
-from .protocol import ANSWER_TIMEOUT, NOT_OURS, Answer, Conversation, Event, Pause, Request, now
+from .protocol import ANSWER_TIMEOUT, NOT_OURS, Answer, Event, Request, now
 
 T = TypeVar("T")
+SendTo = Callable[[str, Request], Awaitable[Answer]]
 log = logging.getLogger("keylatch")
 # A program that asks for no log gets none on its standard error.
 log.addHandler(logging.NullHandler())
@@ -201,6 +202,7 @@ class Transport:
         self._stores: dict[str, str | None] = {}
         self._clients: dict[str, Any] = {}
         self._is_closed = False
+        self.in_thread = InThread(self)
         self.forget()
         _transports.add(self)
 
@@ -257,13 +259,13 @@ class Transport:
         left = self.timeout if request.left is None else min(request.left, self.timeout)
         return request.wait + request.prefer + left
 
-    def _deliver(self, request: Request) -> Generator[tuple[str, Request], Answer, Answer]:
+    async def deliver(self, request: Request, send_to: SendTo) -> Answer:
         """Sends a request to the URL that answered last, and where it gets no connection to the next."""
         for others in reversed(range(len(self.urls))):
             url = self._current
             try:
-                yield from self._identify(url)
-                return (yield url, request)
+                await self._identify(url, send_to)
+                return await send_to(url, request)
             except Unreachable as error:
                 # Where it may have been carried out, the caller says whether it is sent again.
                 check_passing(error)
@@ -278,12 +280,12 @@ class Transport:
                 self._current = self.urls[(self.urls.index(url) + 1) % len(self.urls)]
                 log.warning("%s; the next URL is %s", error, shown(self._current))
 
-    def _identify(self, url: str) -> Generator[tuple[str, Request], Answer, None]:
+    async def _identify(self, url: str, send_to: SendTo) -> None:
         """Refuses a URL of another store than that of the others: both would grant the same lock."""
         if len(self.urls) == 1 or url in self._stores:
             return
         try:
-            answer = yield url, Request("GET", "/v1/info")
+            answer = await send_to(url, Request("GET", "/v1/info"))
         except Unreachable as error:
             raise Unreachable(str(error), sent=False, is_passing=error.is_passing) from error
         if not answer.is_success and answer.status != 404:
@@ -295,12 +297,9 @@ class Transport:
             raise Unreachable(f"{shown(url)} has another store than {shown(next(iter(others)))}", sent=False)
         self._stores[url] = identity
 
-    def send(self, request: Request) -> Answer:
-        return drive(self._deliver(request), self._send_to)
-
-    async def send_async(self, request: Request) -> Answer:
+    async def send(self, request: Request) -> Answer:
         if request.until is None:
-            return await drive_async(self._deliver(request), self._send_to_async)
+            return await self.deliver(request, self._send_to)
         gate, left = background().gate, request.until - now()
         late = Unreachable("too many renewals are due at once", sent=False)
         try:
@@ -311,31 +310,28 @@ class Transport:
             least, left = min(TOO_LATE, left / 2), request.until - now()
             if left < least:
                 raise late
-            return await drive_async(self._deliver(replace(request, left=max(left / 2, 0.05))), self._send_to_async)
+            return await self.deliver(replace(request, left=max(left / 2, 0.05)), self._send_to)
         finally:
             gate.release()
 
-    def _sending(self, use: str, url: str, request: Request) -> Any:
-        return self.client(use).request(**self.arguments(url, request, self.limit(request)))
-
-    def _send_to(self, step: tuple[str, Request]) -> Answer:
+    async def _send_to(self, url: str, request: Request) -> Answer:
         with no_answer():
-            sent = now()
-            return answer_of(self._sending("threads", *step), step[1], sent)
-
-    async def _send_to_async(self, step: tuple[str, Request]) -> Answer:
-        with no_answer():
-            sent = now()
-            sending = self._sending("tasks" if step[1].until is None else "renewals", *step)
+            sent, limit = now(), self.limit(request)
+            client = self.client("tasks" if request.until is None else "renewals")
             # A trickle of bytes is no answer, so the time is that of the whole.
-            return answer_of(await asyncio.wait_for(sending, self.limit(step[1])), step[1], sent)
+            response = await asyncio.wait_for(client.request(**self.arguments(url, request, limit)), limit)
+            return answer_of(response, request, sent)
+
+    async def sleep_until(self, until: float) -> None:
+        while (left := until - now()) > 0:  # noqa: ASYNC110
+            await asyncio.sleep(min(left, STEP))
 
     async def events(self, request: Request, silence: float) -> AsyncGenerator[Event, None]:
         """The events of a stream (WHATWG HTML, section 9.2), which is never silent for so long; raises
         :class:`Problem` where there is none."""
         url, kind, data = self._current, "", ""
         try:
-            await drive_async(self._identify(url), self._send_to_async)
+            await self._identify(url, self._send_to)
             with no_answer():
                 async with self.client("tasks").stream(**self.arguments(url, request, silence)) as response:
                     if response.status_code != 200:
@@ -353,18 +349,18 @@ class Transport:
             self._leave(url, error)
             raise
 
-    def end(self, talk: Conversation[T]) -> Future[T]:
+    def end(self, talk: Awaitable[T]) -> Future[T]:
         """Has the background say something to the service, whatever becomes of the caller."""
-        future = submit(run_async(self, talk))
+        future = submit(talk)
         self._endings.add(future)
         future.add_done_callback(self._endings.discard)
         return future
 
-    def say(self, talk: Conversation[Any]) -> None:
+    def say(self, talk: Awaitable[Any]) -> None:
         """Says something to the service that nobody waits for."""
         self.end(talk).add_done_callback(unheard)
 
-    async def ended(self, talk: Conversation[T], error: BaseException | None = None) -> T | None:
+    async def ended(self, talk: Awaitable[T], error: BaseException | None = None) -> T | None:
         """Says something, and waits for it; not for long where the block ends because its task was cancelled."""
         future = asyncio.wrap_future(ending := self.end(talk))
         try:
@@ -386,6 +382,35 @@ class Transport:
                 client.close()
             else:
                 submit(client.aclose()).result(ANSWER_TIMEOUT)
+
+
+class InThread:
+    """Carries requests out in the caller's thread. It never suspends, which :func:`run` relies on."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def send(self, request: Request) -> Answer:
+        return await self._transport.deliver(request, self._send_to)
+
+    async def _send_to(self, url: str, request: Request) -> Answer:
+        with no_answer():
+            sent, transport = now(), self._transport
+            arguments = transport.arguments(url, request, transport.limit(request))
+            return answer_of(transport.client("threads").request(**arguments), request, sent)
+
+    async def sleep_until(self, until: float) -> None:
+        while (left := until - now()) > 0:
+            time.sleep(min(left, STEP))  # noqa: ASYNC251
+
+
+def run(talk: Coroutine[Any, Any, T]) -> T:
+    """What a conversation comes to in this thread."""
+    try:
+        talk.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    raise AssertionError
 
 
 def checked(url: str) -> str:
@@ -455,59 +480,3 @@ def answer_of(response: httpx.Response, request: Request, sent: float = 0.0) -> 
     if answer.is_success and not is_empty and (answer.document != document or request.gives not in {"", *document}):
         raise Unreachable(NOT_OURS, sent=True)
     return answer
-
-
-def drive(talk: Generator[Any, Any, T], carry_out: Callable[[Any], Any]) -> T:
-    """Carries each step of a conversation out; what a step raises is raised there."""
-
-    async def at_once(step: Any) -> Any:
-        return carry_out(step)
-
-    try:
-        # It waits for nothing, so it comes to its end in one go.
-        drive_async(talk, at_once).send(None)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
-    raise AssertionError
-
-
-async def drive_async(talk: Generator[Any, Any, T], carry_out: Callable[[Any], Awaitable[Any]]) -> T:
-    try:
-        step = next(talk)
-        while True:
-            try:
-                answer = await carry_out(step)
-            except Exception as error:
-                step = talk.throw(error)
-            else:
-                step = talk.send(answer)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
-    finally:
-        talk.close()
-
-
-def run(transport: Transport, talk: Conversation[T]) -> T:
-    """Carries a conversation out in this thread."""
-
-    def carry_out(step: Request | Pause) -> Answer | None:
-        if isinstance(step, Request):
-            return transport.send(step)
-        while (left := step.until - now()) > 0:
-            time.sleep(min(left, STEP))
-        return None
-
-    return drive(talk, carry_out)
-
-
-async def run_async(transport: Transport, talk: Conversation[T]) -> T:
-    """Carries a conversation out on the background."""
-    return await drive_async(talk, lambda step: carry_out_async(transport, step))
-
-
-async def carry_out_async(transport: Transport, step: Request | Pause) -> Answer | None:
-    if isinstance(step, Request):
-        return await transport.send_async(step)
-    while (left := step.until - now()) > 0:  # noqa: ASYNC110
-        await asyncio.sleep(min(left, STEP))
-    return None

@@ -17,15 +17,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
-from .driver import Transport, call, log, run, run_async, submit, unheard
+from .driver import Transport, call, log, run, submit, unheard
 from .errors import LeaseLost, Problem, Unreachable
 from .protocol import (
     Answer,
+    Carrier,
     Claim,
-    Conversation,
     Event,
     Grant,
-    Pause,
     Request,
     ask,
     lead,
@@ -56,10 +55,11 @@ class Watched(Generic[Signal]):
         self._ended = False
         self._process = os.getpid()
         self._telling = threading.Lock()
-        self._watching: Future[None] | None = None
+        self._watching: Future[object] | None = None
         self._why = ""
         self._lost: Any = self._event()
         self._loop = asyncio.get_running_loop() if isinstance(self._lost, asyncio.Event) else None
+        self._carrier: Carrier = transport.in_thread if self._loop is None else transport
 
     @property
     def lost(self) -> Signal:
@@ -147,10 +147,10 @@ class Watched(Generic[Signal]):
             self._ended = True
         return True
 
-    def _watch(self, talk: Conversation[None]) -> None:
+    def _watch(self, talk: Awaitable[object]) -> None:
         """Has the background carry this out until it is over, in place of what it did."""
         self._unwatch()
-        self._watching = submit(run_async(self._transport, talk))
+        self._watching = submit(talk)
         self._watching.add_done_callback(unheard)
 
     def _unwatch(self) -> None:
@@ -170,17 +170,17 @@ class Watched(Generic[Signal]):
         """Until when it is valid by this answer."""
         raise NotImplementedError
 
-    def _renew(self) -> Conversation[None]:
+    async def _renew(self) -> None:
         """Renews at each third of the TTL until it is over."""
         due = self._since + self._ttl / 3
         while True:
             give_up = self._until - lead(self._ttl)
-            yield Pause(min(due, give_up))
+            await self._transport.sleep_until(min(due, give_up))
             if self._is_over():
                 return
             since = self._since
             try:
-                answer = yield from send(self._renewal(give_up))
+                answer = await send(self._transport, self._renewal(give_up))
                 until = self._renewed(answer)
                 # What came after the end makes nothing valid again, and what came after `extend` is too old.
                 if not self._is_over() and self._since == since:
@@ -194,10 +194,10 @@ class Watched(Generic[Signal]):
                 self._failed(error)
                 due = now() + pause()
 
-    def _asked(self, request: Request) -> Conversation[Answer]:
+    async def _asked(self, request: Request) -> Answer:
         """The answer to a request; a problem that says that it is lost makes the loss known."""
         try:
-            return (yield from ask(request))
+            return await ask(self._carrier, request)
         except Problem as problem:
             if (why := loss(problem, self._names)) is None:
                 raise
@@ -265,19 +265,19 @@ class LeaseState(Watched[Signal]):
     def _renewed(self, answer: Answer) -> float:
         return self._claim.until(answer)
 
-    def _extend(self, ttl: float | None) -> Conversation[None]:
+    async def _extend(self, ttl: float | None) -> None:
         """Renews at once."""
         self.check()
         claim = self._claim if ttl is None else replace(self._claim, ttl=ttl)
-        answer = yield from self._asked(claim.renewal())
+        answer = await self._asked(claim.renewal())
         until = claim.until(answer)
         if not self._is_over():
             self._claim, self._ttl, self._since, self._until = claim, claim.ttl, answer.sent, until
             self._watch(self._outlast() if claim.is_stream else self._renew())
 
-    def _released(self) -> Conversation[bool]:
+    async def _released(self) -> bool:
         try:
-            return (yield from release(self._claim))
+            return await release(self._carrier, self._claim)
         finally:
             # Not before: without its stream the service would release a hold by itself.
             self._unwatch()
@@ -306,13 +306,13 @@ class LeaseState(Watched[Signal]):
             self._failed(error)
         self._tell(LeaseLost("unreachable", f"the stream has ended{self._why}", self._names))
 
-    def _outlast(self) -> Conversation[None]:
+    async def _outlast(self) -> None:
         """Sees that events renew a hold in time. Where none does, it is lost, but exclusive until its validity ends:
         its stream stays open until then, because the service frees the lock with the stream."""
         while not self._is_over():
-            yield Pause(self._until - lead(self._ttl))
-        yield Pause(self._until)
-        yield from release(self._claim)
+            await self._transport.sleep_until(self._until - lead(self._ttl))
+        await self._transport.sleep_until(self._until)
+        await release(self._transport, self._claim)
 
 
 class Lease(LeaseState[threading.Event]):
@@ -323,13 +323,13 @@ class Lease(LeaseState[threading.Event]):
     def release(self) -> bool:
         """Releases; whether the lease was still held."""
         try:
-            return self._end() and run(self._transport, self._released())
+            return self._end() and run(self._released())
         finally:
             self._on_end()
 
     def extend(self, ttl: float | None = None) -> None:
         """Renews at once; with a `ttl` (in seconds), that is the TTL from now on."""
-        run(self._transport, self._extend(ttl))
+        run(self._extend(ttl))
 
     def _leave(self, error: BaseException | None) -> None:
         self._left(self.release(), error)
@@ -352,7 +352,7 @@ class AsyncLease(LeaseState[asyncio.Event]):
 
     async def extend(self, ttl: float | None = None) -> None:
         """As :meth:`Lease.extend`."""
-        await call(run_async(self._transport, self._extend(ttl)))
+        await call(self._extend(ttl))
 
     async def _leave(self, error: BaseException | None) -> None:
         self._left(await self._release(error), error)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, TypeVar, cast, overload
 
-from .driver import Transport, call, call_sync, carry_out_async, check_header, drive_async, log, run, run_async, submit
+from .driver import Transport, call, call_sync, check_header, log, run, submit
 from .errors import Held, InUse, KeylatchError, Problem, Unreachable
 from .lease import AsyncLease, Lease, OnLost
-from .protocol import Answer, Claim, Conversation, Event, Grant, Pause, Request, acquire, new_token, now, release, show
+from .protocol import Answer, Carrier, Claim, Event, Grant, Request, acquire, new_token, now, release, show
 
 Sync = TypeVar("Sync")
 Async = TypeVar("Async")
@@ -150,13 +150,13 @@ class Claimed(AsyncBlock[AsyncLease]):
     async def _get_async(self, entry: Entry) -> AsyncLease:
         claim = self._claimed(entry)
         undo = partial(give_back, self._transport, claim)
-        work = opening(self._transport, claim) if claim.is_stream else run_async(self._transport, acquire(claim, undo))
-        grant = await call(work, undo)
+        carry = opening if claim.is_stream else acquire
+        grant = await call(carry(self._transport, claim, undo), undo)
         return AsyncLease(self._transport, claim, grant, self._on_lost, partial(self._forget, entry))
 
-    def _locked(self) -> Conversation[bool]:
+    async def _locked(self, carrier: Carrier) -> bool:
         for name in self._claim.names:
-            if (yield from show(name)) is not None:
+            if await show(carrier, name) is not None:
                 return True
         return False
 
@@ -175,7 +175,7 @@ class AsyncLock(Claimed):
 
     async def locked(self) -> bool:
         """Whether anybody holds the lock now, or any of the locks."""
-        return await call(run_async(self._transport, self._locked()))
+        return await call(self._locked(self._transport))
 
 
 class Lock(Claimed, Block[Lease, AsyncLease]):
@@ -213,9 +213,9 @@ class Lock(Claimed, Block[Lease, AsyncLease]):
         claim = self._claimed(entry, **changes)
         undo = partial(give_back, self._transport, claim)
         if claim.is_stream:
-            grant = call_sync(opening(self._transport, claim), undo)
+            grant = call_sync(opening(self._transport, claim, undo), undo)
         else:
-            grant = run(self._transport, acquire(claim, undo))
+            grant = run(acquire(self._transport.in_thread, claim, undo))
         return Lease(self._transport, claim, grant, self._on_lost, partial(self._forget, entry))
 
     def release(self) -> bool:
@@ -225,35 +225,39 @@ class Lock(Claimed, Block[Lease, AsyncLease]):
 
     def locked(self) -> bool:
         """Whether anybody holds the lock now, or any of the locks."""
-        return run(self._transport, self._locked())
+        return run(self._locked(self._transport.in_thread))
 
 
 def give_back(transport: Transport, claim: Claim, grant: Grant | None = None) -> None:
     """Releases what the caller does not get, and does not wait for. The service frees a hold with its stream."""
     if not claim.is_stream:
-        transport.say(release(claim))
+        transport.say(release(transport, claim))
     elif grant is not None and grant.events is not None:
         submit(grant.events.aclose())
 
 
-async def opening(transport: Transport, claim: Claim) -> Grant:
-    """Opens the stream of a hold, as a lock is acquired: its first event is the response."""
-    opened: list[AsyncGenerator[Event, None]] = []
+class Opening:
+    """Opens the stream of a hold where a lock would be created: its first event is the response."""
 
-    async def open_stream(step: Request | Pause) -> Answer | None:
-        if isinstance(step, Pause):
-            return await carry_out_async(transport, step)
+    def __init__(self, transport: Transport, claim: Claim) -> None:
+        self._transport = transport
+        self.sleep_until = transport.sleep_until
         # What comes late is judged by the validity, so silence is an error only when that is over.
-        opened[:] = [transport.events(step, max(transport.silence, claim.ttl))]
+        self._silence = max(transport.silence, claim.ttl)
+
+    async def send(self, request: Request) -> Answer:
+        self.events = self._transport.events(request, self._silence)
         try:
-            return await asyncio.wait_for(first(opened[0], now()), transport.limit(step))
+            return await asyncio.wait_for(first(self.events, now()), self._transport.limit(request))
         except (TimeoutError, asyncio.TimeoutError):
             raise Unreachable("no response came in time", sent=True) from None
         except Problem as problem:
             return Answer(problem.status, problem.document, problem.retry_after)
 
-    grant = await drive_async(acquire(claim, lambda: None), open_stream)
-    return replace(grant, events=opened[0])
+
+async def opening(transport: Transport, claim: Claim, undo: Callable[[], object]) -> Grant:
+    carrier = Opening(transport, claim)
+    return replace(await acquire(carrier, claim, undo), events=carrier.events)
 
 
 async def first(events: AsyncGenerator[Event, None], sent: float) -> Answer:

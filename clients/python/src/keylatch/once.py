@@ -6,17 +6,17 @@ import asyncio
 import base64
 import math
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 from urllib.parse import urlencode
 
-from .driver import Transport, call, run, run_async
+from .driver import Transport, call, run
 from .errors import KeylatchError, LeaseLost, NothingDone, Unreachable
 from .lease import OnLost, Signal, Watched
 from .lock import AsyncBlock, Block, Entry
-from .protocol import NOT_OURS, Answer, Conversation, Request, ask, fresh, persist, plain, send
+from .protocol import NOT_OURS, Answer, Carrier, Request, ask, fresh, persist, plain, send
 
 Ended = TypeVar("Ended")
 Body = str | bytes | None
@@ -96,7 +96,7 @@ class RunState(Watched[Signal], Generic[Signal, Ended]):
         else:
             self._ended = True
 
-    def _carry(self, talk: Conversation[None], error: BaseException | None = None) -> Ended:
+    def _carry(self, talk: Coroutine[Any, Any, None], error: BaseException | None = None) -> Ended:
         """Carries the conversation out, in the way of a thread or of a task."""
         raise NotImplementedError
 
@@ -126,13 +126,13 @@ class RunState(Watched[Signal], Generic[Signal, Ended]):
     def _renewed(self, answer: Answer) -> float:
         return answer.sent + self._ttl
 
-    def _say(self, method: str, body: Any = None, step: str = "") -> Conversation[None]:
+    async def _say(self, method: str, body: Any = None, step: str = "") -> None:
         """Ends the run with what the service is told."""
         if not self._is_mine():
             self.check()
         self.leave()
         try:
-            yield from self._asked(self._intent.request(method, body, step))
+            await self._asked(self._intent.request(method, body, step))
         except KeylatchError as error:
             # It goes on: the block may say something else, and its end does.
             self._ended = self._is_left
@@ -142,7 +142,7 @@ class RunState(Watched[Signal], Generic[Signal, Ended]):
                 self._watch(self._renew())
             raise
 
-    def _ending(self, error: BaseException | None) -> Conversation[None]:
+    async def _ending(self, error: BaseException | None) -> None:
         """What the end of a block says of its run."""
         if not self._is_mine():
             return
@@ -150,11 +150,11 @@ class RunState(Watched[Signal], Generic[Signal, Ended]):
             if self._ended:
                 pass
             elif error is None:
-                yield from self._say("PUT", {"status": 204})
+                await self._say("PUT", {"status": 204})
             elif isinstance(error, NothingDone) or self._intent.may_rerun:
-                yield from self._say("DELETE")
+                await self._say("DELETE")
             else:
-                yield from self._say("POST", {"reason": reason_of(error)}, "/fail")
+                await self._say("POST", {"reason": reason_of(error)}, "/fail")
         finally:
             self._is_left = True
             self.leave()
@@ -165,8 +165,8 @@ class SyncRun(RunState[threading.Event, None]):
 
     _event = threading.Event
 
-    def _carry(self, talk: Conversation[None], error: BaseException | None = None) -> None:
-        run(self._transport, talk)
+    def _carry(self, talk: Coroutine[Any, Any, None], error: BaseException | None = None) -> None:
+        run(talk)
 
 
 class AsyncRun(RunState[asyncio.Event, Awaitable[None]]):
@@ -174,7 +174,7 @@ class AsyncRun(RunState[asyncio.Event, Awaitable[None]]):
 
     _event = asyncio.Event
 
-    async def _carry(self, talk: Conversation[None], error: BaseException | None = None) -> None:
+    async def _carry(self, talk: Coroutine[Any, Any, None], error: BaseException | None = None) -> None:
         await self._transport.ended(talk, error)
 
 
@@ -194,12 +194,12 @@ class AsyncOnce(AsyncBlock[AsyncRun]):
 
     def _undo(self, intent: Intent, begun: Begun | None = None) -> None:
         """Frees the key of a run that the caller does not get: nothing was done."""
-        self._transport.say(ask(intent.request("DELETE")))
+        self._transport.say(ask(self._transport, intent.request("DELETE")))
 
     async def _get_async(self, entry: Entry) -> AsyncRun:
         intent = replace(self._intent, token=entry.token)
         undo = partial(self._undo, intent)
-        begun = await call(run_async(self._transport, begin(intent, undo)), undo)
+        begun = await call(begin(self._transport, intent, undo), undo)
         return AsyncRun(self._transport, intent, begun, self._on_lost)
 
 
@@ -208,14 +208,14 @@ class Once(AsyncOnce, Block[SyncRun, AsyncRun]):
 
     def _get(self, entry: Entry, **changes: Any) -> SyncRun:
         intent = replace(self._intent, token=entry.token)
-        begun = run(self._transport, begin(intent, partial(self._undo, intent)))
+        begun = run(begin(self._transport.in_thread, intent, partial(self._undo, intent)))
         return SyncRun(self._transport, intent, begun, self._on_lost)
 
 
-def begin(intent: Intent, undo: Callable[[], object]) -> Conversation[Begun]:
-    def attempt(wait: float, left: float | None, may_be_done: bool) -> Conversation[Begun]:
+async def begin(carrier: Carrier, intent: Intent, undo: Callable[[], object]) -> Begun:
+    async def attempt(wait: float, left: float | None, may_be_done: bool) -> Begun:
         request = intent.request("POST", intent.body)
-        answer = yield from send(replace(request, prefer=math.ceil(wait), left=left))
+        answer = await send(carrier, replace(request, prefer=math.ceil(wait), left=left))
         document = answer.document
         if document.get("state") == "done":
             return document, answer.sent
@@ -224,6 +224,6 @@ def begin(intent: Intent, undo: Callable[[], object]) -> Conversation[Begun]:
         # Less than the whole, where an earlier try has begun it.
         until = answer.sent + document["lease_expires_in_ms"] / 1000
         renewal = intent.request("POST", None, "/renew")
-        return document, (yield from fresh(until, intent.lease, renewal, lambda renewed: renewed.sent + intent.lease))
+        return document, await fresh(carrier, until, intent.lease, renewal, lambda renewed: renewed.sent + intent.lease)
 
-    return persist(attempt, intent.wait, undo)
+    return await persist(carrier, attempt, intent.wait, undo)

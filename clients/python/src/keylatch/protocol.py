@@ -1,8 +1,7 @@
 """What the client says to the service, without any input and output of its own.
 
-Each conversation is a generator: it yields a :class:`Request` or a :class:`Pause`, and reads an
-:class:`Answer`. So the rules of `docs/leases.md` are written once, for threads and for asyncio; `driver.py`
-carries a conversation out.
+A :class:`Carrier` sends the requests: in the caller's thread, or on the background of `driver.py`. So the rules of
+`docs/leases.md` are written once, for threads and for asyncio.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ import random
 import secrets
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 from urllib.parse import quote
 
 from .errors import Held, LeaseLost, Problem, Unreachable
@@ -73,13 +72,6 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Pause:
-    """Do nothing until then, on the clock of :func:`now`."""
-
-    until: float
-
-
-@dataclass(frozen=True)
 class Answer:
     status: int
     document: Mapping[str, Any]
@@ -95,7 +87,9 @@ class Answer:
         return Problem(self.status, self.document, self.retry_after)
 
 
-Conversation = Generator[Request | Pause, Answer, T]
+class Carrier(Protocol):
+    async def send(self, request: Request) -> Answer: ...
+    async def sleep_until(self, until: float) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -201,19 +195,20 @@ def pause(error: Exception | None = None) -> float:
     return (asked or 0.0) + random.uniform(PAUSE_MIN, PAUSE_MAX)
 
 
-def send(request: Request) -> Conversation[Answer]:
+async def send(carrier: Carrier, request: Request) -> Answer:
     """The answer, if it is a success."""
-    answer = yield request
+    answer = await carrier.send(request)
     if not answer.is_success:
         raise answer.problem()
     return answer
 
 
-def persist(
-    attempt: Callable[[float, float | None, bool], Conversation[T]],
+async def persist(
+    carrier: Carrier,
+    attempt: Callable[[float, float | None, bool], Awaitable[T]],
     wait: float | None = 0.0,
     undo: Callable[[], object] = lambda: None,
-) -> Conversation[T]:
+) -> T:
     """Tries until there is an answer for good: for the wait (`None`: without end), and for `ANSWER_TIMEOUT` at least.
 
     Each attempt is told for how long the service may let it wait, how many seconds are left, and whether an earlier one
@@ -228,7 +223,7 @@ def persist(
             asked = max(0.0, min(end - began, longest))
             before, may_be_done = may_be_done, True
             try:
-                return (yield from attempt(asked, left, before))
+                return await attempt(asked, left, before)
             except Unreachable as error:
                 failure, may_be_done = error, before or error.sent
                 error.sent = may_be_done
@@ -248,7 +243,7 @@ def persist(
                 raise failure
             # What has to be over in time does not begin a long request at its end.
             left = max(patience - moment - rest, 0.5)
-            yield Pause(moment + rest)
+            await carrier.sleep_until(moment + rest)
     except BaseException as error:
         # Who is interrupted may stand in a queue.
         if may_be_done or not isinstance(error, Exception):
@@ -256,20 +251,20 @@ def persist(
         raise
 
 
-def acquire(claim: Claim, undo: Callable[[], object]) -> Conversation[Grant]:
+async def acquire(carrier: Carrier, claim: Claim, undo: Callable[[], object]) -> Grant:
     """Asks for the locks until the wait is over, with the same token."""
 
-    def create(wait: float, left: float | None, may_be_done: bool) -> Conversation[Grant]:
+    async def create(wait: float, left: float | None, may_be_done: bool) -> Grant:
         path = f"{claim.path}/hold" if claim.is_stream else claim.path
-        answer = yield from send(Request("POST", path, claim.creation(wait), claim.token, wait=wait))
+        answer = await send(carrier, Request("POST", path, claim.creation(wait), claim.token, wait=wait))
         grant = Grant.of(claim, answer)
         if claim.is_stream:
             return grant
-        until = yield from fresh(grant.until, claim.ttl, claim.renewal(), claim.until)
+        until = await fresh(carrier, grant.until, claim.ttl, claim.renewal(), claim.until)
         return replace(grant, until=until)
 
     try:
-        return (yield from persist(create, claim.wait, undo))
+        return await persist(carrier, create, claim.wait, undo)
     except Problem as problem:
         if problem.code != "lock-held":
             raise
@@ -279,12 +274,14 @@ def acquire(claim: Claim, undo: Callable[[], object]) -> Conversation[Grant]:
         raise Held(name, problem.document.get("holder") or first) from None
 
 
-def fresh(until: float, ttl: float, renewal: Request, renewed: Callable[[Answer], float]) -> Conversation[float]:
+async def fresh(
+    carrier: Carrier, until: float, ttl: float, renewal: Request, renewed: Callable[[Answer], float]
+) -> float:
     """Until when it is valid, renewed before it is used where its answer was so late that little of it is left."""
     if until - now() >= ttl / 2:
         return until
     try:
-        return renewed((yield from send(renewal)))
+        return renewed(await send(carrier, renewal))
     except Problem as problem:
         if problem.code != "no-record" and loss(problem, ()) is None:
             raise
@@ -309,12 +306,12 @@ def lost(reason: str, detail: str, names: Sequence[str], document: Mapping[str, 
     return LeaseLost(reason, broken.get("reason") or detail, names, broken.get("by"))
 
 
-def release(claim: Claim) -> Conversation[bool]:
+async def release(carrier: Carrier, claim: Claim) -> bool:
     """Releases; whether the token still held the locks."""
 
-    def attempt(wait: float, left: float | None, may_be_done: bool) -> Conversation[bool]:
+    async def attempt(wait: float, left: float | None, may_be_done: bool) -> bool:
         try:
-            yield from send(Request("DELETE", claim.release_path, None, claim.token, left, "entries"))
+            await send(carrier, Request("DELETE", claim.release_path, None, claim.token, left, "entries"))
             return True
         except Problem as problem:
             if loss(problem, claim.names) is None:
@@ -322,17 +319,17 @@ def release(claim: Claim) -> Conversation[bool]:
             # The try whose answer was lost has released what is gone now.
             return may_be_done
 
-    return persist(attempt)
+    return await persist(carrier, attempt)
 
 
-def ask(request: Request) -> Conversation[Answer]:
+async def ask(carrier: Carrier, request: Request) -> Answer:
     """The answer to a request that is safe to repeat, also where earlier ones were lost."""
-    return persist(lambda wait, left, may_be_done: send(replace(request, left=left)))
+    return await persist(carrier, lambda wait, left, may_be_done: send(carrier, replace(request, left=left)))
 
 
-def show(name: str) -> Conversation[Mapping[str, Any] | None]:
+async def show(carrier: Carrier, name: str) -> Mapping[str, Any] | None:
     try:
-        answer: Answer = yield from ask(Request("GET", f"/v1/locks/{plain(name)}", gives="name"))
+        answer = await ask(carrier, Request("GET", f"/v1/locks/{plain(name)}", gives="name"))
     except Problem as problem:
         if problem.code == "lock-not-held":
             return None
