@@ -58,8 +58,6 @@ class Watch:
 
 
 class _Client(Generic[AnyLock, AnyOnce]):
-    """What both clients share."""
-
     _lock: type[AnyLock]
     _once: type[AnyOnce]
 
@@ -123,7 +121,6 @@ class _Client(Generic[AnyLock, AnyOnce]):
         return self._lock(self._transport, Claim((name,), False, ttl, wait, body, is_stream=True), on_lost, token)
 
     def watch(self, name: str) -> Watch:
-        """What happens to a lock, as it happens."""
         return Watch(self._transport, name)
 
     def once(

@@ -59,8 +59,6 @@ CLIENTS: dict[str, tuple[Any, Any, int]] = {
 
 
 class Background:
-    """The thread with the event loop."""
-
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self.gate = asyncio.Semaphore(RENEWALS)
@@ -216,7 +214,6 @@ class Transport:
 
     @property
     def owner(self) -> str:
-        """Who holds the locks, for people."""
         return f"{socket.gethostname()}/{os.getpid()}" if self.name is None else self.name
 
     def client(self, use: str) -> Any:
@@ -255,7 +252,6 @@ class Transport:
         }
 
     def limit(self, request: Request) -> float:
-        """For how long to wait for the response."""
         left = self.timeout if request.left is None else min(request.left, self.timeout)
         return request.wait + request.prefer + left
 
@@ -357,7 +353,6 @@ class Transport:
         return future
 
     def say(self, talk: Awaitable[Any]) -> None:
-        """Says something to the service that nobody waits for."""
         self.end(talk).add_done_callback(unheard)
 
     async def ended(self, talk: Awaitable[T], error: BaseException | None = None) -> T | None:
@@ -405,7 +400,6 @@ class InThread:
 
 
 def run(talk: Coroutine[Any, Any, T]) -> T:
-    """What a conversation comes to in this thread."""
     try:
         talk.send(None)
     except StopIteration as end:
@@ -425,7 +419,6 @@ def checked(url: str) -> str:
 
 
 def shown(url: str) -> str:
-    """The URL, without a password."""
     return re.sub("//.*@", "//", url)
 
 

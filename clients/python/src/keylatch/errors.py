@@ -35,7 +35,6 @@ class Problem(KeylatchError):
 
     @property
     def detail(self) -> str:
-        """What happened, in a sentence."""
         return str(self.document.get("detail", ""))
 
     @property

@@ -167,7 +167,6 @@ class Watched(Generic[Signal]):
         raise NotImplementedError
 
     def _renewed(self, answer: Answer) -> float:
-        """Until when it is valid by this answer."""
         raise NotImplementedError
 
     async def _renew(self) -> None:
@@ -235,7 +234,6 @@ class LeaseState(Watched[Signal]):
 
     @property
     def fencing_tokens(self) -> dict[str, int]:
-        """The fencing token of each lock, by name."""
         return {lock.name: lock.fencing_token for lock in self._grant.locks}
 
     @property
@@ -245,7 +243,6 @@ class LeaseState(Watched[Signal]):
 
     @property
     def slots(self) -> dict[str, int | None]:
-        """The slot of each lock, by name."""
         return {lock.name: lock.slot for lock in self._grant.locks}
 
     @property
@@ -266,7 +263,6 @@ class LeaseState(Watched[Signal]):
         return self._claim.until(answer)
 
     async def _extend(self, ttl: float | None) -> None:
-        """Renews at once."""
         self.check()
         claim = self._claim if ttl is None else replace(self._claim, ttl=ttl)
         answer = await self._asked(claim.renewal())
@@ -285,7 +281,6 @@ class LeaseState(Watched[Signal]):
                 self._reading.cancel()
 
     def _left(self, was_held: bool, error: BaseException | None) -> None:
-        """Raises the loss where the block raises nothing."""
         if error is None and self._is_mine():
             if self.loss is not None:
                 raise self.loss
@@ -293,7 +288,6 @@ class LeaseState(Watched[Signal]):
                 raise LeaseLost("expired", "it was over before it was released", self._names)
 
     async def _read(self, events: AsyncIterator[Event]) -> None:
-        """Takes over what the stream of a hold says, to its end."""
         try:
             async for event in events:
                 if event.type == "renewed" and not self._is_over():
@@ -351,7 +345,6 @@ class AsyncLease(LeaseState[asyncio.Event]):
             self._on_end()
 
     async def extend(self, ttl: float | None = None) -> None:
-        """As :meth:`Lease.extend`."""
         await call(self._extend(ttl))
 
     async def _leave(self, error: BaseException | None) -> None:

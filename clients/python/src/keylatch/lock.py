@@ -169,12 +169,10 @@ class AsyncLock(Claimed):
         return cast(AsyncLease, (await self._enter_async()).got)
 
     async def release(self) -> bool:
-        """Releases what this task has acquired last; whether it was still held."""
         lease: AsyncLease = self._acquired()
         return await lease.release()
 
     async def locked(self) -> bool:
-        """Whether anybody holds the lock now, or any of the locks."""
         return await call(self._locked(self._transport))
 
 

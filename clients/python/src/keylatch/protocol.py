@@ -30,15 +30,9 @@ T = TypeVar("T")
 Limit = int | Literal["shared"] | None
 
 
-def awake_clock() -> int | None:
-    """The clock that also runs while the machine sleeps: on macOS it is CLOCK_MONOTONIC, which stands still in a
-    sleep on Linux. Python's own `time.monotonic` stands still in a sleep on both, and runs on in one on Windows."""
-    if sys.platform == "darwin":
-        return time.CLOCK_MONOTONIC
-    return getattr(time, "CLOCK_BOOTTIME", None)
-
-
-CLOCK = awake_clock()
+#: The clock that also runs while the machine sleeps: on macOS it is CLOCK_MONOTONIC, which stands still in a sleep on
+#: Linux. Python's own `time.monotonic` stands still in a sleep on both, and runs on in one on Windows.
+CLOCK: int | None = getattr(time, "CLOCK_MONOTONIC" if sys.platform == "darwin" else "CLOCK_BOOTTIME", None)
 #: What :mod:`keylatch.testing` has moved the clock on by.
 ahead = [0.0]
 
