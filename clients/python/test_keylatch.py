@@ -14,6 +14,7 @@ import traceback
 import unittest
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -411,6 +412,27 @@ class Tries(unittest.TestCase):
         once = mocked(answer).once("k")
         with mock.patch("keylatch.protocol.ANSWER_TIMEOUT", 0.5):
             self.assertRaisesRegex(keylatch.Unreachable, "not one of keylatch", once.__enter__)
+
+    def test_trickle_of_bytes_is_no_answer(self) -> None:
+        server = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(server.close)
+        client = Client(f"http://127.0.0.1:{server.getsockname()[1]}", timeout=1)
+
+        def trickle() -> None:
+            connection, _ = server.accept()
+            with connection, suppress(OSError):
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n")
+                for _ in range(100):
+                    time.sleep(0.1)
+                    connection.sendall(b" ")
+
+        threading.Thread(target=trickle, daemon=True).start()
+        began = time.monotonic()
+        with mock.patch("keylatch.protocol.ANSWER_TIMEOUT", 0.5), self.assertRaises(keylatch.Unreachable) as raised:
+            client.show("a")
+        self.assertTrue(raised.exception.sent)
+        self.assertLess(time.monotonic() - began, 8)
 
     def test_watch_that_is_interrupted_closes_its_connection(self) -> None:
         class Interrupt(BaseException):

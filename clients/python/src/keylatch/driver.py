@@ -316,7 +316,7 @@ class Transport:
             client = self.client("tasks" if request.until is None else "renewals")
             # A trickle of bytes is no answer, so the time is that of the whole.
             response = await asyncio.wait_for(client.request(**self.arguments(url, request, limit)), limit)
-            return answer_of(response, request, sent)
+            return answer_of(response, response.content, request, sent)
 
     async def sleep_until(self, until: float) -> None:
         while (left := until - now()) > 0:  # noqa: ASYNC110
@@ -331,8 +331,7 @@ class Transport:
             with no_answer():
                 async with self.client("tasks").stream(**self.arguments(url, request, silence)) as response:
                     if response.status_code != 200:
-                        await response.aread()
-                        raise answer_of(response, request).problem()
+                        raise answer_of(response, await response.aread(), request).problem()
                     async for line in response.aiter_lines():
                         if line.startswith("event:"):
                             kind = line[6:].strip()
@@ -390,9 +389,14 @@ class InThread:
 
     async def _send_to(self, url: str, request: Request) -> Answer:
         with no_answer():
-            sent, transport = now(), self._transport
-            arguments = transport.arguments(url, request, transport.limit(request))
-            return answer_of(transport.client("threads").request(**arguments), request, sent)
+            sent, limit, body = now(), self._transport.limit(request), b""
+            arguments = self._transport.arguments(url, request, limit)
+            with self._transport.client("threads").stream(**arguments) as response:
+                for part in response.iter_bytes():
+                    if now() > sent + limit:
+                        raise httpx.ReadTimeout("it does not come to its end")
+                    body += part
+            return answer_of(response, body, request, sent)
 
     async def sleep_until(self, until: float) -> None:
         while (left := until - now()) > 0:
@@ -461,9 +465,9 @@ def no_answer() -> Iterator[None]:
         raise Unreachable(f"no response came: {why}", sent=True) from error
 
 
-def answer_of(response: httpx.Response, request: Request, sent: float = 0.0) -> Answer:
+def answer_of(response: httpx.Response, body: bytes, request: Request, sent: float = 0.0) -> Answer:
     try:
-        document = response.json() if response.content else {}
+        document = json.loads(body or b"{}")
     except ValueError:
         document = None
     seconds = response.headers.get("retry-after", "")
