@@ -110,9 +110,9 @@ if hasattr(os, "register_at_fork"):
 atexit.register(close_all)
 
 
-def submit(work: Awaitable[T], undo: Callable[[T], object] | None = None) -> Future[T]:
+def submit(work: Awaitable[T], undo: Callable[[T], object] | None = None, into: Future[T] | None = None) -> Future[T]:
     """Has the background carry the work out. Where nobody takes what it comes to, that is undone."""
-    future: Future[T] = Future()
+    future: Future[T] = into or Future()
     loop = background().loop
 
     async def carry() -> None:
@@ -154,9 +154,10 @@ async def call(work: Awaitable[T], undo: Callable[[T], object] | None = None) ->
 
 def call_sync(work: Awaitable[T], undo: Callable[[T], object] | None = None) -> T:
     """The same for a thread that may be interrupted."""
-    future = submit(work, undo)
+    # Made before, because the interrupt may come before `submit` has returned.
+    future: Future[T] = Future()
     try:
-        return future.result()
+        return submit(work, undo, future).result()
     except BaseException:
         untaken(future, undo)
         raise

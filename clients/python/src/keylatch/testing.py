@@ -5,8 +5,9 @@
         fake.lose("deploy")
         lease.check()  # raises LeaseLost
 
-It speaks HTTP to the clients of this package, which are the real ones. It knows locks and sets of them, and things done
-once; holds and watches it does not know. Time is that of all clients in this process, so none of them is a real one.
+It speaks HTTP to the clients of this package, which are the real ones. It knows locks and sets of them, and things
+done once; holds and watches it does not know, and who waits longest need not be the next. Time is that of all clients
+in this process, so none of them is a real one.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
@@ -29,45 +31,44 @@ from .client import AsyncClient, Client
 STEP = 0.002
 #: For how many real seconds a renewal may keep the time from going on.
 PATIENCE = 1.0
-Waiting = Generator[None, None, httpx.Response]
 
 
 @dataclass
-class _Held:
-    """What a token holds: locks, or the run of a key."""
+class _Kept:
+    """What a token has: locks, or the run of a key."""
 
     token: str
     fence: int
-    ttl: float
+    asked: dict[str, Any]
     names: tuple[str, ...] = ()
-    owner: str | None = None
-    limit: Any = None
     slot: int = 0
     entries: set[str | None] = field(default_factory=set)
-    begun: dict[str, Any] = field(default_factory=dict)
     state: str = "in-flight"
-    answer: dict[str, Any] = field(default_factory=dict)
-    is_renewed: bool = True
+    answer: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        self.renew()
+        self.renew(self.asked.get("ttl_ms") or self.asked["lease_ms"])
 
-    def renew(self) -> None:
+    def renew(self, millis: int) -> None:
+        self.ttl = millis / 1000
         self.until, self.is_renewed = protocol.now() + self.ttl, True
 
+    def is_due(self) -> bool:
+        """Whether its client renews it about now."""
+        return self.is_renewed and self.until - protocol.now() < self.ttl * 0.66
+
+    @property
+    def left(self) -> int:
+        return round((self.until - protocol.now()) * 1000)
+
     def holder(self) -> dict[str, Any]:
-        left = round((self.until - protocol.now()) * 1000)
-        slot = {"slot": self.slot} if isinstance(self.limit, int) else {}
-        return {"owner": self.owner, "fencing_token": self.fence, "expires_in_ms": left, **slot}
+        slot = {"slot": self.slot} if "limit" in self.asked else {}
+        owner = self.asked.get("owner")
+        return {"owner": owner, "fencing_token": self.fence, "expires_in_ms": self.left, **slot}
 
     def document(self) -> dict[str, Any]:
         locks = [{**self.holder(), "name": name} for name in self.names]
-        return {**locks[0], "locks": locks, "waited_ms": 0, "valid_for_ms": locks[0]["expires_in_ms"]}
-
-
-def _is_due(each: _Held) -> bool:
-    """Whether its client renews it about now."""
-    return each.is_renewed and each.until - protocol.now() < each.ttl * 0.66
+        return {**locks[0], "locks": locks, "waited_ms": 0, "valid_for_ms": self.left}
 
 
 class Fake(httpx.BaseTransport, httpx.AsyncBaseTransport):
@@ -78,10 +79,9 @@ class Fake(httpx.BaseTransport, httpx.AsyncBaseTransport):
         self.is_down = False
         self._guard = threading.RLock()
         self._fence = 0
-        self._grants: list[_Held] = []
+        self._grants: list[_Kept] = []
         self._broken: dict[str, dict[str, str]] = {}
-        self._queue: list[tuple[str, tuple[str, ...]]] = []
-        self._records: dict[str, _Held] = {}
+        self._runs: dict[str, _Kept] = {}
         driver.STEP = STEP
 
     def client(self, **settings: Any) -> Client:
@@ -106,23 +106,23 @@ class Fake(httpx.BaseTransport, httpx.AsyncBaseTransport):
         self.advance(max((grant.ttl / 3 for grant in broken), default=0))
         self._settle(broken, lambda grant: grant.is_renewed and grant.token in self._broken)
 
-    def _break(self, name: str, reason: str, by: str) -> list[_Held]:
+    def _break(self, name: str, reason: str, by: str) -> list[_Kept]:
         with self._guard:
             broken = [grant for grant in self._live() if name in grant.names]
             self._grants = [grant for grant in self._grants if grant not in broken]
             self._broken |= {grant.token: {"reason": reason, "by": by} for grant in broken}
         return broken
 
-    def _live(self) -> list[_Held]:
+    def _live(self) -> list[_Kept]:
         with self._guard:
             self._grants = [grant for grant in self._grants if grant.until > protocol.now()]
             return list(self._grants)
 
-    def _renewed(self) -> list[_Held]:
+    def _renewed(self) -> list[_Kept]:
         with self._guard:
-            return [*self._live(), *(record for record in self._records.values() if record.state == "in-flight")]
+            return [*self._live(), *(run for run in self._runs.values() if run.state == "in-flight")]
 
-    def _settle(self, renewed: Iterable[_Held], is_due: Callable[[Any], bool] = _is_due) -> None:
+    def _settle(self, renewed: Iterable[_Kept], is_due: Callable[[_Kept], bool] = _Kept.is_due) -> None:
         """Waits until the clients have done what the time asks of them."""
         for each in renewed:
             end = time.monotonic() + PATIENCE
@@ -133,91 +133,76 @@ class Fake(httpx.BaseTransport, httpx.AsyncBaseTransport):
         driver.submit(_turns()).result()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        talk = self._answer(request)
-        while (response := self._step(talk)) is None:
+        look = self._look(request)
+        while (response := look()) is None:
             time.sleep(STEP)
         return response
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        talk = self._answer(request)
-        try:
-            while (response := self._step(talk)) is None:  # noqa: ASYNC110
-                await asyncio.sleep(STEP)
-            return response
-        finally:
-            talk.close()
+        look = self._look(request)
+        while (response := look()) is None:  # noqa: ASYNC110
+            await asyncio.sleep(STEP)
+        return response
 
-    def _step(self, talk: Waiting) -> httpx.Response | None:
-        with self._guard:
-            try:
-                return next(talk)
-            except StopIteration as end:
-                response: httpx.Response = end.value
-                return response
-
-    def _answer(self, request: httpx.Request) -> Waiting:
+    def _look(self, request: httpx.Request) -> Callable[[], httpx.Response | None]:
+        """Gives the response to a request, or `None` while it waits."""
         if self.is_down:
             raise httpx.ConnectError("the fake is down")
+        answer = self._answer(request)
+
+        def look() -> httpx.Response | None:
+            with self._guard:
+                return answer()
+
+        return look
+
+    def _answer(self, request: httpx.Request) -> Callable[[], httpx.Response | None]:
         path, _, query = request.url.raw_path.decode().partition("?")
         kind, *words = [unquote(word) for word in path.split("/")[2:]]
         body = json.loads(request.content or b"{}")
         token = request.headers.get("lock-token", "")
         what = f"{request.method} {kind} {' '.join(words[1:])}".strip()
-        if kind == "locks" and (not words or len(words) == 1):
+        if kind == "locks" and len(words) < 2:
             names = tuple(words or body.get("names") or parse_qs(query)["name"])
             if request.method == "POST":
-                return (yield from self._create(names, token, body))
+                return partial(self._create, names, token, body, protocol.now() + body["wait_ms"] / 1000)
             if request.method == "GET":
-                return self._show(names[0])
-            return self._keep(request.method, token, body, parse_qs(query).get("entry", [None])[0])
+                return partial(self._show, names[0])
+            return partial(self._keep, request.method, token, body, parse_qs(query).get("entry", [None])[0])
         if what == "POST locks break":
             self._break(words[0], body["reason"], body.get("by", ""))
-            return httpx.Response(200, json={})
+            return lambda: httpx.Response(200, json={})
         if kind == "idempotency":
-            wait = float(request.headers.get("prefer", "wait=0").partition("=")[2])
-            return (yield from self._run(what, f"{words[0]}?{query}", token, body, wait))
-        return _problem(501, "not-supported", detail=f"a fake does not know {request.method} {path}")
+            key, wait = f"{words[0]}?{query}", float(request.headers.get("prefer", "wait=0").partition("=")[2])
+            if what == "POST idempotency":
+                return partial(self._begin, key, token, body, protocol.now() + wait)
+            return partial(self._end, what, key, token, body)
+        return lambda: _problem(501, "not-supported", detail=f"a fake does not know {request.method} {path}")
 
-    def _create(self, names: tuple[str, ...], token: str, body: dict[str, Any]) -> Waiting:
-        end, place = protocol.now() + body["wait_ms"] / 1000, (token, names)
-        limit = body.get("limit", "shared") if "mode" in body else None
-        entry = body.get("entry")
-        self._queue.append(place)
-        try:
-            while True:
-                mine = next((grant for grant in self._live() if grant.token == token and grant.names == names), None)
-                if mine is not None:
-                    mine.entries.add(entry)
-                    return httpx.Response(200, json=mine.document())
-                ahead = self._queue[: self._queue.index(place)]
-                is_first = not any(set(names) & set(others) for _, others in ahead)
-                in_the_way = next((each for name in names for each in self._others(name, limit)), None)
-                if is_first and in_the_way is None:
-                    return httpx.Response(201, json=self._grant(names, token, body, limit).document())
-                if protocol.now() >= end:
-                    name = next(iter(set(names) & set(in_the_way.names)), names[0]) if in_the_way else names[0]
-                    holder = in_the_way and in_the_way.holder()
-                    return _problem(409, "lock-held", name=name, holder=holder, waited_ms=body["wait_ms"])
-                yield
-        finally:
-            self._queue.remove(place)
-
-    def _others(self, name: str, limit: Any) -> list[_Held]:
-        """The grants that are in the way."""
-        holders = [grant for grant in self._live() if name in grant.names]
-        if limit is None or any(grant.limit is None for grant in holders):
-            return holders
-        return holders if isinstance(limit, int) and len(holders) >= limit else []
-
-    def _grant(self, names: tuple[str, ...], token: str, body: dict[str, Any], limit: Any) -> _Held:
+    def _create(self, names: tuple[str, ...], token: str, body: dict[str, Any], end: float) -> httpx.Response | None:
+        mine = next((grant for grant in self._live() if grant.token == token and grant.names == names), None)
+        if mine is not None:
+            mine.entries.add(body.get("entry"))
+            return httpx.Response(200, json=mine.document())
+        for name in names:
+            others = self._others(name, body)
+            if others and protocol.now() < end:
+                return None
+            if others:
+                return _problem(409, "lock-held", name=name, holder=others[0].holder(), waited_ms=body["wait_ms"])
         together = [grant for grant in self._live() if set(names) & set(grant.names)]
         self._fence += not together
         slot = next(slot for slot in range(1000) if slot not in [grant.slot for grant in together])
         fence = max((grant.fence for grant in together), default=self._fence)
-        ttl, entries = body["ttl_ms"] / 1000, {body.get("entry")}
-        grant = _Held(token, fence, ttl, names, body.get("owner"), limit, slot, entries)
-        self._grants.append(grant)
-        return grant
+        self._grants.append(_Kept(token, fence, body, names, slot, {body.get("entry")}))
+        return httpx.Response(201, json=self._grants[-1].document())
+
+    def _others(self, name: str, body: dict[str, Any]) -> list[_Kept]:
+        """The grants that are in the way."""
+        holders = [grant for grant in self._live() if name in grant.names]
+        if "mode" not in body or any("mode" not in grant.asked for grant in holders):
+            return holders
+        return holders if len(holders) >= body.get("limit", 1000) else []
 
     def _show(self, name: str) -> httpx.Response:
         holders = [grant.holder() for grant in self._live() if name in grant.names]
@@ -233,52 +218,45 @@ class Fake(httpx.BaseTransport, httpx.AsyncBaseTransport):
         if grant is None:
             return _problem(404, "lock-not-held")
         if method == "PUT":
-            grant.ttl = body["ttl_ms"] / 1000
-            grant.renew()
+            grant.renew(body["ttl_ms"])
             return httpx.Response(200, json=grant.document())
         grant.entries -= {entry} if entry else grant.entries
         if not grant.entries:
             self._grants.remove(grant)
         return httpx.Response(204)
 
-    def _run(self, what: str, key: str, token: str, body: dict[str, Any], wait: float) -> Waiting:
-        if what == "POST idempotency":
-            return (yield from self._begin(key, token, body, protocol.now() + wait))
-        record = self._records.get(key)
-        if record is None or record.token != token or record.state != "in-flight":
+    def _begin(self, key: str, token: str, body: dict[str, Any], end: float) -> httpx.Response | None:
+        run = self._runs.get(key)
+        if run and run.state == "in-flight" and run.until <= protocol.now():
+            run.state = "unknown" if run.asked.get("on_crash") != "rerun" else "over"
+        if run is None or run.state == "over":
+            self._fence += 1
+            run = self._runs[key] = _Kept(token, self._fence, body)
+        if run.asked.get("fingerprint") != body.get("fingerprint"):
+            return _problem(422, "idempotency-key-reused", retry="new-key")
+        if run.state == "done" or run.token == token:
+            document = {"state": run.state, "fencing_token": run.fence, "answer": run.answer, "token": token}
+            return httpx.Response(200, json={**document, "lease_expires_in_ms": run.left})
+        if run.state == "unknown":
+            return _problem(409, "outcome-unknown", retry="never")
+        return _problem(409, "request-in-progress", retry="same-key") if protocol.now() >= end else None
+
+    def _end(self, what: str, key: str, token: str, body: dict[str, Any]) -> httpx.Response:
+        """Renews a run, or ends it."""
+        run = self._runs.get(key)
+        if run is None or run.token != token or run.state != "in-flight":
             return _problem(412, "token-mismatch")
         if what == "POST idempotency renew":
-            record.renew()
+            run.renew(run.asked["lease_ms"])
             return httpx.Response(204)
         if what == "POST idempotency fail":
-            record.state = "unknown"
+            run.state = "unknown"
         elif what == "DELETE idempotency":
-            del self._records[key]
+            del self._runs[key]
         else:
             body["body"] = json.dumps(body.pop("json")) if "json" in body else body.get("body")
-            record.state, record.answer = "done", {"headers": {}, **body}
-        return httpx.Response(200, json={"state": record.state, "fencing_token": record.fence})
-
-    def _begin(self, key: str, token: str, body: dict[str, Any], end: float) -> Waiting:
-        while True:
-            record = self._records.get(key)
-            if record and record.state == "in-flight" and record.until <= protocol.now():
-                record.state = "unknown" if record.begun.get("on_crash") != "rerun" else "over"
-            if record is None or record.state == "over":
-                self._fence += 1
-                record = _Held(token, self._fence, body["lease_ms"] / 1000, begun=body)
-                self._records[key] = record
-            if record.begun.get("fingerprint") != body.get("fingerprint"):
-                return _problem(422, "idempotency-key-reused", retry="new-key")
-            document = {"state": record.state, "fencing_token": record.fence, "answer": record.answer}
-            document |= {"token": token, "lease_expires_in_ms": round((record.until - protocol.now()) * 1000)}
-            if record.state == "done" or record.token == token:
-                return httpx.Response(200, json=document)
-            if record.state == "unknown":
-                return _problem(409, "outcome-unknown", retry="never")
-            if protocol.now() >= end:
-                return _problem(409, "request-in-progress", retry="same-key")
-            yield
+            run.state, run.answer = "done", {"headers": {}, **body}
+        return httpx.Response(200, json={"state": run.state, "fencing_token": run.fence})
 
 
 def _problem(status: int, code: str, **members: Any) -> httpx.Response:
