@@ -15,7 +15,6 @@ type Clock interface {
 	Go(func())
 }
 
-// machineClock is the clock of this machine.
 type machineClock struct{}
 
 func (machineClock) Now() time.Duration { return now() }

@@ -66,7 +66,6 @@ func (c *claim) hold(ctx context.Context, wait, timeout time.Duration) (*Lease, 
 	return nil, err
 }
 
-// heldBy waits for the event that says that the lock is held.
 func (c *claim) heldBy(stream *eventStream, sent time.Duration) (grant, error) {
 	for {
 		event, data, err := stream.next()
@@ -82,7 +81,6 @@ func (c *claim) heldBy(stream *eventStream, sent time.Duration) (grant, error) {
 	}
 }
 
-// follow reads the stream that holds the lock to its end.
 func (l *Lease) follow(stream *eventStream, sent time.Duration) {
 	defer stream.body.Close()
 	for {

@@ -123,7 +123,6 @@ func (k *keeper) record(loss *LostError) {
 	}
 }
 
-// renew renews at each third of the TTL until the lease is lost or ended.
 func (k *keeper) renew(renewal func(ctx context.Context, timeout time.Duration) (until time.Duration, err error)) {
 	clock := k.client.clock
 	due := clock.Now() + k.ttl/3

@@ -70,7 +70,6 @@ func AwaitRun(wait time.Duration) OnceOption { return func(b *begin) { b.wait = 
 // RunToken is the secret that proves the run; a new one by default. It is made as the one of [Token].
 func RunToken(token string) OnceOption { return func(b *begin) { b.token = token } }
 
-// begin is what is asked for.
 type begin struct {
 	lease, wait time.Duration
 	token       string
@@ -95,7 +94,6 @@ func JSON(status int, value any) (Answer, error) {
 	return Answer{Status: status, Headers: http.Header{"Content-Type": {"application/json"}}, Body: body}, err
 }
 
-// answerMember is an answer as the API has it.
 type answerMember struct {
 	Status  int         `json:"status"`
 	Headers http.Header `json:"headers,omitempty"`
@@ -197,7 +195,6 @@ func (r *Run) request(method, step string, body any) request {
 	return request{method: method, path: r.path + step, query: r.scope, body: body, token: r.token}
 }
 
-// extend keeps the run from being over while the program carries it out.
 func (r *Run) extend(ctx context.Context, timeout time.Duration) (time.Duration, error) {
 	until := r.client.clock.Now() + r.ttl
 	renewal := r.request("POST", "/renew", nil)

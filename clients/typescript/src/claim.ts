@@ -23,7 +23,6 @@ export interface LockOptions {
   signal?: AbortSignal | undefined;
 }
 
-/** A lock that is held. */
 export interface LeasedLock {
   name: string;
   fencingToken: number;

@@ -10,7 +10,6 @@ import { type ClientOptions, type Event, foreign, given, pauseAfter, plain, Tran
 /** What is done under a lock, until `signal` aborts. */
 export type UnderLock<T> = (signal: AbortSignal, lease: Lease) => Promise<T>;
 
-/** A client of a keylatch. */
 export class Client {
   #made: Transport | undefined;
 

@@ -3,7 +3,6 @@
 /** What a client does next: repeat under the same key or token, correct the request, or ask a person. */
 export type Retry = 'same-key' | 'new-key' | 'never';
 
-/** A holder of a lock, as others see it. */
 export interface Holder {
   owner: string | null;
   fencing_token: number;
@@ -23,7 +22,6 @@ export interface HeldLock extends Holder {
   broken?: Broken;
 }
 
-/** Why a lease was broken, and by whom. */
 export interface Broken {
   reason: string;
   by?: string | null;

@@ -8,7 +8,6 @@ const LEAD_MAX = 10_000;
 
 export class Keeper {
   readonly #lost = new AbortController();
-  /** Aborts when the program begins to end it. */
   protected readonly ending = new AbortController();
   readonly #clock: Clock;
   #why = '';

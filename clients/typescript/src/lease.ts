@@ -116,7 +116,6 @@ export async function hold(claim: Claim, wait: number, timeout: number): Promise
   }
 }
 
-/** Waits for the event that says that the lock is held. */
 async function granted(claim: Claim, stream: AsyncGenerator<Event>, sent: number): Promise<Grant> {
   for (let next = await stream.next(); !next.done; next = await stream.next()) {
     const { type, data } = next.value;

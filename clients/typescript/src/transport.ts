@@ -91,7 +91,6 @@ export class Transport {
   readonly #options: ClientOptions;
   readonly #apiKey: string | undefined;
   readonly #instances: Instance[];
-  /** The instance that the next request begins with. */
   #at = 0;
   #store: { id: unknown; url: string } | undefined;
 
@@ -142,7 +141,6 @@ export class Transport {
     return { method, headers, ...(body !== undefined && { body: JSON.stringify(body) }) };
   }
 
-  /** The response, if it is a success. */
   async #open(instance: Instance, path: string, message: Message, signal: AbortSignal): Promise<Response> {
     const authorization = this.#apiKey ? `Bearer ${this.#apiKey}` : instance.user;
     const headers = { ...message.headers, ...(authorization && { authorization }) };
@@ -283,7 +281,6 @@ export class Transport {
     }
   }
 
-  /** Does something that ends after so many milliseconds. */
   async #within<T>(ending: { abort(): void }, limit: number | undefined, act: () => Promise<T>): Promise<T> {
     const cancel = limit === undefined ? undefined : this.clock.after(limit, ending.abort);
     try {

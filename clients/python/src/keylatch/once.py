@@ -67,10 +67,6 @@ class Intent:
         path = f"/v1/idempotency/{plain(self.key)}{step}{query}"
         return Request(method, path, body, self.token, gives="" if step == "/renew" else "fencing_token")
 
-    @property
-    def may_rerun(self) -> bool:
-        return self.body.get("on_crash") == "rerun"
-
 
 def reason_of(error: BaseException) -> str:
     """An exception in a line, as the service takes it."""
@@ -151,7 +147,7 @@ class RunState(Watched[Signal], Generic[Signal, Ended]):
                 pass
             elif error is None:
                 await self._say("PUT", {"status": 204})
-            elif isinstance(error, NothingDone) or self._intent.may_rerun:
+            elif isinstance(error, NothingDone) or self._intent.body.get("on_crash") == "rerun":
                 await self._say("DELETE")
             else:
                 await self._say("POST", {"reason": reason_of(error)}, "/fail")
