@@ -475,6 +475,7 @@ def answer_of(response: httpx.Response, body: bytes, request: Request, sent: flo
     retry_after = float(seconds) if seconds.isdecimal() else None
     answer = Answer(response.status_code, document if isinstance(document, dict) else {}, retry_after, sent)
     is_empty = answer.status == 204 and request.method == "DELETE"
-    if answer.is_success and not is_empty and (answer.document != document or request.gives not in {"", *document}):
+    is_ours = isinstance(document, dict) and request.gives in {"", *document}
+    if answer.is_success and not is_empty and not is_ours:
         raise Unreachable(NOT_OURS, sent=True)
     return answer

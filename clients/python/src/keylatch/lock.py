@@ -23,7 +23,8 @@ class Entry:
     """What a thread or a task enters, from when it begins to get it."""
 
     def __init__(self, token: str) -> None:
-        self.user, self.token, self.got = me(), token, None  # type: tuple[object, str, Any]
+        self.user, self.token = me(), token
+        self.got: Any = None
 
 
 class AsyncBlock(Generic[Async]):
