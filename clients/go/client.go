@@ -211,12 +211,11 @@ func (c *Client) transport() (*http.Transport, error) {
 // Call sends any request of the API, such as GET /v1/locks?prefix=ci, with a body for JSON or nil, and reads the response
 // into a value or nil. It sends a GET again that gets no response.
 func (c *Client) Call(ctx context.Context, method, path string, body, into any) error {
-	r := request{method: method, path: path, body: body, into: into}
+	send := c.send
 	if method == http.MethodGet {
-		_, err := c.ask(ctx, r)
-		return callers(ctx, err)
+		send = c.ask
 	}
-	_, err := c.send(ctx, r)
+	_, err := send(ctx, request{method: method, path: path, body: body, into: into})
 	return callers(ctx, err)
 }
 

@@ -218,7 +218,7 @@ async def begin(carrier: Carrier, intent: Intent, undo: Callable[[], object]) ->
         if document.get("token") != intent.token:
             raise Unreachable(NOT_OURS, sent=True)
         # Less than the whole, where an earlier try has begun it.
-        until = answer.sent + document["lease_expires_in_ms"] / 1000
+        until = answer.sent + document.get("lease_expires_in_ms", intent.lease * 1000) / 1000
         renewal = intent.request("POST", None, "/renew")
         return document, await fresh(carrier, until, intent.lease, renewal, lambda renewed: renewed.sent + intent.lease)
 
