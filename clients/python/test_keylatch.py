@@ -413,6 +413,24 @@ class Tries(unittest.TestCase):
         with mock.patch("keylatch.protocol.ANSWER_TIMEOUT", 0.5):
             self.assertRaisesRegex(keylatch.Unreachable, "not one of keylatch", once.__enter__)
 
+    def test_hold_after_a_lost_answer_has_another_token(self) -> None:
+        tokens: list[str] = []
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            tokens.append(request.headers["lock-token"])
+            if len(tokens) == 1:
+                raise httpx.ReadError("lost")
+            data = json.dumps(begun(request) | {"name": "a", "waited_ms": 0, "valid_for_ms": 30_000})
+            return httpx.Response(200, text=f"event: acquired\ndata: {data}\n\n")
+
+        lease = mocked(answer).hold("a").acquire()
+        self.assertNotEqual(tokens[0], tokens[1])
+        self.assertEqual(lease.token, tokens[1])
+        tokens.clear()
+        own = mocked(answer).hold("a", token="a-token-of-the-caller")
+        self.assertRaises(keylatch.Unreachable, own.acquire)
+        self.assertEqual(len(tokens), 1)
+
     def test_trickle_of_bytes_is_no_answer(self) -> None:
         server = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(server.close)

@@ -22,7 +22,6 @@ from .errors import LeaseLost, Problem, Unreachable
 from .protocol import (
     Answer,
     Carrier,
-    Claim,
     Event,
     Grant,
     Request,
@@ -207,11 +206,9 @@ class Watched(Generic[Signal]):
 class LeaseState(Watched[Signal]):
     """What is known of a lease, in a thread or in a task."""
 
-    def __init__(
-        self, transport: Transport, claim: Claim, grant: Grant, on_lost: OnLost | None, on_end: Callable[[], None]
-    ) -> None:
-        super().__init__(transport, claim.names, claim.ttl, grant.until, on_lost)
-        self._claim, self._grant, self._on_end = claim, grant, on_end
+    def __init__(self, transport: Transport, grant: Grant, on_lost: OnLost | None, on_end: Callable[[], None]) -> None:
+        self._claim, self._grant, self._on_end = grant.claim, grant, on_end
+        super().__init__(transport, self._claim.names, self._claim.ttl, grant.until, on_lost)
         self._reading: Future[None] | None = None
         if grant.events is None:
             self._watch(self._renew())

@@ -141,7 +141,7 @@ class Claimed(AsyncBlock[AsyncLease]):
 
     def _claimed(self, entry: Entry, **changes: Any) -> Claim:
         body = {"owner": self._transport.owner, **self._claim.body}
-        return replace(self._claim, body=body, token=entry.token, **changes)
+        return replace(self._claim, body=body, token=entry.token, is_own=self._token is not None, **changes)
 
     def _acquired(self) -> Any:
         """The lease that this user has acquired last; or the only one that was acquired, and is not of a block."""
@@ -153,7 +153,7 @@ class Claimed(AsyncBlock[AsyncLease]):
         undo = partial(give_back, self._transport, claim)
         carry = opening if claim.is_stream else acquire
         grant = await call(carry(self._transport, claim, undo), undo)
-        return AsyncLease(self._transport, claim, grant, self._on_lost, partial(self._forget, entry))
+        return AsyncLease(self._transport, grant, self._on_lost, partial(self._forget, entry))
 
     async def _locked(self, carrier: Carrier) -> bool:
         for name in self._claim.names:
@@ -215,7 +215,7 @@ class Lock(Claimed, Block[Lease, AsyncLease]):
             grant = call_sync(opening(self._transport, claim, undo), undo)
         else:
             grant = run(acquire(self._transport.in_thread, claim, undo))
-        return Lease(self._transport, claim, grant, self._on_lost, partial(self._forget, entry))
+        return Lease(self._transport, grant, self._on_lost, partial(self._forget, entry))
 
     def release(self) -> bool:
         """Releases what this thread has acquired last; whether it was still held."""

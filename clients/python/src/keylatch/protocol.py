@@ -99,6 +99,8 @@ class Claim:
     #: Whether a connection is to hold the lock.
     is_stream: bool = False
     token: str = field(default="", repr=False)
+    #: Whether the token is the caller's.
+    is_own: bool = False
 
     @property
     def path(self) -> str:
@@ -139,6 +141,7 @@ class LeasedLock:
 
 @dataclass(frozen=True)
 class Grant:
+    claim: Claim
     locks: tuple[LeasedLock, ...]
     #: When its request was sent and when it stops being exclusive, on the clock of :func:`now`.
     sent: float
@@ -159,7 +162,7 @@ class Grant:
             locks, valid = (), 0.0
         if sorted(lock.name for lock in locks) != sorted(claim.names):
             raise Unreachable(NOT_OURS, sent=True)
-        return cls(locks, answer.sent, answer.sent + valid)
+        return cls(claim, locks, answer.sent, answer.sent + valid)
 
 
 def plain(text: str) -> str:
@@ -249,6 +252,14 @@ async def acquire(carrier: Carrier, claim: Claim, undo: Callable[[], object]) ->
     """Asks for the locks until the wait is over, with the same token."""
 
     async def create(wait: float, left: float | None, may_be_done: bool) -> Grant:
+        nonlocal claim
+        if claim.is_stream and may_be_done:
+            # When the service ends a stream that is lost, it releases what the token holds, also by another stream.
+            if claim.is_own:
+                raise Unreachable(
+                    "the response to a hold with a token of your own was lost", sent=True, is_passing=False
+                )
+            claim = replace(claim, token=new_token())
         path = f"{claim.path}/hold" if claim.is_stream else claim.path
         answer = await send(carrier, Request("POST", path, claim.creation(wait), claim.token, wait=wait))
         grant = Grant.of(claim, answer)
