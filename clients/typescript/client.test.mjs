@@ -302,6 +302,19 @@ test('what an earlier try may have done is not said to be unsent', async () => {
   assert.ok(tries > 1);
 });
 
+test('a hold after a lost response has another token', async () => {
+  const tokens = [];
+  const fetch = async (_, { headers }) => {
+    const token = headers['lock-token'];
+    if (tokens.push(token) === 1) throw new Error('lost');
+    const data = { name: 'a', token, fencing_token: 1, waited_ms: 0, valid_for_ms: 30_000 };
+    return new Response(`event: acquired\ndata: ${JSON.stringify(data)}\n\n`);
+  };
+  const lease = await new Client({ url: 'http://k', fetch }).hold('a');
+  assert.notEqual(tokens[0], tokens[1]);
+  assert.equal(lease.token, tokens[1]);
+});
+
 test('bytes of any size are kept, and headers come as a server takes them', async () => {
   const key = unused();
   const bytes = Uint8Array.from({ length: 200_000 }, (_, at) => at % 251);

@@ -72,8 +72,13 @@ export class Client {
 
   /** Holds a lock by a connection: the service renews it, and frees it when this process is gone. */
   async hold(name: string, options: LockOptions = {}): Promise<Lease> {
-    const claim = new Claim(this.#transport, [name], false, options);
-    return await claim.persist((wait, timeout) => hold(claim, wait, timeout));
+    const asked = () => new Claim(this.#transport, [name], false, options);
+    let claim = asked();
+    return await claim.persist((wait, timeout, mayBeDone) => {
+      // When the service ends a stream that is lost, it releases what the token holds, also by another stream.
+      if (mayBeDone) claim = asked();
+      return hold(claim, wait, timeout);
+    });
   }
 
   /** What happens to a lock, until `signal` aborts. After a lost connection it begins with a `snapshot`. */
