@@ -170,8 +170,7 @@ class AsyncLock(Claimed):
         return cast(AsyncLease, (await self._enter_async()).got)
 
     async def release(self) -> bool:
-        lease: AsyncLease = self._acquired()
-        return await lease.release()
+        return bool(await self._acquired().release())
 
     async def locked(self) -> bool:
         return await call(self._locked(self._transport))
@@ -219,8 +218,7 @@ class Lock(Claimed, Block[Lease, AsyncLease]):
 
     def release(self) -> bool:
         """Releases what this thread has acquired last; whether it was still held."""
-        lease: Lease = self._acquired()
-        return lease.release()
+        return bool(self._acquired().release())
 
     def locked(self) -> bool:
         """Whether anybody holds the lock now, or any of the locks."""
