@@ -49,12 +49,12 @@ public class Generator {
         equal(released.getStatusCode(), 204);
 
         var mail = new BeginRecord().fingerprint("a mail");
-        var begun = keys.beginIdempotency(name, null, null, null, null, mail);
+        var begun = keys.beginIdempotency(name, null, null, null, null, null, null, mail);
         equal(begun.getState(), IdempotencyRecord.StateEnum.IN_FLIGHT);
         var headers = Map.of("content-type", List.of("text/plain"));
         var sent = new CompleteRecord().status(201).headers(headers).body("sent");
         keys.completeIdempotency(name, begun.getToken(), sent);
-        var again = keys.beginIdempotency(name, null, null, null, null, mail);
+        var again = keys.beginIdempotency(name, null, null, null, null, null, null, mail);
         equal(again.getState(), IdempotencyRecord.StateEnum.DONE);
         equal(again.getAnswer().getStatus(), 201);
         equal(again.getAnswer().getHeaders(), headers);
