@@ -37,7 +37,7 @@ pub async fn check(config: &Config, listener: &ListenerSettings) -> Result<(), E
         Ok(Ok(status)) if status.is_success() => Ok(()),
         Ok(Ok(status)) => Err(Error::Unhealthy(format!("{place} answered {status}"))),
         Ok(Err(error)) => Err(Error::Unhealthy(format!("{place}: {error}"))),
-        Err(_) => Err(Error::Unhealthy(format!("{place} gave no answer within {LIMIT:?}"))),
+        Err(_) => Err(Error::Unhealthy(format!("{place} gave no response within {LIMIT:?}"))),
     }
 }
 

@@ -86,10 +86,10 @@ impl Metrics {
             requests: timed(
                 &mut all,
                 "http_request_duration",
-                "Time from a request's head to its answer's; the count is that of the requests",
+                "Time from a request's head to its response's; the count is that of the requests",
                 Family::new_with_constructor(histogram),
             ),
-            in_flight: counted(&mut all, "http_in_flight", "Requests being answered"),
+            in_flight: counted(&mut all, "http_in_flight", "Requests under way"),
             connections: counted(&mut all, "http_connections", "Open connections"),
             streams: counted(&mut all, "http_streams", "Open streams of events"),
             shed: counted(&mut all, "http_shed", "Turned away because full"),
@@ -118,8 +118,8 @@ impl Metrics {
             breaks: counted(&mut all, "lock_breaks", "Breaks of leases"),
             expiries: counted(&mut all, "lock_expiries", "Leases seen to expire"),
             lost_holds: counted(&mut all, "lock_lost_holds", "Locks that streams held and lost"),
-            problems: counted(&mut all, "problems", "Problems that clients were answered"),
-            replays: counted(&mut all, "idempotency_replays", "Repeats that read a kept answer"),
+            problems: counted(&mut all, "problems", "Problems that clients got"),
+            replays: counted(&mut all, "idempotency_replays", "Retries that got a kept response"),
             mismatches: counted(
                 &mut all,
                 "idempotency_mismatches",
@@ -357,7 +357,7 @@ fn registry_of(locks: LockCounts, records: RecordCounts) -> Registry {
     }
     registry.register("idempotency_records", "Records, of all instances", by_state);
     if let Some(bytes) = records.kept_bytes {
-        let help = "Bytes of answers that are kept for repeats in this process";
+        let help = "Bytes of responses that this process keeps for retries";
         registry.register("idempotency_kept_bytes", help, ConstGauge::new(bytes));
     }
     registry

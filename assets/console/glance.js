@@ -87,7 +87,7 @@ function nowOf({ waiters, in_flight, connections, shed, streams }) {
     facts([
       ['Requests that wait for a lock', count(waiters)],
       ['Streams', `hold ${count(streams.hold)}, watch ${count(streams.watch)}, console ${count(streams.console)}`],
-      ['Requests being answered', count(in_flight)],
+      ['Requests under way', count(in_flight)],
       ['Connections', count(connections)],
       ['Turned away because full', shed > 0 ? h('b', { class: 'is-bad' }, count(shed)) : '0'],
     ]),

@@ -37,7 +37,7 @@ pub enum KeyAct {
     /// Settle an unknown outcome.
     Resolve,
     /// Remove what is kept of an answer.
-    #[strum(serialize = "erase the answer of")]
+    #[strum(serialize = "erase the response of")]
     Erase,
 }
 

@@ -39,7 +39,7 @@ impl<T: Serialize> IntoResponse for Json<T> {
     fn into_response(self) -> Response {
         let mut body = Vec::with_capacity(256);
         if let Err(error) = serde_json::to_writer(&mut body, &self.0) {
-            let detail = "The answer could not be written as JSON.";
+            let detail = "The response could not be written as JSON.";
             return Problem::new(Code::Internal, detail).caused_by(error).into_response();
         }
         body.push(b'\n');

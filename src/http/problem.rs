@@ -184,7 +184,7 @@ pub(super) fn quota_exceeded(refusal: QuotaRefusal) -> Problem {
         QuotaKind::Waiters => "wait in {} requests",
         QuotaKind::Streams => "read {} streams of events",
         QuotaKind::Records => "use {} idempotency keys",
-        QuotaKind::Bytes => "have {} bytes of answers kept",
+        QuotaKind::Bytes => "keep {} bytes of responses",
         QuotaKind::Requests => "send {} requests a second",
     };
     let what = what.replace("{}", &limit.to_string());
@@ -200,7 +200,7 @@ pub(super) fn of_lock_error(error: LockError) -> Problem {
     match error {
         LockError::Store(error) => error.into(),
         LockError::TooLate => {
-            let detail = "Nothing was left of the lease when the store answered.";
+            let detail = "Nothing was left of the lease when the store's response came.";
             Problem::new(Code::StoreTooSlow, detail)
                 .with_outcome(Effect::Unknown)
                 .with_retry_after(Duration::from_secs(1))

@@ -103,7 +103,7 @@ fn next_request(retry: Retry) -> &'static str {
              new one."
         }
         _ => {
-            "<b>Next:</b> nothing. No repeat helps, or a person has to find out first what happened."
+            "<b>Next:</b> nothing. No retry helps, or a person has to find out first what happened."
         }
     }
 }

@@ -489,7 +489,7 @@ impl RequestRules {
             return Ok(());
         }
         self.metrics.shed.inc();
-        Err(overloaded("The service has too many requests to answer."))
+        Err(overloaded("The service has too many requests."))
     }
 
     /// Whether a request may be kept for longer than its answer takes.

@@ -28,7 +28,7 @@ pub(super) const PROMISE: [&str; 4] = [
     "Exclusive while valid: a grant is exclusive until you sent the request + waited_ms + valid_for_ms.",
     "Fencing tokens only rise: a grant's token is larger than that of every earlier grant that it cannot be \
      held together with, also after a restart.",
-    "Ambiguity is reported: a lost answer is 503 with outcome unknown, never 409 and never 404.",
+    "Ambiguity is reported: a lost response is 503 with outcome unknown, never 409 and never 404.",
     "Nothing without proof: only the token renews or releases; it is never listed, logged or stored.",
 ];
 

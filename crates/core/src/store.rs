@@ -271,13 +271,13 @@ pub enum StoreError {
         limit: usize,
     },
     /// The command was sent, and its answer was lost or makes no sense.
-    #[error("the store's answer was lost")]
+    #[error("the store's response was lost")]
     Lost(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The store has no room left, and says so also where it carried the command out.
     #[error("the store is full")]
     Full(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// No answer came in time.
-    #[error("the store gave no answer within {0:?}")]
+    #[error("the store gave no response within {0:?}")]
     Deadline(Duration),
 }
 
@@ -421,7 +421,7 @@ impl Tier {
     /// The tier in a sentence, for people.
     pub fn promise(self) -> &'static str {
         match self {
-            Self::Strict => "A grant is on disk before it is answered: a crash forgets none.",
+            Self::Strict => "A grant is on disk before its response: a crash forgets none.",
             Self::Process => "Grants are gone with the process; fencing tokens still rise.",
             Self::BestEffort => {
                 "A crash of the store may forget the last grants; fencing tokens still rise."

@@ -86,7 +86,7 @@ where
 ///
 /// # Errors
 ///
-/// The step's own error, or [`StoreError::Deadline`] when no answer came in time.
+/// The step's own error, or [`StoreError::Deadline`] when no response came in time.
 pub async fn with_deadline<T>(
     deadline: Duration,
     step: impl Future<Output = Result<T, StoreError>>,

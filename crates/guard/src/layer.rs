@@ -407,7 +407,7 @@ async fn run_unguarded<I>(inner: I, request: Request, error: IdempotencyError) -
 where
     I: Service<Request, Response = Response, Error = Infallible> + Send + 'static,
 {
-    tracing::warn!(%error, "the store cannot be used: a request runs unguarded, and so does its repeat");
+    tracing::warn!(%error, "the store cannot be used: a request runs unguarded, and so does its retry");
     let Ok(mut response) = inner.oneshot(request).await;
     response.extensions_mut().insert(RanUnguarded);
     with_source(response, KeyKind::None)

@@ -137,7 +137,7 @@ pub(crate) async fn in_time(
     match timeout(limit, &mut work).await {
         Ok(result) => result,
         Err(late) => {
-            let detail = "The request was sent on, and no answer came in time.";
+            let detail = "The request was sent on, and no response came in time.";
             let problem = Problem::new(Code::UpstreamSilent, detail)
                 .with_outcome(Effect::Unknown)
                 .caused_by(late);
@@ -201,10 +201,10 @@ pub fn repeat_response(view: RecordView) -> Response {
         RecordStatus::Done { kept: StoredResponse::Answer(answer), .. } => replay(&answer),
         RecordStatus::Done { kept: StoredResponse::Mark(status), .. } => refuse(Problem::new(
             Code::AnswerNotKept,
-            format!("It was carried out and answered with {status}. The answer was not kept."),
+            format!("It was carried out, and the response was {status}. It was not kept."),
         )),
         RecordStatus::Done { kept: StoredResponse::Sealed(sealed), .. } => {
-            let detail = "It was carried out, and its answer cannot be decrypted here.";
+            let detail = "It was carried out, and its response cannot be decrypted here.";
             let problem = Problem::new(Code::AnswerUnreadable, detail)
                 .with_retry_after(Duration::from_secs(1))
                 .caused_by(MissingKey(sealed.key_id.clone()));
@@ -213,7 +213,7 @@ pub fn repeat_response(view: RecordView) -> Response {
         // The port has no such reply.
         RecordStatus::Done { kept: StoredResponse::Stub(_), .. } => refuse(Problem::new(
             Code::StoreUnavailable,
-            "It was carried out, and its answer was not read.",
+            "It was carried out, and its response was not read.",
         )),
         RecordStatus::InFlight { .. } => {
             let detail = "The same request is being carried out.";
@@ -402,7 +402,7 @@ pub fn kept_within(answer: Answer, limit: usize) -> StoredResponse {
 
 /// The result of a run whose answer ended in the middle.
 fn broken_result(error: axum::Error) -> RunResult<Response> {
-    let detail = "The answer broke off. It is not known how far the request was carried out.";
+    let detail = "The response broke off. It is not known how far the request was carried out.";
     let problem =
         Problem::new(Code::UpstreamSilent, detail).with_outcome(Effect::Unknown).caused_by(error);
     let end = Some(RunEnd::Unknown(UnknownReason::NoAnswer));

@@ -102,7 +102,7 @@ problem_table! {
         "See /docs for what there is. A `/` within a lock name travels as `%2F`.";
     LockNotHeld = 404 "lock-not-held" NewKey
         "No client holds this lock"
-        "It was released or has expired. A holder that reads this has lost the lock: stop, and acquire it again.";
+        "It was released or has expired. A holder that gets this has lost the lock: stop, and acquire it again.";
     NoRecord = 404 "no-record" NewKey
         "There is no record of this key"
         "It was never used in this scope, a run freed it, or its retention is over. `method`, `path` and `principal` in the query name the scope of a guarded route, and `source` where its key is not from `Idempotency-Key`.";
@@ -123,7 +123,7 @@ problem_table! {
         "Someone ended your wait for the lock; `broken` says who and why. You hold nothing of what you asked for. If you ask again, you wait at the end of the queue.";
     RequestInProgress = 409 "request-in-progress" SameKey
         "The request is being carried out"
-        "The same request under the same key is under way. Send it again after `Retry-After` seconds, or with `Prefer: wait=10`, to read its answer.";
+        "The same request under the same key is under way. Send it again after `Retry-After` seconds, or with `Prefer: wait=10`, to get its response.";
     CopyUnderWay = 409 "copy-under-way" SameKey
         "A copy of the store is being made"
         "One copy is made at a time, and it takes `backup_timeout_ms` at most. Nothing was done. Try again after `Retry-After` seconds.";
@@ -134,7 +134,7 @@ problem_table! {
         "It was done before"
         "The guard runs one request for each user or path (`once_per`), and another request was first. `Location` leads to its result, if the first response had one. An operator frees it with `outcome` `undone`. Nothing was run.";
     AnswerNotKept = 409 "answer-not-kept" Never
-        "The request was carried out, and its answer was not kept"
+        "The request was carried out, and its response was not kept"
         "The headers of the response were too large to keep, the upstream asked to keep its status alone, or an operator erased it. It is not run again under this key. Read the resource itself to see what came of it.";
     NothingToResolve = 409 "nothing-to-resolve" NewKey
         "The outcome is not unknown"
@@ -177,36 +177,36 @@ problem_table! {
         "At most 1000 hold a lock together, a holder enters it under at most 64 names, and all holders have 96 KiB together, labels and names included. Nothing was done.";
     Internal = 500 "internal" SameKey
         "Something went wrong in the service"
-        "This is a defect of keylatch. The request may have been carried out; the same request with the same token may be repeated. The log has the cause under the X-Request-Id.";
+        "This is a defect of keylatch. The request may have been carried out; the same request with the same token can be retried. The log has the cause under the X-Request-Id.";
     NotSupported = 501 "not-supported" Never
         "The store cannot do this"
         "Not every store can do everything: `redlock:` keeps no records of idempotency keys and no shared locks, for one. `GET /v1/info` says what the store is. Nothing was done.";
     UpgradeRefused = 501 "upgrade-refused" NewKey
         "No other protocol follows a guarded request"
-        "A connection that becomes another protocol has no answer that a repeat could read. Send the request without `Upgrade`. Nothing was run.";
+        "A connection that becomes another protocol has no response that a retry could get. Send the request without `Upgrade`. Nothing was run.";
     UpstreamUnreachable = 502 "upstream-unreachable" SameKey
         "The service behind keylatch cannot be reached"
         "The request was not sent on, so nothing was run. Send it again after `Retry-After` seconds, under the same key.";
     AnswerUnreadable = 503 "answer-unreadable" SameKey
-        "The request was carried out, and its answer cannot be decrypted"
-        "This instance lacks the key that the kept answer is encrypted with, or the answer was changed in the store; the log says which. An operator puts the key back into `idempotency.encryption_keys_file`. The request is not run again. Send it again later, under the same key.";
+        "The request was carried out, and its response cannot be decrypted"
+        "This instance lacks the key that the kept response is encrypted with, or the response was changed in the store; the log says which. An operator puts the key back into `idempotency.encryption_keys_file`. The request is not run again. Send it again later, under the same key.";
     StoreUnavailable = 503 "store-unavailable" SameKey
-        "The store gave no answer"
-        "With `outcome` `not-executed` nothing was done. With `unknown` it may have been: the same request with the same token may be repeated safely.";
+        "The store gave no response"
+        "With `outcome` `not-executed` nothing was done. With `unknown` it may have been: the same request with the same token can be retried safely.";
     StoreTooSlow = 503 "store-too-slow" SameKey
         "The lease was over before it could be answered"
         "The store took longer than the lease lasts. The service withdrew a new grant. Use a longer TTL, or look after the store.";
     StoreFull = 503 "store-full" SameKey
         "The store has no room left"
-        "What is held can still be released. With `outcome` `unknown` the request may have been carried out all the same: the same request with the same token may be repeated safely. An operator has to make room.";
+        "What is held can still be released. With `outcome` `unknown` the request may have been carried out all the same: the same request with the same token can be retried safely. An operator has to make room.";
     Overloaded = 503 "overloaded" SameKey
         "The service is full"
         "Nothing was done. Try again after `Retry-After` seconds.";
     Timeout = 503 "timeout" SameKey
         "The request took too long"
-        "It may have been carried out: the same request with the same token may be repeated safely.";
+        "It may have been carried out: the same request with the same token can be retried safely.";
     UpstreamSilent = 504 "outcome-unknown" Never
-        "The service behind keylatch gave no answer"
+        "The service behind keylatch gave no response"
         "The request was sent on, and whether it was carried out is not known. It is not run again under this key. Find out what happened, then settle it: `resolve` of the problem is the URL to which an operator posts `outcome` (`completed` or `not-executed`), `reason` and `by`.";
 }
 

@@ -62,9 +62,9 @@ const BODIES: &str = "and `body_base64` and `json` exclude one another";
 /// and then answers as if it had come afterwards.
 #[utoipa::path(post, path = "/v1/idempotency/{key}",
     responses(
-        (status = 201, description = "Do it now. The token that began reads this again, for as long as its run lasts", body = IdempotencyRecord,
+        (status = 201, description = "Do it now. The token that began gets this again, for as long as its run lasts", body = IdempotencyRecord,
             headers(("Lock-Token" = String, description = "The token that completes it"))),
-        (status = 200, description = "It was done: its answer", body = IdempotencyRecord),
+        (status = 200, description = "It was done: its response", body = IdempotencyRecord),
     ))]
 pub(crate) async fn begin_idempotency(
     State(api): State<Arc<Api>>,
@@ -233,7 +233,7 @@ pub(crate) async fn get_idempotency(
 /// given; `not-executed` frees the key. With a `fencing_token`, only if no later run began.
 #[utoipa::path(post, path = "/v1/idempotency/{key}/resolve",
     responses(
-        (status = 200, description = "Every repeat is given the answer", body = IdempotencyRecord),
+        (status = 200, description = "Every retry gets the response", body = IdempotencyRecord),
         (status = 204, description = "The key is free"),
     ))]
 pub(crate) async fn resolve_idempotency(

@@ -29,7 +29,7 @@ fn forwarded(guard: &Guard) -> Paths {
     for method in &guard.methods {
         let Some(kind) = http_method(method) else { continue };
         let answer = ResponseBuilder::new()
-            .description("What the service behind answers. A repeat reads the same");
+            .description("The response of the service behind. A retry gets the same");
         let gateway = [Code::UpgradeRefused, Code::UpstreamUnreachable, Code::UpstreamSilent];
         let mut codes = problems::guarded(&gateway);
         let asks = guard.access == GuardAccess::Identity;

@@ -42,12 +42,12 @@ pub(crate) async fn erase_idempotency_answer(
             }
             EraseReply::Refused(view) => Err(match view.phase {
                 RecordStatus::Unknown { .. } => {
-                    let detail = "There is no answer: the outcome is unknown.";
+                    let detail = "There is no response: the outcome is unknown.";
                     let problem = Problem::new(Code::OutcomeUnknown, detail);
                     problem.with(|problem| problem.resolve = resolve_url_of(&key, &scope))
                 }
                 RecordStatus::InFlight { .. } | RecordStatus::Done { .. } => {
-                    Problem::new(Code::RequestInProgress, "There is no answer yet.")
+                    Problem::new(Code::RequestInProgress, "There is no response yet.")
                 }
             }),
             EraseReply::Absent => Err(no_record()),

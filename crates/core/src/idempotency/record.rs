@@ -256,7 +256,7 @@ pub enum UnknownReason {
     Failed,
     /// It panicked.
     Panicked,
-    /// It was sent on, and no answer came back.
+    /// It was sent on, and no response came back.
     NoAnswer,
     /// Its caller says that it failed half way.
     Reported,
@@ -284,7 +284,7 @@ impl UnknownReason {
             Self::Interrupted => "It was begun, and the process that carried it out is gone.",
             Self::Failed => "It was begun, and failed with a server error.",
             Self::Panicked => "It was begun, and failed in the middle.",
-            Self::NoAnswer => "It was sent on, and no answer came back.",
+            Self::NoAnswer => "It was sent on, and no response came back.",
             Self::Reported => "It was begun, and its caller says that it failed half way.",
         }
     }

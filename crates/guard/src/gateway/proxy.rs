@@ -206,7 +206,7 @@ impl Gateway {
             }
             Ok(Err(error)) if error.is_connect() => Err(SendFailure::Never(error.into())),
             Ok(Err(error)) => Err(SendFailure::Silent(error.into())),
-            Err(_) => Err(SendFailure::Silent("no answer came in time".into())),
+            Err(_) => Err(SendFailure::Silent("no response came in time".into())),
         }
     }
 
@@ -281,7 +281,7 @@ impl SendFailure {
                 refusal(problem, RetentionPolicy::Release)
             }
             Self::Silent(cause) => {
-                let detail = "The request was sent on, and no answer came back.";
+                let detail = "The request was sent on, and no response came back.";
                 let problem = Problem::new(code, detail)
                     .with_outcome(Effect::Unknown)
                     .caused_by(error(cause));
