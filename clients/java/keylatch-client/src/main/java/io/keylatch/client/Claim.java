@@ -46,9 +46,9 @@ final class Claim {
         return request;
     }
 
-    private Map<String, Object> renewal() {
+    private Map<String, Object> renewal(long ttl) {
         Map<String, Object> body = new LinkedHashMap<>();
-        body.put("ttl_ms", Wire.millis(lock.ttl));
+        body.put("ttl_ms", Wire.millis(ttl));
         if (lock.isSet) {
             body.put("names", lock.names);
         }
@@ -56,7 +56,7 @@ final class Claim {
     }
 
     private Map<String, Object> creation(long wait) {
-        Map<String, Object> body = renewal();
+        Map<String, Object> body = renewal(lock.ttl);
         body.put("wait_ms", Wire.millis(wait));
         if (!lock.owner.isEmpty()) {
             body.put("owner", lock.owner);
@@ -104,8 +104,17 @@ final class Claim {
 
     /** Starts the TTL again, and counts from the sending of the request. */
     Task<Grant> renew(long timeout) {
+        return renew(lock.ttl, timeout);
+    }
+
+    /** The same for another time than the TTL, and retried for 5 s until there is a response. */
+    Task<Grant> extend(long ttl) {
+        return wire.retry(path(), 0, (atService, forResponse) -> renew(ttl, forResponse));
+    }
+
+    private Task<Grant> renew(long ttl, long timeout) {
         long sent = wire.clock.now();
-        return wire.send(request("PUT", path(), renewal(), timeout)).map(said -> granted(said, sent));
+        return wire.send(request("PUT", path(), renewal(ttl), timeout)).map(said -> granted(said, sent));
     }
 
     /** Releases what nobody takes, but not what the caller's own token may have held before. */

@@ -125,6 +125,16 @@ public final class KeylatchLock implements Lock {
         }
     }
 
+    /** Waits for the lock, and says who holds it where this takes too long.
+     * @param wait how long to wait
+     * @throws InterruptedException where this thread is interrupted: it has left the queue then
+     * @throws HeldException where others hold it until the wait is over */
+    public void enter(Duration wait) throws InterruptedException {
+        if (!hasEntered()) {
+            take(wait.isZero() ? lock.acquire() : lock.acquire(wait));
+        }
+    }
+
     /** Gets the lock if it is free. */
     @Override
     public boolean tryLock() {

@@ -1,5 +1,6 @@
 package io.keylatch.client;
 
+import java.time.Duration;
 import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.Map;
@@ -68,6 +69,28 @@ public final class Lease extends Kept implements AutoCloseable {
      * @return 20 to 128 characters */
     public String token() {
         return claim.token.text;
+    }
+
+    /** Starts the lease again with another TTL, once: it is then good for so long, or until its next renewal.
+     * @param time longer or shorter than the TTL; sent in milliseconds
+     * @throws LeaseLostException where it is lost, or ended
+     * @throws ProblemException where the service refuses it
+     * @throws UnreachableException where there is no response */
+    public void extend(Duration time) {
+        check();
+        try {
+            renewed(claim.extend(Wire.nanos(time)).finish().until);
+        } catch (ProblemException problem) {
+            Loss loss = Loss.of(names, problem);
+            if (loss == null) {
+                throw problem;
+            }
+            lose(loss);
+            throw new LeaseLostException(loss);
+        }
+        if (!claim.lock.isRenewed) {
+            keepRenewed();
+        }
     }
 
     /** Releases, and retries for 5 s until there is a response.

@@ -1,0 +1,117 @@
+package io.keylatch.spring;
+
+import io.keylatch.client.Keylatch;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.locks.Lock;
+import javax.sql.DataSource;
+import org.springframework.boot.SpringBootConfiguration;
+import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
+import org.springframework.context.annotation.Bean;
+import org.springframework.jdbc.core.JdbcTemplate;
+import org.springframework.jdbc.datasource.DataSourceTransactionManager;
+import org.springframework.transaction.TransactionDefinition;
+import org.springframework.transaction.annotation.Transactional;
+import org.springframework.transaction.support.DefaultTransactionStatus;
+
+/** A program with a lock, a transaction and a database. */
+@SpringBootConfiguration
+@EnableAutoConfiguration
+class Shop {
+    /** Sees who holds "stock" when a transaction begins, and when it commits. */
+    static class Watched extends DataSourceTransactionManager {
+        private static final long serialVersionUID = 1;
+        private final transient Keylatch keylatch;
+        final transient List<String> seen = new ArrayList<>();
+
+        Watched(DataSource database, Keylatch keylatch) {
+            super(database);
+            this.keylatch = keylatch;
+        }
+
+        private void see(String what) {
+            boolean isHeld = keylatch.show("stock").isPresent();
+            synchronized (seen) {
+                seen.add(what + (isHeld ? " locked" : " free"));
+            }
+        }
+
+        @Override
+        protected void doBegin(Object transaction, TransactionDefinition definition) {
+            see("begin");
+            super.doBegin(transaction, definition);
+        }
+
+        @Override
+        protected void doCommit(DefaultTransactionStatus status) {
+            see("commit");
+            super.doCommit(status);
+        }
+    }
+
+    @Bean
+    Watched transactionManager(DataSource database, Keylatch keylatch) {
+        return new Watched(database, keylatch);
+    }
+
+    @Bean
+    Stock stock(JdbcTemplate database, Keylatch keylatch) {
+        return new Stock(database, keylatch);
+    }
+
+    static class Stock {
+        private final JdbcTemplate database;
+        private final Keylatch keylatch;
+
+        Stock(JdbcTemplate database, Keylatch keylatch) {
+            this.database = database;
+            this.keylatch = keylatch;
+        }
+
+        private boolean sell() {
+            int left = database.queryForObject("SELECT pieces FROM stock", Integer.class);
+            database.update("UPDATE stock SET pieces = ?", left - 1);
+            return left > 0;
+        }
+
+        /** As the textbooks have it: the transaction is that of the proxy around this method. */
+        @Transactional
+        public boolean buyByHand() {
+            Lock lock = keylatch.lock("stock").asLock();
+            lock.lock();
+            try {
+                return sell();
+            } finally {
+                lock.unlock();
+            }
+        }
+
+        @Locked(value = "stock", waitFor = "20s", ttl = "9s")
+        @Transactional
+        public boolean buy() {
+            return sell();
+        }
+
+        @Locked("order:#{#userId}")
+        public String order(Long userId) {
+            return keylatch.show("order:" + userId).map(held -> "held").orElse("free")
+                + keylatch.lock("order:" + userId).asLock().getHoldCount();
+        }
+
+        @Locked(value = "stock", onHeld = Locked.OnHeld.SKIP)
+        public String skip() {
+            return "ran";
+        }
+
+        @Locked("stock")
+        public CompletableFuture<String> later(CompletableFuture<String> work) {
+            return work;
+        }
+
+        @Locked("stock")
+        public java.util.concurrent.Flow.Publisher<String> reactive() {
+            return null;
+        }
+    }
+}
