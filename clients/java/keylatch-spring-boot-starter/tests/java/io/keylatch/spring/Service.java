@@ -5,7 +5,6 @@ import java.io.IOException;
 import java.net.ServerSocket;
 import java.net.Socket;
 import java.nio.file.Path;
-import org.springframework.test.context.DynamicPropertyRegistry;
 
 /** The real service, by the binary that KEYLATCH names, for all tests of this JVM. */
 final class Service {
@@ -13,9 +12,6 @@ final class Service {
 
     private Service() { }
 
-    static void settings(DynamicPropertyRegistry settings) {
-        settings.add("keylatch.url", () -> URL);
-    }
 
     static String url() {
         return URL;

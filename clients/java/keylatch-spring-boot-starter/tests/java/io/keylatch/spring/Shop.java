@@ -114,4 +114,63 @@ class Shop {
             return null;
         }
     }
+
+    @Bean
+    Mail mail() {
+        return new Mail();
+    }
+
+    record Event(String id, int no) { }
+
+    record Receipt(String id, List<Integer> numbers) { }
+
+    static class DeclinedException extends RuntimeException {
+        private static final long serialVersionUID = 1;
+    }
+
+    /** What listeners of messages do. */
+    static class Mail {
+        int runs;
+        RuntimeException failing;
+
+        private void run() {
+            runs++;
+            if (failing != null) {
+                throw failing;
+            }
+        }
+
+        @Once(key = "#{#event.id}")
+        public void send(Event event) {
+            run();
+        }
+
+        @Once(key = "#{#event.id}", fingerprint = "#{#event.no}")
+        public Receipt book(Event event) {
+            run();
+            return new Receipt(event.id(), List.of(event.no(), runs));
+        }
+
+        @Once(key = "#{#event.id}")
+        public Receipt none(Event event) {
+            run();
+            return null;
+        }
+
+        @Once(key = "#{#event.id}", nothingDoneOn = DeclinedException.class)
+        public void pay(Event event) {
+            run();
+        }
+
+        @Once(key = "#{#event.id}", rerun = true)
+        @Transactional
+        public void repeat(Event event) {
+            run();
+        }
+
+        @Once(key = "#{#event.id}")
+        public CompletableFuture<String> later(Event event) {
+            return null;
+        }
+    }
 }

@@ -3,6 +3,7 @@ package io.keylatch.spring;
 import io.keylatch.client.HeldException;
 import io.keylatch.client.Keylatch;
 import io.keylatch.client.KeylatchLock;
+import io.keylatch.client.LeaseLostException;
 import io.keylatch.client.NamedLock;
 import java.util.concurrent.CompletionStage;
 import java.util.function.Supplier;
@@ -48,7 +49,16 @@ final class LockedInterceptor implements MethodInterceptor {
             lock.unlock();
         };
         if (Transactions.isRunning()) {
-            Transactions.atEnd(() -> lock.lease().check(), committed -> unlock.run());
+            Transactions.atEnd(() -> lock.lease().check(), committed -> {
+                try {
+                    unlock.run();
+                } catch (LeaseLostException lost) {
+                    // The rollback has told of it.
+                    if (committed) {
+                        throw lost;
+                    }
+                }
+            });
             return call.proceed();
         }
         return proceed(call, unlock);

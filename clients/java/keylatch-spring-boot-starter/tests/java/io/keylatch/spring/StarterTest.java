@@ -1,0 +1,20 @@
+package io.keylatch.spring;
+
+import io.keylatch.client.Keylatch;
+import org.springframework.beans.factory.annotation.Autowired;
+import org.springframework.boot.test.context.SpringBootTest;
+import org.springframework.test.context.DynamicPropertyRegistry;
+import org.springframework.test.context.DynamicPropertySource;
+
+/** Tests with one context for all, and the real service. */
+@SpringBootTest(classes = Shop.class, properties = {"spring.main.banner-mode=off", "logging.level.root=error",
+    "management.endpoint.health.show-details=always", "keylatch.leader-role=captain",
+    "keylatch.idempotency.enabled=true", "keylatch.idempotency.paths=/orders/**,/payments", "keylatch.idempotency.body-limit=1KB"})
+abstract class StarterTest {
+    @Autowired Keylatch keylatch;
+
+    @DynamicPropertySource
+    static void settings(DynamicPropertyRegistry settings) {
+        settings.add("keylatch.url", Service::url);
+    }
+}
