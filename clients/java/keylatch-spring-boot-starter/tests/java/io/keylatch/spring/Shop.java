@@ -1,19 +1,31 @@
 package io.keylatch.spring;
 
 import io.keylatch.client.Keylatch;
+import jakarta.servlet.http.HttpServletRequest;
+import jakarta.servlet.http.HttpServletResponse;
+import java.io.IOException;
+import java.net.URI;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.Lock;
 import javax.sql.DataSource;
 import org.springframework.boot.SpringBootConfiguration;
 import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
 import org.springframework.context.annotation.Bean;
+import org.springframework.http.ResponseEntity;
 import org.springframework.jdbc.core.JdbcTemplate;
 import org.springframework.jdbc.datasource.DataSourceTransactionManager;
 import org.springframework.transaction.TransactionDefinition;
 import org.springframework.transaction.annotation.Transactional;
 import org.springframework.transaction.support.DefaultTransactionStatus;
+import org.springframework.web.bind.annotation.PathVariable;
+import org.springframework.web.bind.annotation.PostMapping;
+import org.springframework.web.bind.annotation.RequestBody;
+import org.springframework.web.bind.annotation.RequestParam;
+import org.springframework.web.bind.annotation.RestController;
 
 /** A program with a lock, a transaction and a database. */
 @SpringBootConfiguration
@@ -171,6 +183,61 @@ class Shop {
         @Once(key = "#{#event.id}")
         public CompletableFuture<String> later(Event event) {
             return null;
+        }
+    }
+
+    /** The routes of a shop. */
+    @RestController
+    static class Orders {
+        final AtomicInteger made = new AtomicInteger();
+        volatile CompletableFuture<String> paying = new CompletableFuture<>();
+
+        @PostMapping("/orders")
+        ResponseEntity<Map<String, Object>> order(@RequestBody Map<String, Object> order, HttpServletRequest request) {
+            int no = made.incrementAndGet();
+            boolean isFenced = (Long) request.getAttribute("keylatch.fencing-token") > 0;
+            return ResponseEntity.created(URI.create("/orders/" + no)).header("X-Piece", "a", "b")
+                .body(Map.of("no", no, "fenced", isFenced, "amount", order.get("amount")));
+        }
+
+        @PostMapping("/orders/form")
+        String form(@RequestParam("amount") String amount) {
+            return made.incrementAndGet() + ":" + amount;
+        }
+
+        @PostMapping("/orders/status/{status}")
+        ResponseEntity<String> status(@PathVariable("status") int status, @RequestBody(required = false) String body) {
+            made.incrementAndGet();
+            return ResponseEntity.status(status).body("made " + made.get());
+        }
+
+        @PostMapping("/orders/busy")
+        ResponseEntity<String> busy() {
+            made.incrementAndGet();
+            return ResponseEntity.status(503).header("Retry-After", "1").build();
+        }
+
+        @PostMapping("/orders/bug")
+        String bug() {
+            made.incrementAndGet();
+            throw new IllegalStateException("bug");
+        }
+
+        @PostMapping("/orders/none")
+        void none(HttpServletResponse response) throws IOException {
+            made.incrementAndGet();
+            response.sendError(404);
+        }
+
+        @PostMapping("/payments")
+        CompletableFuture<String> pay() {
+            made.incrementAndGet();
+            return paying;
+        }
+
+        @PostMapping("/search")
+        String search() {
+            return "found " + made.incrementAndGet();
         }
     }
 }

@@ -102,7 +102,7 @@ public class KeylatchAutoConfiguration {
             new OnceInterceptor(keylatch::getObject, meters(meters), results::getIfAvailable, new Calls(beans)));
     }
 
-    private static Supplier<Meters> meters(ObjectProvider<Meters> meters) {
+    static Supplier<Meters> meters(ObjectProvider<Meters> meters) {
         return () -> meters.getIfAvailable(() -> (name, since, tags) -> { });
     }
 

@@ -42,6 +42,7 @@ final class KeylatchProperties {
 
     /** The settings of the filter. */
     static final class Idempotency {
+        boolean enabled;
         List<String> paths = List.of("/**");
         List<String> methods = List.of("POST", "PATCH");
         String header = "Idempotency-Key";
@@ -55,6 +56,7 @@ final class KeylatchProperties {
         DataSize bodyLimit = DataSize.ofMegabytes(1);
         int order;
 
+        void setEnabled(boolean value) { enabled = value; }
         void setPaths(List<String> value) { paths = value; }
         void setMethods(List<String> value) { methods = value; }
         void setHeader(String value) { header = value; }
