@@ -8,14 +8,18 @@ import java.net.URI;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.Lock;
 import javax.sql.DataSource;
 import org.springframework.boot.SpringBootConfiguration;
 import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
 import org.springframework.context.annotation.Bean;
+import org.springframework.context.event.EventListener;
 import org.springframework.http.ResponseEntity;
+import org.springframework.integration.leader.event.AbstractLeaderEvent;
 import org.springframework.jdbc.core.JdbcTemplate;
 import org.springframework.jdbc.datasource.DataSourceTransactionManager;
 import org.springframework.transaction.TransactionDefinition;
@@ -125,6 +129,14 @@ class Shop {
         public java.util.concurrent.Flow.Publisher<String> reactive() {
             return null;
         }
+    }
+
+    /** When this program led, and when it did no more. */
+    final BlockingQueue<String> leading = new LinkedBlockingQueue<>();
+
+    @EventListener
+    void led(AbstractLeaderEvent event) {
+        leading.add(event.getClass().getSimpleName() + " " + event.getRole());
     }
 
     @Bean

@@ -50,6 +50,8 @@ final class IdempotencyFilter extends OncePerRequestFilter implements Ordered {
     private static final Pattern BARE = Pattern.compile("[!-~&&[^\";,]]{1,255}");
     private static final Pattern QUOTED = Pattern.compile("\"([ -~&&[^\"\\\\]]{1,255})\"\\s*(;.*)?");
     private static final Pattern WAIT = Pattern.compile("(?i)(?:^|[,;\\s])wait=(\\d{1,9})(?:$|[,;\\s])");
+    /** The service compares bodies up to this length, which a call of its API may have in any case; longer ones count as they are written. */
+    private static final int LONGEST_SENT = 32 * 1024;
     /** What beside the body says what is asked for, unless a guard of the service has another list. */
     private static final List<String> ASKING = List.of("Content-Encoding", "SOAPAction", "X-Amz-Target", "If-Match", "Content-Range",
         "Destination", "Content-Disposition");
@@ -148,7 +150,7 @@ final class IdempotencyFilter extends OncePerRequestFilter implements Ordered {
             throw new Refusal(401, "principal-required", "Nobody has signed in.", "same-key", Duration.ZERO);
         }
         byte[] body = body(request);
-        Run run = begin(sent == null ? derive(request, user, body) : sent, isDerived, user, body, request, response);
+        Run run = begin(isDerived ? "derived-" + digest(request, user, body) : sent, isDerived, user, body, request, response);
         if (run.answer().isPresent()) {
             replay(run.answer().get(), response);
             return "replayed";
@@ -188,7 +190,7 @@ final class IdempotencyFilter extends OncePerRequestFilter implements Ordered {
         return body;
     }
 
-    private static String derive(HttpServletRequest request, String user, byte[] body) {
+    private static String digest(HttpServletRequest request, String user, byte[] body) {
         try {
             MessageDigest digest = MessageDigest.getInstance("SHA-256");
             for (String part : new String[] {user, request.getMethod(), request.getRequestURI(), request.getQueryString(), request.getContentType()}) {
@@ -196,7 +198,7 @@ final class IdempotencyFilter extends OncePerRequestFilter implements Ordered {
                 digest.update((bytes.length + ":").getBytes(StandardCharsets.UTF_8));
                 digest.update(bytes);
             }
-            return "derived-" + Base64.getUrlEncoder().withoutPadding().encodeToString(digest.digest(body));
+            return Base64.getUrlEncoder().withoutPadding().encodeToString(digest.digest(body));
         } catch (NoSuchAlgorithmException impossible) {
             throw new IllegalStateException(impossible);
         }
@@ -207,8 +209,9 @@ final class IdempotencyFilter extends OncePerRequestFilter implements Ordered {
         ASKING.stream().filter(name -> request.getHeader(name) != null)
             .forEach(name -> headers.put(name, Collections.list(request.getHeaders(name))));
         Once once = keylatch.once(key).scope(request.getMethod(), request.getRequestURI(), user)
-            .request(request.getQueryString(), request.getContentType(), headers, body)
             .lease(settings.lease).retention(isDerived ? settings.window : settings.retention);
+        once = body.length > LONGEST_SENT ? once.fingerprint(digest(request, user, body))
+            : once.request(request.getQueryString(), request.getContentType(), headers, body);
         if (!isDerived && !settings.header.equalsIgnoreCase(DEFAULT_HEADER)) {
             once = once.source("header:" + settings.header);
         }
