@@ -44,13 +44,13 @@ esac
 go test -race ./...
 go build -o "$built/go-conformance" ./conformance
 
-echo "Java: javac -Xlint, Error Prone, test, javadoc, jars"
-cd ../java/keylatch-client
-mvn --quiet --batch-mode -P errorprone clean compile
-mvn --quiet --batch-mode clean package
-mkdir "$built/java" && cp -r target/classes target/test-classes "$built/java"
+echo "Java and Spring Boot: javac -Xlint, Error Prone, test, javadoc, jars"
+cd ../java
+mvn --quiet --batch-mode -P errorprone --projects keylatch-client,keylatch-spring-boot-starter clean compile
+KEYLATCH=$keylatch mvn --quiet --batch-mode clean package
+mkdir "$built/java" && cp -r keylatch-client/target/classes keylatch-client/target/test-classes "$built/java"
 
-cd ../../..
+cd ../..
 npm install --silent --no-fund --no-audit --prefix "$built/npm" pg@8.23.1 node-sqlite3-wasm@0.8.60
 python3 clients/fencing.py "$keylatch" "$tools/bin/python" "$built" "$examples/fencing"
 

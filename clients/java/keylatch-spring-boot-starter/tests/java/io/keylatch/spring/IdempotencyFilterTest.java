@@ -162,6 +162,16 @@ class IdempotencyFilterTest extends StarterTest {
     }
 
     @Test
+    void longBodyIsComparedToo() throws Exception {
+        MockMvc passing = shop(KeylatchProperties.Missing.PASS, false);
+        for (int click = 0; click < 2; click++) {
+            passing.perform(post("/search").header("Idempotency-Key", key).content("x".repeat(200_000))).andExpect(content().string("found 1"));
+        }
+        passing.perform(post("/search").header("Idempotency-Key", key).content("y".repeat(200_000)))
+            .andExpect(jsonPath("$.code").value("idempotency-key-reused"));
+    }
+
+    @Test
     void formIsReadByTheMethodToo() throws Exception {
         MockHttpServletRequestBuilder form = post("/orders/form").contentType("application/x-www-form-urlencoded").param("amount", "5")
             .header("Idempotency-Key", key);

@@ -8,7 +8,7 @@ import org.springframework.test.context.DynamicPropertySource;
 
 /** Tests with one context for all, and the real service. */
 @SpringBootTest(classes = Shop.class, properties = {"spring.main.banner-mode=off", "logging.level.root=error",
-    "management.endpoint.health.show-details=always", "keylatch.leader-role=captain",
+    "management.endpoint.health.show-details=always", "keylatch.leader-role=captain", "keylatch.lock-ttl=9s",
     "keylatch.idempotency.enabled=true", "keylatch.idempotency.paths=/orders/**,/payments", "keylatch.idempotency.body-limit=1KB"})
 abstract class StarterTest {
     @Autowired Keylatch keylatch;

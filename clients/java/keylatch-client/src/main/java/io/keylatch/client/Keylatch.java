@@ -287,8 +287,8 @@ public final class Keylatch {
             return this;
         }
 
-        /** Sends by this client, which then has the settings of TLS and proxies.
-         * @param http follows no redirects: a token must not go to another host
+        /** Sends by an HTTP client of your own. Its TLS and its proxy count, in place of those that are set here.
+         * @param http built with {@code Redirect.NEVER}, which is its default: a token must not go to another host
          * @return this */
         public Builder httpClient(HttpClient http) {
             this.http = http;

@@ -12,7 +12,7 @@ import java.util.concurrent.locks.Lock;
  * at once: all locks of one client, one name and one mode count together. Each call may throw what {@link NamedLock#acquire()} throws,
  * HeldException only where the service ends a wait.
  */
-public final class KeylatchLock implements Lock {
+public class KeylatchLock implements Lock {
     private final NamedLock lock;
     private final Object key;
     /** The key of the lock of the reader, for that of the writer, and the other way round. A counted lock has none. */
@@ -22,6 +22,12 @@ public final class KeylatchLock implements Lock {
         this.lock = lock;
         key = List.of(lock.names, lock.limit == null ? lock.isShared : lock.limit);
         other = List.of(lock.names, lock.limit == null ? !lock.isShared : "none");
+    }
+
+    /** The same lock, for a class with the names of a framework too.
+     * @param same which it counts together with */
+    protected KeylatchLock(KeylatchLock same) {
+        this(same.lock);
     }
 
     /** What a thread holds, and how often it has entered. */

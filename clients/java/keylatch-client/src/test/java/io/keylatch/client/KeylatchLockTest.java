@@ -38,6 +38,36 @@ class KeylatchLockTest {
     }
 
     @Test
+    void enterSaysWhoHoldsTheLock() throws InterruptedException {
+        KeylatchLock lock = keylatch.lock("a").owner("ann").asLock();
+        lock.enter(Duration.ZERO);
+        lock.enter(Duration.ofSeconds(1));
+        assertEquals(2, lock.getHoldCount());
+        HeldException held = inAnotherThread(() -> assertThrows(HeldException.class, () -> lock.enter(Duration.ZERO)));
+        assertEquals("ann", held.holder().get().owner());
+        lock.unlock();
+        lock.unlock();
+        assertFalse(lock.isLocked());
+    }
+
+    @Test
+    void extendedLeaseHasAnotherTtlOnce() {
+        Lease lease = keylatch.lock("a").ttl(Duration.ofSeconds(9)).unrenewed().acquire();
+        lease.extend(Duration.ofSeconds(60));
+        fake.advance(Duration.ofSeconds(50));
+        lease.check();
+        lease.extend(Duration.ofSeconds(3));
+        fake.advance(Duration.ofSeconds(4));
+        assertThrows(LeaseLostException.class, () -> lease.extend(Duration.ofSeconds(9)));
+        Lease renewed = keylatch.lock("a").ttl(Duration.ofSeconds(9)).acquire();
+        renewed.extend(Duration.ofSeconds(60));
+        fake.advance(Duration.ofHours(1));
+        renewed.check();
+        fake.lose("a");
+        assertThrows(LeaseLostException.class, () -> renewed.extend(Duration.ofSeconds(9)));
+    }
+
+    @Test
     void unlockByAnotherThreadIsRefused() {
         KeylatchLock lock = keylatch.lock("a").asLock();
         lock.lock();

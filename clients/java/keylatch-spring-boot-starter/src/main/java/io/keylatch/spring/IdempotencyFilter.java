@@ -349,6 +349,11 @@ final class IdempotencyFilter extends OncePerRequestFilter implements Ordered {
                 }
 
                 @Override
+                public int read(byte[] into, int offset, int length) {
+                    return body.read(into, offset, length);
+                }
+
+                @Override
                 public boolean isFinished() {
                     return body.available() == 0;
                 }

@@ -8,6 +8,7 @@ import java.lang.reflect.Type;
 import java.nio.file.Path;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Function;
 import java.util.function.Supplier;
 import net.javacrumbs.shedlock.core.LockProvider;
 import org.aopalliance.intercept.MethodInterceptor;
@@ -57,28 +58,20 @@ public class KeylatchAutoConfiguration {
     @ConditionalOnMissingBean
     Keylatch keylatch(KeylatchProperties settings) {
         Keylatch.Builder builder = Keylatch.builder();
-        if (!settings.url.isEmpty()) {
-            builder.url(settings.url.toArray(new String[0]));
-        }
-        if (settings.apiKey != null) {
-            builder.apiKey(settings.apiKey);
-        }
-        if (settings.apiKeyFile != null) {
-            builder.apiKeyFile(Path.of(settings.apiKeyFile));
-        }
-        if (settings.ca != null) {
-            builder.ca(Path.of(settings.ca));
-        }
-        if (settings.certificate != null) {
-            builder.certificate(Path.of(settings.certificate), Path.of(String.valueOf(settings.certificateKey)));
-        }
-        if (settings.owner != null) {
-            builder.owner(settings.owner);
-        }
-        if (settings.timeout != null) {
-            builder.timeout(settings.timeout);
-        }
+        set(settings.url.toArray(new String[0]), urls -> urls.length == 0 ? builder : builder.url(urls));
+        set(settings.apiKey, builder::apiKey);
+        set(settings.apiKeyFile, file -> builder.apiKeyFile(Path.of(file)));
+        set(settings.ca, file -> builder.ca(Path.of(file)));
+        set(settings.certificate, file -> builder.certificate(Path.of(file), Path.of(String.valueOf(settings.certificateKey))));
+        set(settings.owner, builder::owner);
+        set(settings.timeout, builder::timeout);
         return builder.build();
+    }
+
+    private static <T> void set(T value, Function<T, Keylatch.Builder> setting) {
+        if (value != null) {
+            setting.apply(value);
+        }
     }
 
     @Bean
@@ -132,7 +125,7 @@ public class KeylatchAutoConfiguration {
                 try {
                     return org.springframework.boot.actuate.health.Health.up().withDetails(info(keylatch)).build();
                 } catch (RuntimeException failed) {
-                    return org.springframework.boot.actuate.health.Health.down(failed).build();
+                    return org.springframework.boot.actuate.health.Health.down().withDetail("error", failed.toString()).build();
                 }
             };
         }
@@ -148,7 +141,7 @@ public class KeylatchAutoConfiguration {
                 try {
                     return org.springframework.boot.health.contributor.Health.up().withDetails(info(keylatch)).build();
                 } catch (RuntimeException failed) {
-                    return org.springframework.boot.health.contributor.Health.down(failed).build();
+                    return org.springframework.boot.health.contributor.Health.down().withDetail("error", failed.toString()).build();
                 }
             };
         }

@@ -4,7 +4,6 @@ import io.keylatch.client.Keylatch;
 import io.keylatch.client.KeylatchLock;
 import java.time.Duration;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.Lock;
 import org.springframework.integration.support.locks.DistributedLock;
 import org.springframework.integration.support.locks.ExpirableLockRegistry;
@@ -71,11 +70,9 @@ public final class KeylatchLockRegistry implements ExpirableLockRegistry, Renewa
     public void expireUnusedOlderThan(long age) { }
 
     /** Is loaded from Spring Integration 7 on. */
-    private static final class Distributed implements DistributedLock {
-        private final KeylatchLock lock;
-
+    private static final class Distributed extends KeylatchLock implements DistributedLock {
         private Distributed(KeylatchLock lock) {
-            this.lock = lock;
+            super(lock);
         }
 
         static Lock of(KeylatchLock lock) {
@@ -84,42 +81,12 @@ public final class KeylatchLockRegistry implements ExpirableLockRegistry, Renewa
 
         @Override
         public void lock(Duration time) {
-            lock.lock(time.toNanos(), TimeUnit.NANOSECONDS);
+            lock(time.toNanos(), TimeUnit.NANOSECONDS);
         }
 
         @Override
         public boolean tryLock(Duration wait, Duration time) throws InterruptedException {
-            return lock.tryLock(wait.toNanos(), time.toNanos(), TimeUnit.NANOSECONDS);
-        }
-
-        @Override
-        public void lock() {
-            lock.lock();
-        }
-
-        @Override
-        public void lockInterruptibly() throws InterruptedException {
-            lock.lockInterruptibly();
-        }
-
-        @Override
-        public boolean tryLock() {
-            return lock.tryLock();
-        }
-
-        @Override
-        public boolean tryLock(long wait, TimeUnit unit) throws InterruptedException {
-            return lock.tryLock(wait, unit);
-        }
-
-        @Override
-        public void unlock() {
-            lock.unlock();
-        }
-
-        @Override
-        public Condition newCondition() {
-            return lock.newCondition();
+            return tryLock(wait.toNanos(), time.toNanos(), TimeUnit.NANOSECONDS);
         }
     }
 }
