@@ -33,9 +33,13 @@ git archive --format=zip --prefix="$module@v$version/" --output="$proxy/v$versio
 printf 'module readme\n\ngo 1.19\n\nrequire %s v%s\n' "$module" "$version" > "$fresh/go/go.mod"
 
 echo "Java: jars with sources and javadoc, SBOM"
-mvn --quiet --batch-mode --file clients/java/keylatch-client/pom.xml clean package -DskipTests \
+parts="keylatch-client keylatch-spring-boot-starter keylatch-spring-boot-starter/boot2"
+mvn --quiet --batch-mode --file clients/java/pom.xml --projects "${parts// /,}" clean package -DskipTests \
     org.cyclonedx:cyclonedx-maven-plugin:2.9.1:makeBom
-mkdir "$dist/java" && cp clients/java/keylatch-client/target/*.jar clients/java/keylatch-client/target/bom.json "$dist/java"
+for part in $parts; do
+    mkdir -p "$dist/java/$part"
+    cp "clients/java/$part"/target/*.jar "clients/java/$part/target/bom.json" "$dist/java/$part"
+done
 
 # cargo builds each crate from its package and the packages of the others; so this binary is what crates.io would give.
 echo "Rust: crates, and the binary from its package"

@@ -14,6 +14,7 @@ import org.springframework.boot.convert.DurationStyle;
 import org.springframework.context.expression.BeanFactoryResolver;
 import org.springframework.context.expression.MethodBasedEvaluationContext;
 import org.springframework.core.DefaultParameterNameDiscoverer;
+import org.springframework.core.KotlinDetector;
 import org.springframework.core.ReactiveAdapterRegistry;
 import org.springframework.core.annotation.AnnotatedElementUtils;
 import org.springframework.expression.Expression;
@@ -39,7 +40,8 @@ final class Calls {
     /** The annotation of the method, whose work has to be done when it returns, or when its CompletionStage is. */
     static <A extends Annotation> A annotation(MethodInvocation call, Class<A> type, boolean mayBeStage) {
         Method method = method(call);
-        boolean isReactive = ReactiveAdapterRegistry.getSharedInstance().getAdapter(method.getReturnType()) != null;
+        boolean isReactive = KotlinDetector.isSuspendingFunction(method)
+            || ReactiveAdapterRegistry.getSharedInstance().getAdapter(method.getReturnType()) != null;
         if (isReactive && !(mayBeStage && CompletionStage.class.isAssignableFrom(method.getReturnType()))) {
             throw new IllegalStateException("@" + type.getSimpleName() + " of " + method + ": it returns before its work is done");
         }

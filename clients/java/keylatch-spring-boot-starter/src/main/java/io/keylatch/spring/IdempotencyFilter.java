@@ -185,7 +185,7 @@ final class IdempotencyFilter extends OncePerRequestFilter implements Ordered {
         // Of a form this gives what the container has read of its fields.
         byte[] body = new ServletServerHttpRequest(request).getBody().readNBytes(limit + 1);
         if (body.length > limit) {
-            throw new Refusal(413, "body-too-large", "The body has more than " + limit + " bytes.", "new-key", Duration.ZERO);
+            throw new Refusal(413, "payload-too-large", "The body has more than " + limit + " bytes.", "new-key", Duration.ZERO);
         }
         return body;
     }
@@ -224,7 +224,7 @@ final class IdempotencyFilter extends OncePerRequestFilter implements Ordered {
             throw new Refusal(503, "store-unavailable", "Nothing was done, as keylatch does not respond.", "same-key", Duration.ofSeconds(1));
         } catch (InterruptedException interrupted) {
             Thread.currentThread().interrupt();
-            throw new Refusal(503, "shutting-down", "Nothing was done now.", "same-key", Duration.ofSeconds(1));
+            throw new Refusal(503, "store-unavailable", "Nothing was done, as this thread was interrupted.", "same-key", Duration.ofSeconds(1));
         }
     }
 

@@ -15,7 +15,9 @@ import org.springframework.web.filter.OncePerRequestFilter;
 @ConditionalOnClass({Filter.class, OncePerRequestFilter.class})
 @ConditionalOnWebApplication(type = ConditionalOnWebApplication.Type.SERVLET)
 @ConditionalOnProperty("keylatch.idempotency.enabled")
-class IdempotencyFilterAutoConfiguration {
+public class IdempotencyFilterAutoConfiguration {
+    IdempotencyFilterAutoConfiguration() { }
+
     @Bean
     IdempotencyFilter keylatchIdempotencyFilter(Keylatch keylatch, KeylatchProperties settings, ObjectProvider<Meters> meters) {
         return new IdempotencyFilter(keylatch, settings.idempotency, KeylatchAutoConfiguration.meters(meters));

@@ -53,6 +53,8 @@ public class KeylatchAutoConfiguration {
     /** Before that of {@code @Transactional}, which comes last, and behind those that refuse calls. */
     private static final int ORDER = Ordered.LOWEST_PRECEDENCE - 100;
 
+    KeylatchAutoConfiguration() { }
+
     /** The settings are keylatch.* of the program, and KEYLATCH_ where they say nothing. */
     @Bean
     @ConditionalOnMissingBean

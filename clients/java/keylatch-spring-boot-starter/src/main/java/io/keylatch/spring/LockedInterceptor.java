@@ -45,8 +45,12 @@ final class LockedInterceptor implements MethodInterceptor {
         }
         long acquired = System.nanoTime();
         Runnable unlock = () -> {
-            meters.get().took("keylatch.lock.held", acquired, "lock", locked.value(), "outcome", lock.lease().isLost() ? "lost" : "released");
-            lock.unlock();
+            String end = lock.lease().isLost() ? "lost" : "released";
+            try {
+                lock.unlock();
+            } finally {
+                meters.get().took("keylatch.lock.held", acquired, "lock", locked.value(), "outcome", end);
+            }
         };
         if (Transactions.isRunning()) {
             Transactions.atEnd(() -> lock.lease().check(), committed -> {
