@@ -10,13 +10,18 @@ import java.util.List;
 import java.util.UUID;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
+import org.springframework.aop.framework.AopProxyUtils;
 import org.springframework.beans.factory.annotation.Autowired;
+import org.springframework.beans.factory.annotation.Qualifier;
+import org.springframework.messaging.MessageChannel;
+import org.springframework.messaging.support.GenericMessage;
 import org.springframework.transaction.support.TransactionTemplate;
 
 /** A method runs once for a key, and its result is that of each call. */
 class OnceTest extends StarterTest {
     @Autowired private Shop.Mail mail;
     @Autowired private Shop.Watched transactions;
+    @Autowired @Qualifier("events") private MessageChannel events;
     private final Shop.Event event = new Shop.Event(UUID.randomUUID().toString(), 1);
 
     @BeforeEach
@@ -27,7 +32,7 @@ class OnceTest extends StarterTest {
 
     /** The bean behind its proxy, which has no fields of its own. */
     private Shop.Mail mail() {
-        return (Shop.Mail) org.springframework.aop.framework.AopProxyUtils.getSingletonTarget(mail);
+        return (Shop.Mail) AopProxyUtils.getSingletonTarget(mail);
     }
 
     private static String refused(Runnable call) {
@@ -35,12 +40,19 @@ class OnceTest extends StarterTest {
     }
 
     @Test
-    void listenerRunsOnceForAnEvent() {
+    void methodRunsOnceForAnEvent() {
         mail.send(event);
         mail.send(event);
         assertEquals(1, mail().runs);
         mail.send(new Shop.Event(UUID.randomUUID().toString(), 1));
         assertEquals(2, mail().runs);
+    }
+
+    @Test
+    void messageThatComesTwiceIsHandledOnce() {
+        events.send(new GenericMessage<>(event));
+        events.send(new GenericMessage<>(event));
+        assertEquals(1, mail().runs);
     }
 
     @Test

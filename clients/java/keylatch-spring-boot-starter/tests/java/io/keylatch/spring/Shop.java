@@ -19,6 +19,8 @@ import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.event.EventListener;
 import org.springframework.http.ResponseEntity;
+import org.springframework.integration.annotation.ServiceActivator;
+import org.springframework.integration.channel.DirectChannel;
 import org.springframework.integration.leader.event.AbstractLeaderEvent;
 import org.springframework.jdbc.core.JdbcTemplate;
 import org.springframework.jdbc.datasource.DataSourceTransactionManager;
@@ -140,6 +142,11 @@ class Shop {
     }
 
     @Bean
+    DirectChannel events() {
+        return new DirectChannel();
+    }
+
+    @Bean
     Mail mail() {
         return new Mail();
     }
@@ -166,6 +173,12 @@ class Shop {
 
         @Once(key = "#{#event.id}")
         public void send(Event event) {
+            run();
+        }
+
+        @ServiceActivator(inputChannel = "events")
+        @Once(key = "#{#event.id}")
+        public void receive(Event event) {
             run();
         }
 
