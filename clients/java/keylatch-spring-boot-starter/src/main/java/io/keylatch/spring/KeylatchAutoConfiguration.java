@@ -8,7 +8,7 @@ import java.lang.reflect.Type;
 import java.nio.file.Path;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
-import java.util.function.Function;
+import java.util.function.Consumer;
 import java.util.function.Supplier;
 import net.javacrumbs.shedlock.core.LockProvider;
 import org.aopalliance.intercept.MethodInterceptor;
@@ -60,7 +60,7 @@ public class KeylatchAutoConfiguration {
     @ConditionalOnMissingBean
     Keylatch keylatch(KeylatchProperties settings) {
         Keylatch.Builder builder = Keylatch.builder();
-        set(settings.url.toArray(new String[0]), urls -> urls.length == 0 ? builder : builder.url(urls));
+        set(settings.url.isEmpty() ? null : settings.url.toArray(new String[0]), builder::url);
         set(settings.apiKey, builder::apiKey);
         set(settings.apiKeyFile, file -> builder.apiKeyFile(Path.of(file)));
         set(settings.ca, file -> builder.ca(Path.of(file)));
@@ -70,9 +70,9 @@ public class KeylatchAutoConfiguration {
         return builder.build();
     }
 
-    private static <T> void set(T value, Function<T, Keylatch.Builder> setting) {
+    private static <T> void set(T value, Consumer<T> setting) {
         if (value != null) {
-            setting.apply(value);
+            setting.accept(value);
         }
     }
 

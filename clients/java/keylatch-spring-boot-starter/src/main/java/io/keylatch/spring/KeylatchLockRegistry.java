@@ -59,7 +59,7 @@ public final class KeylatchLockRegistry implements ExpirableLockRegistry, Renewa
      * @param time until it ends, unless it is renewed before; sent in milliseconds
      * @throws io.keylatch.client.LeaseLostException where its lease is lost
      * @throws IllegalMonitorStateException where this thread does not hold it */
-    // Spring Integration 7 declares it, and those before do not.
+    @Override
     public void renewLock(Object key, Duration time) {
         lock(key).lease().extend(time);
     }
