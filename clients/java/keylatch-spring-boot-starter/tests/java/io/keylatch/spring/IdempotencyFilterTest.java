@@ -12,7 +12,12 @@ import static org.springframework.test.web.servlet.result.MockMvcResultMatchers.
 import static org.springframework.test.web.servlet.result.MockMvcResultMatchers.request;
 import static org.springframework.test.web.servlet.result.MockMvcResultMatchers.status;
 
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
 import java.time.Duration;
+import java.util.List;
 import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
 import org.junit.jupiter.api.BeforeEach;
@@ -30,7 +35,6 @@ class IdempotencyFilterTest extends StarterTest {
     @Autowired private Shop.Orders orders;
     @Autowired private WebApplicationContext context;
     @Autowired private IdempotencyFilter filter;
-    @Autowired private KeylatchProperties settings;
     private final String key = UUID.randomUUID().toString();
     private MockMvc shop;
 
@@ -38,10 +42,10 @@ class IdempotencyFilterTest extends StarterTest {
     void noOrders() {
         orders.made.set(0);
         orders.paying = new CompletableFuture<>();
-        shop = shop(settings.idempotency, filter);
+        shop = shop(filter);
     }
 
-    private MockMvc shop(KeylatchProperties.Idempotency changed, IdempotencyFilter by) {
+    private MockMvc shop(IdempotencyFilter by) {
         return MockMvcBuilders.webAppContextSetup(context).addFilters(by).build();
     }
 
@@ -50,7 +54,7 @@ class IdempotencyFilterTest extends StarterTest {
         changed.missing = missing;
         changed.anonymous = isAnonymous;
         changed.window = Duration.ofHours(1);
-        return shop(changed, new IdempotencyFilter(keylatch, changed, () -> (name, since, tags) -> { }));
+        return shop(new IdempotencyFilter(keylatch, changed, () -> (name, since, tags) -> { }));
     }
 
     private static MockHttpServletRequestBuilder json(String path, String body) {
@@ -62,7 +66,7 @@ class IdempotencyFilterTest extends StarterTest {
     }
 
     @Test
-    void repeatGetsTheFirstResponse() throws Exception {
+    void retryGetsTheFirstResponse() throws Exception {
         order("/orders").andExpect(status().isCreated()).andExpect(jsonPath("$.no").value(1)).andExpect(jsonPath("$.fenced").value(true))
             .andExpect(header().string("Idempotency-Key-Source", "header")).andExpect(header().doesNotExist("Idempotent-Replayed"));
         shop.perform(json("/orders", "{ \"amount\" : 5 }").header("Idempotency-Key", '"' + key + '"')).andExpect(status().isCreated())
@@ -179,6 +183,31 @@ class IdempotencyFilterTest extends StarterTest {
         shop.perform(form).andExpect(content().string("1:5"));
         form = post("/orders/form").contentType("application/x-www-form-urlencoded").param("amount", "6").header("Idempotency-Key", key);
         shop.perform(form).andExpect(status().isUnprocessableEntity());
+    }
+
+    private HttpResponse<String> overTheWire(String path, String type, String body) throws Exception {
+        URI uri = URI.create("http://localhost:" + context.getEnvironment().getProperty("local.server.port") + path);
+        HttpRequest request = HttpRequest.newBuilder(uri).header("Content-Type", type).header("Idempotency-Key", key)
+            .POST(HttpRequest.BodyPublishers.ofString(body)).build();
+        return HttpClient.newHttpClient().send(request, HttpResponse.BodyHandlers.ofString());
+    }
+
+    /** Where nothing of the server is played: bodies, asynchronous requests, errors. */
+    @Test
+    void realServerHasTheFilter() throws Exception {
+        orders.paying.complete("paid");
+        for (boolean isReplayed : new boolean[] {false, true}) {
+            for (HttpResponse<String> said : List.of(overTheWire("/orders", "application/json", "{\"amount\":5}"),
+                overTheWire("/orders/form", "application/x-www-form-urlencoded", "amount=5"), overTheWire("/payments", "text/plain", "5"),
+                overTheWire("/orders/none", "text/plain", "5"))) {
+                assertEquals(isReplayed, said.headers().firstValue("Idempotent-Replayed").isPresent(), said.uri() + ": " + said);
+                assertEquals(said.uri().getPath().equals("/orders/none"), said.statusCode() == 404);
+                assertTrue(said.body().matches("(?s).*(fenced.*|2:5|paid|Not Found.*)"), said.body());
+            }
+        }
+        assertEquals(4, orders.made.get());
+        overTheWire("/orders/bug", "text/plain", "5");
+        assertTrue(overTheWire("/orders/bug", "text/plain", "5").body().contains("outcome-unknown"));
     }
 
     @Test

@@ -63,7 +63,7 @@ class OnceTest extends StarterTest {
     }
 
     @Test
-    void repeatGetsTheResult() {
+    void secondCallGetsTheResult() {
         Shop.Receipt receipt = new Shop.Receipt(event.id(), List.of(1, 1));
         assertEquals(List.of(receipt, receipt), List.of(mail.book(event), mail.book(event)));
         assertEquals("idempotency-key-reused", refused(() -> mail.book(new Shop.Event(event.id(), 2))));

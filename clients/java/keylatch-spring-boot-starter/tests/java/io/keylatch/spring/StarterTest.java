@@ -7,7 +7,7 @@ import org.springframework.test.context.DynamicPropertyRegistry;
 import org.springframework.test.context.DynamicPropertySource;
 
 /** Tests with one context for all, and the real service. */
-@SpringBootTest(classes = Shop.class, properties = {"spring.main.banner-mode=off", "logging.level.root=error",
+@SpringBootTest(classes = Shop.class, webEnvironment = SpringBootTest.WebEnvironment.RANDOM_PORT, properties = {"spring.main.banner-mode=off", "logging.level.root=off",
     "management.endpoint.health.show-details=always", "keylatch.leader-role=captain", "keylatch.lock-ttl=9s",
     "keylatch.idempotency.enabled=true", "keylatch.idempotency.paths=/orders/**,/payments", "keylatch.idempotency.body-limit=1KB"})
 abstract class StarterTest {

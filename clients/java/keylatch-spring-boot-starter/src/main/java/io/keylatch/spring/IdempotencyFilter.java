@@ -41,8 +41,8 @@ import org.springframework.web.filter.OncePerRequestFilter;
 import org.springframework.web.util.ContentCachingResponseWrapper;
 
 /**
- * Runs a request once for its key and user, and answers each repeat with the first response, as a guard of the gateway does. The one
- * for Spring Boot 2.7 is made of this text, with javax in place of jakarta.
+ * Runs a request once for its key and user, and gives each retry the first response, as a guard of the gateway does. The build makes
+ * the filter for Spring Boot 2.7 from this text, with javax instead of jakarta.
  */
 final class IdempotencyFilter extends OncePerRequestFilter implements Ordered {
     private static final String GUARDED = IdempotencyFilter.class.getName();

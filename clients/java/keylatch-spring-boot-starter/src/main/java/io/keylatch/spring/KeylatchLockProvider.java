@@ -11,8 +11,8 @@ import net.javacrumbs.shedlock.core.LockConfiguration;
 import net.javacrumbs.shedlock.core.SimpleLock;
 
 /**
- * ShedLock's locks. {@code lockAtMostFor} is the TTL, and the client does not renew it. What is left of {@code lockAtLeastFor} when the
- * job is done is the TTL of a last renewal in place of the release.
+ * ShedLock's locks. {@code lockAtMostFor} is the TTL, and the client does not renew it. If {@code lockAtLeastFor} is not over
+ * when the job is done, unlock renews the lease a last time, for the rest, instead of releasing it.
  */
 public final class KeylatchLockProvider implements ExtensibleLockProvider {
     private final Keylatch keylatch;

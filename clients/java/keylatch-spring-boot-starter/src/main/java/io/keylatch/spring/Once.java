@@ -13,7 +13,7 @@ import java.lang.annotation.Target;
  *
  * <p>Where the method throws, or the transaction around it rolls back, the outcome is unknown and a person settles it, unless
  * {@link #nothingDoneOn} or {@link #rerun} say otherwise. Until then a call throws {@link io.keylatch.client.ProblemException}
- * "outcome-unknown", and while the method runs elsewhere "request-in-progress".
+ * with the code "outcome-unknown"; while the method runs elsewhere, with "request-in-progress".
  */
 @Documented
 @Target(ElementType.METHOD)
