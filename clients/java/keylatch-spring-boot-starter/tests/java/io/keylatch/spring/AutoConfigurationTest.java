@@ -116,5 +116,7 @@ class AutoConfigurationTest extends StarterTest {
         Keylatch own = Keylatch.create();
         runner.withBean(Keylatch.class, () -> own).run(all -> assertEquals(own, all.getBean(Keylatch.class)));
         runner.withPropertyValues("keylatch.url=nowhere").run(all -> assertTrue(all.getStartupFailure().toString().contains("nowhere")));
+        runner.withPropertyValues("keylatch.certificate=client.pem")
+            .run(all -> assertTrue(all.getStartupFailure().toString().contains("there is no private key for client.pem")));
     }
 }

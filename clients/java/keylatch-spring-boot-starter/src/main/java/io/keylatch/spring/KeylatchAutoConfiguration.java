@@ -64,7 +64,8 @@ public class KeylatchAutoConfiguration {
         set(settings.apiKey, builder::apiKey);
         set(settings.apiKeyFile, file -> builder.apiKeyFile(Path.of(file)));
         set(settings.ca, file -> builder.ca(Path.of(file)));
-        set(settings.certificate, file -> builder.certificate(Path.of(file), Path.of(String.valueOf(settings.certificateKey))));
+        Path key = settings.certificateKey == null ? null : Path.of(settings.certificateKey);
+        set(settings.certificate, file -> builder.certificate(Path.of(file), key));
         set(settings.owner, builder::owner);
         set(settings.timeout, builder::timeout);
         return builder.build();
