@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.keylatch.client.Lease;
 import io.keylatch.client.ProblemException;
 import java.util.List;
 import java.util.UUID;
@@ -112,6 +113,16 @@ class OnceTest extends StarterTest {
         assertEquals("outcome-unknown", refused(() -> mail.send(event)));
         mail.repeat(event);
         assertEquals(3, mail().runs);
+    }
+
+    @Test
+    void secondCallDoesNotWaitForTheLock() {
+        mail.both(event);
+        try (Lease other = keylatch.lock("mail").acquire()) {
+            mail.both(event);
+            other.check();
+        }
+        assertEquals(1, mail().runs);
     }
 
     @Test

@@ -205,6 +205,12 @@ class Shop {
             run();
         }
 
+        @Locked("mail")
+        @Once(key = "#{#event.id}")
+        public void both(Event event) {
+            run();
+        }
+
         @Once(key = "#{#event.id}")
         public CompletableFuture<String> later(Event event) {
             return null;
