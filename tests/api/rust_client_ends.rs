@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use keylatch_client::{
-    AcquireOptions, BeginReply, Client, Error, LossReason, NothingDone, OnCrash, OnceOptions,
-    ProblemDocument, Response, Retry, StatusCode,
+    AcquireOptions, BeginReply, Client, Error, FOREVER, LossReason, NothingDone, OnCrash,
+    OnceOptions, ProblemDocument, Response, Retry, StatusCode,
 };
-use keylatch_testkit::{Answer, Service, Upstream, eventually, soon};
+use keylatch_testkit::{Answer, Authority, Service, Upstream, eventually, raw_upstream, soon};
 use keylatch_wire::Code;
 use reqwest::Method;
 use serde_json::json;
+use tokio::net::TcpListener;
 
 use crate::rust_client::{by_proxy, for_millis, guard, with_client};
 
@@ -76,6 +77,123 @@ async fn run_whose_work_panics_fails_at_once() {
     soon("the end of the run", client.close()).await;
     let record = service.get("/v1/idempotency/mail-17").await;
     assert_eq!(record.json["reason"], "reported", "{record:?}");
+}
+
+/// Nothing was done under it, so nobody has to find out.
+#[tokio::test]
+async fn run_that_began_unheard_frees_its_key() {
+    for gives_up in [false, true] {
+        let (service, proxy, _) = by_proxy().await;
+        let client = Client::builder(&proxy.http_url()).timeout(Duration::from_secs(1));
+        let client = client.build().expect("a URL");
+        proxy.lose_answers();
+        let beginner = client.clone();
+        let begin = tokio::spawn(async move {
+            beginner.begin("mail-17", &OnceOptions::default()).await.expect_err("no response")
+        });
+        let state = async || service.get("/v1/idempotency/mail-17").await;
+        eventually(async || (state().await.status == 200).then_some(())).await;
+        if !gives_up {
+            begin.abort();
+        }
+        assert_eq!(begin.await.is_ok(), gives_up);
+        proxy.forward();
+        soon("the end of the run", client.close()).await;
+        assert_eq!(state().await.status, 404, "gives up: {gives_up}");
+    }
+}
+
+#[tokio::test]
+async fn run_that_begins_late_in_a_wait_has_its_full_lease() {
+    let (service, client) = with_client().await;
+    let before = json!({"lease_ms": 5000, "on_crash": "rerun"});
+    let begin = service.request(Method::POST, "/v1/idempotency/mail-17").json(&before);
+    assert_eq!(Answer::of(begin).await.status, 201);
+    let options = OnceOptions {
+        lease: Duration::from_secs(4),
+        wait: Duration::from_secs(20),
+        ..OnceOptions::default()
+    };
+    let Ok(BeginReply::Begun(run)) = soon("the run", client.begin("mail-17", &options)).await
+    else {
+        panic!("the run before has ended")
+    };
+    assert_eq!(run.loss(), None);
+}
+
+#[tokio::test]
+async fn request_that_was_sent_once_is_never_told_as_unsent() {
+    let (address, mut connections) = raw_upstream(1).await;
+    let client = Client::builder(&format!("http://{address}")).timeout(Duration::from_secs(1));
+    let client = client.build().expect("a URL");
+    let (options, lost) = (AcquireOptions::default(), async { drop(connections.recv().await) });
+    let (refused, ()) = tokio::join!(client.lock("a", &options), lost);
+    assert!(matches!(refused, Err(Error::Unanswered(_))), "{refused:?}");
+    let (address, mut connections) = raw_upstream(1).await;
+    let client = Client::builder(&format!("http://{address}")).timeout(Duration::from_secs(1));
+    let client = client.build().expect("a URL");
+    let (options, lost) = (OnceOptions::default(), async { drop(connections.recv().await) });
+    let (refused, ()) = tokio::join!(client.begin("mail-17", &options), lost);
+    assert!(matches!(refused, Err(Error::Unanswered(_))), "{refused:?}");
+}
+
+/// The handshake of TLS is under way, and no request is on it.
+#[tokio::test]
+async fn request_without_a_connection_in_time_is_told_as_unsent() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("https://{}", silent.local_addr().expect("an address"));
+    let authority = Authority::default();
+    let client = Client::builder(&url).authorities(authority.ca_file());
+    let client = client.timeout(Duration::from_secs(1)).build().expect("a URL and a file");
+    let refused = client.lock("a", &AcquireOptions::default()).await;
+    assert!(matches!(refused, Err(Error::Unreachable(_))), "{refused:?}");
+}
+
+#[tokio::test]
+async fn task_under_a_lease_is_told_when_the_program_ends_it() {
+    let (_service, client) = with_client().await;
+    let guard = guard(&client, "a", &AcquireOptions::default()).await;
+    let (lease, lost) = (guard.lease(), guard.lost());
+    drop(guard);
+    soon("the end", lost.cancelled()).await;
+    assert_eq!(lease.loss(), Some(LossReason::Ended));
+    soon("the release", client.close()).await;
+}
+
+#[tokio::test]
+async fn hold_waits_for_ever() {
+    let (_service, client) = with_client().await;
+    let first = guard(&client, "a", &AcquireOptions::default()).await;
+    let options = AcquireOptions::waiting(FOREVER);
+    let (second, released) =
+        tokio::join!(soon("the lock", client.hold("a", &options)), first.close());
+    released.expect("a response");
+    second.expect("it is free").check().expect("it is held");
+}
+
+/// A page of a proxy says nothing of the run.
+#[tokio::test]
+async fn run_outlasts_a_refusal_of_something_else() {
+    let upstream = Upstream::start().await;
+    upstream.answers(|request| {
+        let token = request.headers["lock-token"].to_str().expect("a token");
+        match request.uri.path() {
+            "/v1/idempotency/mail-17" => {
+                let record = json!({"state": "in-flight", "fencing_token": 1, "attempts": 1,
+                    "expires_in_ms": 60_000, "token": token});
+                (StatusCode::CREATED, record.to_string())
+            }
+            _ => (StatusCode::FORBIDDEN, "not here".to_owned()),
+        }
+    });
+    let client = Client::new(&upstream.url()).expect("a URL");
+    let options = OnceOptions { lease: Duration::from_secs(3), ..OnceOptions::default() };
+    let Ok(BeginReply::Begun(run)) = client.begin("mail-17", &options).await else {
+        panic!("it is new")
+    };
+    soon("the loss", run.lost().cancelled()).await;
+    assert!(matches!(run.loss(), Some(LossReason::Unrenewed(_))), "{:?}", run.loss());
+    run.leave();
 }
 
 #[tokio::test]
@@ -199,7 +317,30 @@ async fn url_with_another_store_is_refused_by_name() {
     drop(first);
     let refused = client.lock("a", &AcquireOptions::default()).await.expect_err("two stores");
     let two = format!("{}: its store is two, and that of the others one", second.url());
-    assert!(matches!(refused, Error::Unreachable(_)), "{refused}");
     assert!(refused.to_string().contains(&two), "{refused}");
+    assert!(second.seen().iter().all(|request| request.uri == "/v1/info"));
+}
+
+/// The first of two instances hangs.
+#[tokio::test]
+async fn url_that_hangs_is_passed_over_in_time() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let (service, _) = with_client().await;
+    let silent = silent.local_addr().expect("an address");
+    let client = Client::new(&format!("http://{silent},{}", service.url())).expect("URLs");
+    guard(&client, "a", &AcquireOptions::default()).await.close().await.expect("a response");
+}
+
+/// What answers for it may be a proxy before another store.
+#[tokio::test]
+async fn url_whose_store_is_not_known_gets_no_request() {
+    let [first, second] = [Upstream::start().await, Upstream::start().await];
+    first.answers(|_| json!({"store": {"id": "one"}}).to_string());
+    second.answers(|_| StatusCode::SERVICE_UNAVAILABLE);
+    let urls = format!("{},{}", first.url(), second.url());
+    let client = Client::builder(&urls).timeout(Duration::from_secs(1)).build().expect("URLs");
+    drop(first);
+    let refused = client.lock("a", &AcquireOptions::default()).await.expect_err("no store");
+    assert!(matches!(refused, Error::Unreachable(_)), "{refused}");
     assert!(second.seen().iter().all(|request| request.uri == "/v1/info"));
 }

@@ -485,6 +485,7 @@ fn tell_loss<L>(lease: String, guard: &Guard<L>) {
     tokio::spawn(async move {
         watched.lost().cancelled().await;
         let (reason, by) = match watched.loss() {
+            Some(LossReason::Ended) => return,
             Some(LossReason::Broken { by, .. }) => ("broken".to_owned(), by),
             reason => (reason.map(|it| it.to_string()).unwrap_or_default(), None),
         };

@@ -13,12 +13,11 @@ use hyper::{Method, Request, Response};
 use keylatch_wire::{self as wire, BreakLockRequest, Code, HeldLock, LockBreak};
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use tokio_util::task::TaskTracker;
 
 use crate::clock::BootInstant;
 use crate::connection::{Answer, Call, Connection, REQUEST_WAIT, Refusal, pause};
 use crate::error::{not_keylatch, not_of_this_request};
-use crate::session::Session;
+use crate::session::{Claim, Session};
 use crate::target::{Grant, Target, lock_path};
 use crate::transport::Body;
 use crate::watchdog::RenewalError;
@@ -27,19 +26,17 @@ use crate::{AcquireOptions, Error, Guard, LockGuard, SetGuard};
 /// Below this, a service that refuses to let the client wait is polled instead.
 const MIN_REQUEST_WAIT: Duration = Duration::from_secs(1);
 /// The longest wait that the clock can count: some hundred years.
-const MAX_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// A keylatch service, for any number of locks. Clones share their connections.
 #[derive(Debug, Clone)]
 pub struct Client {
-    connection: Arc<Connection>,
-    /// What ends guards, waits and runs that were dropped.
-    endings: TaskTracker,
+    pub(crate) connection: Arc<Connection>,
 }
 
 impl Client {
     pub(crate) fn over(connection: Arc<Connection>) -> Self {
-        Self { connection, endings: TaskTracker::new() }
+        Self { connection }
     }
 
     /// Gets a lock, and waits for it as long as `options` say.
@@ -110,17 +107,19 @@ impl Client {
         target: Target,
         options: &AcquireOptions,
     ) -> Result<(Session, Grant, BootInstant), Error> {
-        let (connection, endings) = (Arc::clone(&self.connection), self.endings.clone());
-        let mut session = Session::new(connection, endings, target, options)?;
+        let mut session = Session::new(&self.connection, target, options)?;
+        let timeout = self.connection.settings().timeout;
         let end = self.connection.now() + options.wait.min(MAX_WAIT);
         // Waiting for a holder and outlasting a hiccup are two things.
-        let patience = end.max(self.connection.now() + self.connection.settings().timeout);
+        let patience = end.max(self.connection.now() + timeout);
+        let deadline = end + timeout;
         let mut longest = REQUEST_WAIT;
         loop {
             let wait = whole_millis(end.left().min(longest));
-            let failure = match try_acquire(&mut session, options, wait).await {
+            let limit = (wait + timeout).min(deadline.left());
+            let failure = match try_acquire(&mut session, options, wait, limit).await {
                 Ok((grant, until)) => {
-                    event!(debug, locks = session.claim().target().text(), "a lease is granted");
+                    event!(debug, locks = session.claim.target.text(), "a lease is granted");
                     return Ok((session, grant, until));
                 }
                 Err(failure) => failure,
@@ -135,11 +134,14 @@ impl Client {
                 Passes::WithinWait => end.left(),
                 Passes::InAMoment => patience.left(),
             };
-            if left.is_zero() {
-                return Err(failure.error);
+            let pause = failure.pause.min(left);
+            // A try that has no time would say less than this one.
+            if left.is_zero() || deadline.left() < pause + timeout / 5 {
+                let is_in_doubt = session.open;
+                return Err(if is_in_doubt { failure.error.in_doubt() } else { failure.error });
             }
             event!(debug, why = %failure.error, "an acquire is tried again");
-            tokio::time::sleep(failure.pause.min(left)).await;
+            tokio::time::sleep(pause).await;
         }
     }
 
@@ -191,19 +193,10 @@ impl Client {
         self.connection.forward(request.map(Full::new)).await
     }
 
-    pub(crate) fn connection(&self) -> &Arc<Connection> {
-        &self.connection
-    }
-
-    /// What ends the sessions and runs that are dropped.
-    pub(crate) fn endings(&self) -> &TaskTracker {
-        &self.endings
-    }
-
     /// Waits until what guards and runs that were dropped held is ended, or the time for that is over.
     pub async fn close(&self) {
-        self.endings.close();
-        self.endings.wait().await;
+        self.connection.endings.close();
+        self.connection.endings.wait().await;
     }
 }
 
@@ -236,10 +229,11 @@ async fn try_acquire(
     session: &mut Session,
     options: &AcquireOptions,
     wait: Duration,
+    limit: Duration,
 ) -> Result<(Grant, BootInstant), AcquireFailure> {
-    let sent = session.claim().connection().now();
-    let refusal = match session.create(options, wait).await? {
-        Answer::Content(body) => return granted(session, options.ttl, sent, &body).await,
+    let sent = session.claim.connection.now();
+    let refusal = match session.create(options, wait, limit).await? {
+        Answer::Content(body) => return granted(&session.claim, options.ttl, sent, &body).await,
         Answer::Refusal(refusal) => refusal,
     };
     let passes = match refusal.status.as_u16() {
@@ -252,7 +246,7 @@ async fn try_acquire(
         let pause = pause(refusal.retry_after);
         return Err(AcquireFailure { error: refusal.into(), passes, pause });
     }
-    let error = session.claim().held(refusal);
+    let error = session.claim.held(refusal);
     // A wait that was granted is over, and the next one begins at once.
     let has_waited = (sent + wait).left().is_zero() && !wait.is_zero();
     let pause = if has_waited { Duration::ZERO } else { pause(None) };
@@ -266,19 +260,18 @@ fn refuses_wait(refusal: &Refusal) -> bool {
 /// The validity of a grant counts from the sending of the request. Where little of it is left, since
 /// the answer was slow or an earlier one was lost, the lease is renewed before it is used.
 async fn granted(
-    session: &Session,
+    claim: &Claim,
     ttl: Duration,
     sent: BootInstant,
     answer: &[u8],
 ) -> Result<(Grant, BootInstant), AcquireFailure> {
-    let claim = session.claim();
     let grant = claim.grant(answer)?;
     let until = sent + grant.valid_from_sending;
     if until.left() >= ttl / 2 {
         return Ok((grant, until));
     }
     let sent = sent.now();
-    let grant = match claim.renew(ttl, claim.connection().settings().timeout).await {
+    let grant = match claim.renew(ttl, claim.connection.settings().timeout).await {
         Ok(grant) => grant,
         Err(RenewalError::Failed { error, .. }) => return Err(error.into()),
         Err(RenewalError::Lost(_)) => {
@@ -290,6 +283,6 @@ async fn granted(
     Ok((grant, until))
 }
 
-fn whole_millis(duration: Duration) -> Duration {
+pub(crate) fn whole_millis(duration: Duration) -> Duration {
     Duration::from_millis(wire::millis(duration))
 }

@@ -14,11 +14,13 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::header::{AUTHORIZATION, HeaderValue, RETRY_AFTER, USER_AGENT};
 use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::client::legacy::connect::capture_connection;
 use keylatch_core::lock::Token;
 use keylatch_core::retry::random_part_of;
 use keylatch_wire::{Code, ProblemDocument, Retry};
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
+use tokio_util::task::TaskTracker;
 
 use crate::Error;
 use crate::clock::BootInstant;
@@ -41,6 +43,8 @@ pub(crate) struct Connection {
     store: OnceLock<String>,
     settings: Settings,
     authorization: Option<HeaderValue>,
+    /// What ends guards, waits and runs that were dropped.
+    pub(crate) endings: TaskTracker,
 }
 
 impl fmt::Debug for Connection {
@@ -135,8 +139,8 @@ impl Connection {
     /// New connections to a service. None is opened yet.
     pub(crate) fn open(settings: Settings) -> Result<Arc<Self>, Error> {
         let (nodes, authorization) = (settings.nodes()?, settings.authorization()?);
-        let (current, store) = (AtomicUsize::new(0), OnceLock::new());
-        Ok(Arc::new(Self { nodes, current, store, settings, authorization }))
+        let (current, store, endings) = (AtomicUsize::new(0), OnceLock::new(), TaskTracker::new());
+        Ok(Arc::new(Self { nodes, current, store, settings, authorization, endings }))
     }
 
     pub(crate) fn settings(&self) -> &Settings {
@@ -158,10 +162,14 @@ impl Connection {
         wait: Duration,
         limit: Duration,
     ) -> Result<Answer, Error> {
-        let request = call.request(wait)?;
+        let mut request = call.request(wait)?;
+        let connected = capture_connection(&mut request);
         let node = self.current.load(Ordering::Relaxed);
         let answered = async { read(self.forward(request).await?).await };
-        let answer = timeout(limit, answered).await.unwrap_or_else(|_| Err(Error::late()));
+        let answer = timeout(limit, answered).await.unwrap_or_else(|_| {
+            let is_sent = connected.connection_metadata().is_some();
+            Err(if is_sent { Error::late() } else { Error::unconnected() })
+        });
         if answer.is_err() {
             // The next try goes to another URL, unless this one has done so.
             let (next, order) = ((node + 1) % self.nodes.len(), Ordering::Relaxed);
@@ -193,6 +201,9 @@ impl Connection {
             };
             let pause = after.map(pause);
             match pause.filter(|pause| end.left() > *pause) {
+                None if in_doubt => {
+                    return Ok(Reply { answer: reply.map_err(Error::in_doubt)?, sent, in_doubt });
+                }
                 None => return Ok(Reply { answer: reply?, sent, in_doubt }),
                 // A wait at the service was the pause.
                 Some(_) if !wait.is_zero() && (sent + wait).left().is_zero() => {}
@@ -252,9 +263,13 @@ impl Connection {
         let unsent = |why: &str| Error::Unreachable(format!("{}: {why}", node.base));
         let request = Call::new(Method::GET, "/v1/info").request(Duration::ZERO)?;
         let info = async { read(self.send_to(node, request).await?).await };
-        let info = timeout(self.settings.timeout, info).await;
+        // Time is left for the next URL.
+        let info = timeout(self.settings.timeout / 2, info).await;
         let info = match info.unwrap_or_else(|_| Err(Error::late())) {
             Ok(Answer::Content(info)) => info,
+            Ok(Answer::Refusal(refusal)) if refusal.is_passing() => {
+                return Err(unsent(&refusal.to_string()));
+            }
             Ok(Answer::Refusal(_)) => Bytes::new(),
             Err(Error::Unreachable(why) | Error::Unanswered(why)) => return Err(unsent(&why)),
             Err(error) => return Err(error),
@@ -305,6 +320,11 @@ impl Refusal {
     /// Whether it is a problem with this code.
     pub(crate) fn is(&self, code: Code) -> bool {
         self.problem.as_ref().is_some_and(|problem| problem.is(code))
+    }
+
+    /// Whether the service itself refused the request, and so has changed nothing.
+    pub(crate) fn is_without_effect(&self) -> bool {
+        self.problem.is_some() && self.status.is_client_error()
     }
 
     /// Whether the service refused to let a request wait that asked to wait for `wait`: what the token

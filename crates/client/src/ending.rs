@@ -10,16 +10,15 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
 use tokio::time::timeout;
-use tokio_util::task::TaskTracker;
 
 use crate::connection::{Call, Connection};
 
 /// How long the end of a runtime may wait for it.
 const LAST_MOMENT: Duration = Duration::from_secs(2);
 
-/// Sends what ends a claim, in a task that `tasks` tracks. The caller is gone, so no caller reads an error.
-pub(crate) fn send_in_background(connection: Arc<Connection>, tasks: &TaskTracker, call: Call) {
-    let mut ending = Ending { connection, call: Some(call) };
+/// Sends what ends a claim, in a task that the connection tracks. The caller is gone, so no caller reads an error.
+pub(crate) fn send_in_background(connection: &Arc<Connection>, call: Call) {
+    let mut ending = Ending { connection: Arc::clone(connection), call: Some(call) };
     let task = async move {
         if let Some(call) = &ending.call {
             let _ = ending.connection.ask(call, Duration::ZERO).await;
@@ -27,7 +26,7 @@ pub(crate) fn send_in_background(connection: Arc<Connection>, tasks: &TaskTracke
         drop(ending.call.take());
     };
     match Handle::try_current() {
-        Ok(runtime) => drop(tasks.spawn_on(task, &runtime)),
+        Ok(runtime) => drop(connection.endings.spawn_on(task, &runtime)),
         Err(_) => drop(task),
     }
 }

@@ -86,6 +86,19 @@ impl Error {
         Self::Unanswered("no answer came in time".to_owned())
     }
 
+    /// The time is over before there was a connection.
+    pub(crate) fn unconnected() -> Self {
+        Self::Unreachable("no connection was made in time".to_owned())
+    }
+
+    /// The same, where an earlier try may have been carried out.
+    pub(crate) fn in_doubt(self) -> Self {
+        match self {
+            Self::Unreachable(why) => Self::Unanswered(why),
+            error => error,
+        }
+    }
+
     /// Whether the service has said no, so that the same request is of no use.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Self::Problem(_) | Self::Refused(_))

@@ -84,7 +84,7 @@ impl Guard<Vec<LeasedLock>> {
 impl<L> Guard<L> {
     /// Starts the watchdog of a lease that is valid until `until`.
     pub(crate) fn start(session: Session, ttl: Duration, leased: L, until: BootInstant) -> Self {
-        let claim = Arc::clone(session.claim());
+        let claim = Arc::clone(&session.claim);
         Self::watched(session, ttl, leased, until, |lease| async move {
             let renew = async |limit| Ok(claim.renew(ttl, limit).await?.valid_from_sending);
             keep(lease, ttl, renew).await;
@@ -102,7 +102,7 @@ impl<L> Guard<L> {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let lease = Lease::new(session.claim().target().text(), ttl, until);
+        let lease = Lease::new(session.claim.target.text(), ttl, until);
         let watchdog = AbortOnDropHandle::new(tokio::spawn(watch(lease.clone())));
         let ending = lease.closing().clone().drop_guard();
         Self { ending, watchdog, session, leased, lease }
@@ -111,7 +111,7 @@ impl<L> Guard<L> {
     /// The token that proves the lease, for a program that is to enter the lock again under it. It is
     /// that of all locks of a set.
     pub fn token(&self) -> &Token {
-        self.session.claim().token()
+        &self.session.claim.token
     }
 
     /// Stops renewing and releases the lock; says whether the guard still held it. Of a set it releases

@@ -6,14 +6,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::Method;
 use keylatch_core::watchdog::notice;
 use keylatch_wire::{Code, LossEvent, ProblemDocument, RenewalEvent};
 use serde_json::Value;
 use tokio::time::timeout;
 
+use crate::client::{MAX_WAIT, whole_millis};
 use crate::clock::BootInstant;
-use crate::connection::{Call, Refusal, refusal_of};
+use crate::connection::{REQUEST_WAIT, Refusal, refusal_of};
 use crate::error::not_keylatch;
 use crate::events::{Event, EventStream};
 use crate::session::Session;
@@ -27,20 +27,27 @@ impl Client {
     /// # Errors
     ///
     /// [`Error::Held`] if others held it until the wait was over. The service gave no answer, or refuses the request.
-    /// Nothing is repeated: the connection is the claim.
+    /// No lost response is retried: the connection is the claim.
     pub async fn hold(
         &self,
         name: impl Into<String>,
         options: &AcquireOptions,
     ) -> Result<LockGuard, Error> {
         let target = Target::lock(name.into(), options.entry.clone());
-        let connection = Arc::clone(self.connection());
-        let (patience, sent) = (connection.settings().timeout, connection.now());
-        let mut session = Session::new(connection, self.endings().clone(), target, options)?;
-        let wait = options.wait.saturating_add(patience);
-        let opened = timeout(wait, self.open_hold(&mut session, options)).await;
-        let (mut stream, grant) = opened.unwrap_or_else(|_| Err(Error::late()))?;
-        let grant = session.claim().grant(grant.to_string().as_bytes())?;
+        let mut session = Session::new(&self.connection, target, options)?;
+        let end = self.connection.now() + options.wait.min(MAX_WAIT);
+        let (mut stream, grant, sent) = loop {
+            let (sent, wait) = (self.connection.now(), whole_millis(end.left().min(REQUEST_WAIT)));
+            let limit = wait + self.connection.settings().timeout;
+            let opened = timeout(limit, self.open_hold(&mut session, options, wait)).await;
+            match opened.unwrap_or_else(|_| Err(Error::late())) {
+                Ok((stream, grant)) => break (stream, grant, sent),
+                // A wait that was granted is over, and the next one begins at once.
+                Err(Error::Held(_)) if (sent + wait).left().is_zero() && !end.left().is_zero() => {}
+                Err(error) => return Err(error),
+            }
+        };
+        let grant = session.claim.grant(grant.to_string().as_bytes())?;
         let until = sent + grant.valid_from_sending;
         let lock = grant.locks.into_iter().next().ok_or_else(not_keylatch)?;
         let ttl = options.ttl;
@@ -56,23 +63,19 @@ impl Client {
         &self,
         session: &mut Session,
         options: &AcquireOptions,
+        wait: Duration,
     ) -> Result<(EventStream, Value), Error> {
-        let claim = Arc::clone(session.claim());
-        let owner = self.connection().settings().owner.as_deref();
-        let body = claim.target().creation(options, owner, options.wait);
-        let call = Call::new(Method::POST, format!("{}/hold", claim.target().path()));
-        let request = call.with_token(claim.token()).with_body(&body).request(Duration::ZERO);
-        session.opens();
-        let answer = self.connection().forward(request?).await?;
+        let claim = Arc::clone(&session.claim);
+        let request = claim.creation("/hold", options, wait).request(Duration::ZERO)?;
+        session.open = true;
+        let answer = self.connection.forward(request).await?;
         let error_of = |refusal: Refusal| match refusal.is(Code::LockHeld) {
             true => claim.held(refusal),
             false => refusal.into_problem(),
         };
         if answer.status() != 200 {
             let refusal = refusal_of(answer).await?;
-            if !refusal.is_passing() {
-                session.holds_nothing();
-            }
+            session.open = !refusal.is_without_effect();
             return Err(error_of(refusal));
         }
         let mut stream = EventStream::new(answer.into_body());
@@ -82,7 +85,7 @@ impl Client {
                 "refused" => {
                     let problem: ProblemDocument =
                         serde_json::from_value(data).map_err(|_| not_keylatch())?;
-                    session.holds_nothing();
+                    session.open = false;
                     return Err(error_of(Refusal::of(problem)));
                 }
                 _ => {}

@@ -106,13 +106,10 @@ struct Validity {
 impl Lease {
     /// The lease of `what` for a TTL, which is valid until then.
     pub(crate) fn new(what: String, ttl: Duration, until: BootInstant) -> Self {
-        Self(Arc::new(State {
-            what,
-            notice: notice(ttl),
-            validity: Mutex::new(Validity { until, failure: None, loss: None }),
-            lost: CancellationToken::new(),
-            closing: CancellationToken::new(),
-        }))
+        let validity = Mutex::new(Validity { until, failure: None, loss: None });
+        let closing = CancellationToken::new();
+        let lost = closing.child_token();
+        Self(Arc::new(State { what, notice: notice(ttl), validity, lost, closing }))
     }
 
     /// Fails once the lease is lost: call it before each step that must not happen without the lease. It compares with
@@ -130,17 +127,15 @@ impl Lease {
 
     /// Why the lease is lost; `None` while it is held. It compares with the clock, as [`check`](Self::check).
     pub fn loss(&self) -> Option<LossReason> {
-        if self.0.closing.is_cancelled() {
-            return Some(LossReason::Ended);
-        }
         if let Some(reason) = self.overdue() {
             self.lose(reason);
         }
-        self.validity().loss.clone()
+        let loss = self.validity().loss.clone();
+        loss.or_else(|| self.0.closing.is_cancelled().then_some(LossReason::Ended))
     }
 
-    /// Is cancelled when the lease is lost, or its validity is about to end unrenewed. A task that polls nothing
-    /// meanwhile asks [`check`](Self::check).
+    /// Is cancelled when the lease is lost, its validity is about to end unrenewed, or the program has ended it. A task that
+    /// polls nothing meanwhile asks [`check`](Self::check).
     pub fn lost(&self) -> CancellationToken {
         self.loss();
         self.0.lost.clone()
@@ -159,7 +154,10 @@ impl Lease {
 
     pub(crate) fn renewed(&self, until: BootInstant) {
         let mut validity = self.validity();
-        (validity.until, validity.failure) = (until, None);
+        // What was told as lost is not held again.
+        if validity.loss.is_none() {
+            (validity.until, validity.failure) = (until, None);
+        }
     }
 
     pub(crate) fn failed(&self, why: String) {
@@ -168,7 +166,7 @@ impl Lease {
     }
 
     /// Why the lease counts as lost by the clock alone, if it does.
-    pub(crate) fn overdue(&self) -> Option<LossReason> {
+    fn overdue(&self) -> Option<LossReason> {
         let Validity { until, failure, .. } = &*self.validity();
         let (left, why) = (until.left(), failure.clone());
         match why {

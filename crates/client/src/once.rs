@@ -16,12 +16,14 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use hyper::{Method, Response};
 use keylatch_core::lock::{FencingToken, Token};
-use keylatch_wire::{DescribedRequest, IdempotencyAnswer, IdempotencyRecord, OnCrash, millis};
+use keylatch_wire::{
+    Code, DescribedRequest, IdempotencyAnswer, IdempotencyRecord, OnCrash, millis,
+};
 use serde_json::json;
 use tokio_util::sync::DropGuard;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::connection::{Answer, Call, Connection};
+use crate::connection::{Answer, Call, Connection, Reply};
 use crate::ending::send_in_background;
 use crate::error::{not_keylatch, not_of_this_request};
 use crate::target::plain;
@@ -128,28 +130,37 @@ impl Client {
     /// The service gave no answer, or refuses the key: its outcome is unknown, or it was used for another thing.
     pub async fn begin(&self, key: &str, options: &OnceOptions) -> Result<BeginReply, Error> {
         let token = options.token.clone().map_or_else(Token::generate, Ok)?;
-        let path = format!("/v1/idempotency/{}", plain(key));
-        let begin = Call::new(Method::POST, path).with_query(options.scope.query());
-        let begin = begin.with_token(&token);
-        let begin = begin.with_body(&json!({
-            "fingerprint": options.fingerprint,
-            "request": options.request,
-            "lease_ms": millis(options.lease),
-            "retention_ms": options.retention.map(millis),
-            "on_crash": options.on_crash,
-        }));
-        let reply = self.connection().ask(&begin, options.wait).await?;
-        let answer = content(reply.answer)?;
+        let begin = begin_call(key, options, &token);
+        // With a token of its own the caller can begin again.
+        let abandon = options.token.is_none().then(|| begin.then(Method::DELETE, ""));
+        let mut unheard = Unheard { connection: Arc::clone(&self.connection), abandon };
+        let reply = self.connection.ask(&begin, options.wait).await;
+        let is_nothing_begun = match &reply {
+            Ok(Reply { answer: Answer::Refusal(refusal), .. }) => refusal.is_without_effect(),
+            reply => matches!(reply, Err(Error::Unreachable(_))),
+        };
+        if is_nothing_begun {
+            unheard.abandon = None;
+        }
+        let Reply { answer, mut sent, .. } = reply?;
         let record: IdempotencyRecord =
-            serde_json::from_slice(&answer).map_err(|_| not_keylatch())?;
+            serde_json::from_slice(&content(answer)?).map_err(|_| not_keylatch())?;
         if record.state == "done" {
+            unheard.abandon = None;
             return Ok(BeginReply::Done(record.answer.map(response_of).transpose()?));
         }
         if record.token.is_none_or(|of| of.expose() != token.expose()) {
             return Err(not_of_this_request());
         }
-        let lease =
-            Lease::new(format!("the run of `{key}`"), options.lease, reply.sent + options.lease);
+        // It began at the end of a long wait, or an earlier response was lost.
+        if (sent + options.lease).left() < options.lease / 2 {
+            let renewal = begin.then(Method::POST, "/renew");
+            let renewed = self.connection.ask(&renewal, Duration::ZERO).await?;
+            content(renewed.answer)?;
+            sent = renewed.sent;
+        }
+        unheard.abandon = None;
+        let lease = Lease::new(format!("the run of `{key}`"), options.lease, sent + options.lease);
         let lease = FencedLease::new(lease, FencingToken::new(record.fencing_token));
         Ok(BeginReply::Begun(Run::start(self.clone(), begin, options, lease)))
     }
@@ -197,9 +208,34 @@ impl Client {
     }
 }
 
+fn begin_call(key: &str, options: &OnceOptions, token: &Token) -> Call {
+    let begin = Call::new(Method::POST, format!("/v1/idempotency/{}", plain(key)));
+    begin.with_query(options.scope.query()).with_token(token).with_body(&json!({
+        "fingerprint": options.fingerprint,
+        "request": options.request,
+        "lease_ms": millis(options.lease),
+        "retention_ms": options.retention.map(millis),
+        "on_crash": options.on_crash,
+    }))
+}
+
+/// A run that may have begun, until the client knows. Dropped before, it frees the key: nothing was done.
+struct Unheard {
+    connection: Arc<Connection>,
+    abandon: Option<Call>,
+}
+
+impl Drop for Unheard {
+    fn drop(&mut self) {
+        if let Some(abandon) = self.abandon.take() {
+            send_in_background(&self.connection, abandon);
+        }
+    }
+}
+
 impl Run {
     fn start(client: Client, begin: Call, options: &OnceOptions, lease: FencedLease) -> Self {
-        let (connection, ttl) = (Arc::clone(client.connection()), options.lease);
+        let (connection, ttl) = (Arc::clone(&client.connection), options.lease);
         let (renewal, of_run) = (begin.then(Method::POST, "/renew"), Lease::clone(&lease));
         let watchdog = AbortOnDropHandle::new(tokio::spawn(async move {
             let renew = async |limit| renew(&connection, &renewal, limit).await.map(|()| ttl);
@@ -283,7 +319,7 @@ impl Run {
     async fn end(mut self, call: Call) -> Result<(), Error> {
         self.end = Some(call.clone());
         self.lease.closing().cancel();
-        let reply = self.client.connection().ask(&call, Duration::ZERO).await;
+        let reply = self.client.connection.ask(&call, Duration::ZERO).await;
         self.has_ended = true;
         content(reply?.answer).map(drop)
     }
@@ -297,8 +333,7 @@ impl Drop for Run {
         let why =
             if std::thread::panicking() { "the work panicked" } else { "the run was dropped" };
         let call = self.end.take().unwrap_or_else(|| self.failure(why));
-        let connection = Arc::clone(self.client.connection());
-        send_in_background(connection, self.client.endings(), call);
+        send_in_background(&self.client.connection, call);
     }
 }
 
@@ -367,7 +402,7 @@ async fn renew(
     let failed = |after, error| Err(RenewalError::Failed { after, error });
     match connection.send(renewal, limit).await {
         Ok(Answer::Content(_)) => Ok(()),
-        Ok(Answer::Refusal(refusal)) if !refusal.is_passing() => {
+        Ok(Answer::Refusal(refusal)) if refusal.is(Code::TokenMismatch) => {
             Err(RenewalError::Lost(LossReason::NotHeld))
         }
         Ok(Answer::Refusal(refusal)) => failed(refusal.retry_after, refusal.into()),

@@ -11,7 +11,6 @@ use std::time::Duration;
 use hyper::Method;
 use keylatch_core::lock::{ReleaseReply, Token};
 use keylatch_wire::Code;
-use tokio_util::task::TaskTracker;
 
 use crate::connection::{Answer, Call, Connection, Refusal};
 use crate::ending::send_in_background;
@@ -23,11 +22,10 @@ use crate::{AcquireOptions, Error};
 /// A claim that is released when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Session {
-    claim: Arc<Claim>,
-    /// The releases of dropped sessions.
-    releases: TaskTracker,
-    /// Whether the service may hold something for the token that the session is to release.
-    open: bool,
+    /// What the task that renews it shares.
+    pub(crate) claim: Arc<Claim>,
+    /// Whether the service may hold something for the token.
+    pub(crate) open: bool,
     /// Whether the token keeps what it holds at the end.
     keep: bool,
 }
@@ -36,29 +34,13 @@ impl Session {
     /// A session under a new token, for which the service holds nothing yet, or under that of the
     /// options.
     pub(crate) fn new(
-        connection: Arc<Connection>,
-        releases: TaskTracker,
+        connection: &Arc<Connection>,
         target: Target,
         options: &AcquireOptions,
     ) -> Result<Self, Error> {
         let token = options.token.clone().map_or_else(Token::generate, Ok)?;
-        let claim = Arc::new(Claim { connection, target, token });
-        Ok(Self { claim, releases, open: false, keep: options.keep })
-    }
-
-    /// The claim, for the task that renews it.
-    pub(crate) fn claim(&self) -> &Arc<Claim> {
-        &self.claim
-    }
-
-    /// Notes that the service may hold something from now on.
-    pub(crate) fn opens(&mut self) {
-        self.open = !self.keep;
-    }
-
-    /// Notes that the service has answered that it holds nothing.
-    pub(crate) fn holds_nothing(&mut self) {
-        self.open = false;
+        let claim = Arc::new(Claim { connection: Arc::clone(connection), target, token });
+        Ok(Self { claim, open: false, keep: options.keep })
     }
 
     /// Asks for the locks, and waits for them at the service for `wait`.
@@ -66,15 +48,17 @@ impl Session {
         &mut self,
         options: &AcquireOptions,
         wait: Duration,
+        limit: Duration,
     ) -> Result<Answer, Error> {
-        let before = std::mem::replace(&mut self.open, !self.keep);
-        let answer = self.claim.create(options, wait).await;
+        let before = std::mem::replace(&mut self.open, true);
+        let call = self.claim.creation("", options, wait);
+        let answer = self.claim.connection.send(&call, limit).await;
         let nothing_left = match &answer {
             // A client whose wait is over keeps its place in the queue for a moment longer.
             Ok(Answer::Refusal(refusal)) if refusal.is(Code::LockHeld) => {
                 wait.is_zero() || refusal.is_final(wait)
             }
-            Ok(Answer::Refusal(refusal)) => refusal.status.is_client_error(),
+            Ok(Answer::Refusal(refusal)) => refusal.is_without_effect(),
             Err(Error::Unreachable(_)) => true,
             _ => false,
         };
@@ -98,38 +82,21 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if !self.open {
-            return;
+        if self.open && !self.keep {
+            send_in_background(&self.claim.connection, self.claim.release_call());
         }
-        let connection = Arc::clone(&self.claim.connection);
-        send_in_background(connection, &self.releases, self.claim.release_call());
     }
 }
 
 /// What proves a session to the service: the target and the token.
 #[derive(Debug)]
 pub(crate) struct Claim {
-    connection: Arc<Connection>,
-    target: Target,
-    token: Token,
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) target: Target,
+    pub(crate) token: Token,
 }
 
 impl Claim {
-    /// What is claimed.
-    pub(crate) fn target(&self) -> &Target {
-        &self.target
-    }
-
-    /// The token.
-    pub(crate) fn token(&self) -> &Token {
-        &self.token
-    }
-
-    /// The connections to the service.
-    pub(crate) fn connection(&self) -> &Connection {
-        &self.connection
-    }
-
     /// Who holds what is claimed.
     pub(crate) fn held(&self, refusal: Refusal) -> Error {
         Error::Held(Box::new(self.target.held(refusal.problem.map(|problem| *problem))))
@@ -165,12 +132,12 @@ impl Claim {
         }
     }
 
-    async fn create(&self, options: &AcquireOptions, wait: Duration) -> Result<Answer, Error> {
-        let call = Call::new(Method::POST, self.target.path()).with_token(&self.token);
-        let body = self.target.creation(options, self.connection.settings().owner.as_deref(), wait);
-        self.connection
-            .send(&call.with_body(&body), wait + self.connection.settings().timeout)
-            .await
+    /// The request that asks for the locks, by this step of their path.
+    pub(crate) fn creation(&self, step: &str, options: &AcquireOptions, wait: Duration) -> Call {
+        let path = self.target.path() + step;
+        let owner = self.connection.settings().owner.as_deref();
+        let body = self.target.creation(options, owner, wait);
+        Call::new(Method::POST, path).with_token(&self.token).with_body(&body)
     }
 
     fn release_call(&self) -> Call {

@@ -39,7 +39,7 @@ impl Watch {
         loop {
             if let Some(stream) = &mut self.stream {
                 if let Ok(Some(event)) =
-                    stream.next_within(self.client.connection().settings().silence).await
+                    stream.next_within(self.client.connection.settings().silence).await
                 {
                     return Ok(event);
                 }
@@ -55,7 +55,7 @@ impl Watch {
     }
 
     async fn open(&self) -> Result<EventStream, Error> {
-        let connection = self.client.connection();
+        let connection = &self.client.connection;
         let request = Call::new(Method::GET, &self.path).request(Duration::ZERO)?;
         let answer = timeout(connection.settings().timeout, connection.forward(request)).await;
         let answer = answer.map_err(|_| Error::late())??;

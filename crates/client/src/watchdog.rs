@@ -46,9 +46,9 @@ where
     loop {
         lease.until().at(schedule.next_try()).reached().await;
         let sent = lease.until().now();
-        let limit = match (lease.overdue(), schedule.try_limit(sent.since_boot())) {
+        let limit = match (lease.loss(), schedule.try_limit(sent.since_boot())) {
             (None, Some(limit)) => limit,
-            (overdue, _) => return overdue.unwrap_or(LossReason::Paused),
+            (loss, _) => return loss.unwrap_or(LossReason::Paused),
         };
         match renew(limit.min(RESPONSE_TIMEOUT)).await {
             Ok(valid) => {
