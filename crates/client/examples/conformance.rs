@@ -124,7 +124,8 @@ impl Program {
             "begin" => self.begin(command).await,
             "complete" => {
                 let run = self.run(command)?;
-                let response = Response::builder().status(number(command, "status", 200) as u16);
+                let status = u16::try_from(number(command, "status", 200))?;
+                let response = Response::builder().status(status);
                 run.complete(response.body(content(command))?).await?;
                 Ok(json!({}))
             }
@@ -427,7 +428,7 @@ fn options(command: &Value) -> Result<AcquireOptions, Failure> {
         limit,
         token: command["token"].as_str().map(Token::parse).transpose()?,
         entry: given("entry"),
-        keep: false,
+        ..AcquireOptions::default()
     })
 }
 
@@ -471,7 +472,8 @@ fn done(response: &Response<Bytes>) -> Result<Value, Failure> {
         Err(_) if bytes.len() <= 1000 => shown["body_base64"] = STANDARD.encode(bytes).into(),
         Err(_) => {
             let digest = Sha256::digest(bytes);
-            let sha256: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+            let sha256 =
+                digest.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
             shown["size"] = bytes.len().into();
             shown["sha256"] = sha256.into();
         }

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::clock::BootInstant;
-use crate::connection::{Answer, Call, Connection, REQUEST_WAIT, Refusal, pause};
+use crate::connection::{Call, Connection, REQUEST_WAIT, pause};
 use crate::error::{not_keylatch, not_of_this_request};
 use crate::session::{Claim, Session};
 use crate::target::{Grant, Target, lock_path};
@@ -108,39 +108,42 @@ impl Client {
         options: &AcquireOptions,
     ) -> Result<(Session, Grant, BootInstant), Error> {
         let mut session = Session::new(&self.connection, target, options)?;
-        let timeout = self.connection.settings().timeout;
-        let end = self.connection.now() + options.wait.min(MAX_WAIT);
+        let (start, timeout) = (self.connection.now(), self.connection.settings().timeout);
+        let end = start + options.wait.min(MAX_WAIT);
         // Waiting for a holder and outlasting a hiccup are two things.
-        let patience = end.max(self.connection.now() + timeout);
-        let deadline = end + timeout;
+        let (patience, deadline) = (end.max(start + timeout), end + timeout);
         let mut longest = REQUEST_WAIT;
         loop {
-            let wait = whole_millis(end.left().min(longest));
+            let (sent, wait) = (self.connection.now(), whole_millis(end.left().min(longest)));
             let limit = (wait + timeout).min(deadline.left());
-            let failure = match try_acquire(&mut session, options, wait, limit).await {
-                Ok((grant, until)) => {
-                    event!(debug, locks = session.claim.target.text(), "a lease is granted");
-                    return Ok((session, grant, until));
-                }
-                Err(failure) => failure,
-            };
-            let left = match failure.passes {
-                Passes::Never => Duration::ZERO,
-                Passes::WithShorterWait => {
+            let failed = |error| (error, patience, pause(None));
+            let (error, until, pause) = match session.create(options, wait, limit).await {
+                Ok(Ok(body)) => match granted(&session.claim, options.ttl, sent, &body).await {
+                    Ok((grant, until)) => return Ok((session, grant, until)),
+                    Err(error) => failed(error),
+                },
+                Ok(Err(refusal)) if refusal.is_of_wait() && !wait.is_zero() => {
                     let shorter = longest / 4;
                     longest = if shorter < MIN_REQUEST_WAIT { Duration::ZERO } else { shorter };
                     continue;
                 }
-                Passes::WithinWait => end.left(),
-                Passes::InAMoment => patience.left(),
+                Ok(Err(refusal)) => {
+                    let until = match refusal.status.as_u16() {
+                        _ if !refusal.is_passing() || refusal.is_final(wait) => sent,
+                        502..=504 => patience,
+                        _ => end,
+                    };
+                    let pause = refusal.pause_after(sent, wait);
+                    (session.claim.refused(refusal), until, pause)
+                }
+                Err(error) => failed(error),
             };
-            let pause = failure.pause.min(left);
+            let pause = pause.min(until.left());
             // A try that has no time would say less than this one.
-            if left.is_zero() || deadline.left() < pause + timeout / 5 {
-                let is_in_doubt = session.open;
-                return Err(if is_in_doubt { failure.error.in_doubt() } else { failure.error });
+            if until.left().is_zero() || deadline.left() < pause + timeout / 5 {
+                return Err(if session.open { error.in_doubt() } else { error });
             }
-            event!(debug, why = %failure.error, "an acquire is tried again");
+            event!(debug, why = %error, "an acquire is tried again");
             tokio::time::sleep(pause).await;
         }
     }
@@ -177,10 +180,8 @@ impl Client {
     }
 
     async fn ask<T: DeserializeOwned>(&self, call: &Call) -> Result<T, Error> {
-        match self.connection.ask(call, Duration::ZERO).await?.answer {
-            Answer::Content(body) => serde_json::from_slice(&body).map_err(|_| not_keylatch()),
-            Answer::Refusal(refusal) => Err(refusal.into()),
-        }
+        let answer = self.connection.ask(call, Duration::ZERO).await?.answer?;
+        serde_json::from_slice(&answer).map_err(|_| not_keylatch())
     }
 
     /// Sends a request of the API that this crate has no method for, with the client's key. Its URI is a path such as
@@ -200,63 +201,6 @@ impl Client {
     }
 }
 
-/// Why a request did not get its target.
-struct AcquireFailure {
-    error: Error,
-    /// Whether and when another try may succeed.
-    passes: Passes,
-    pause: Duration,
-}
-
-enum Passes {
-    Never,
-    /// The service does not let a client wait for so long.
-    WithShorterWait,
-    /// Others have the lock, or too much is asked of the service.
-    WithinWait,
-    /// Nothing was said of the lock.
-    InAMoment,
-}
-
-/// No answer came, or none of the service.
-impl From<Error> for AcquireFailure {
-    fn from(error: Error) -> Self {
-        Self { error, passes: Passes::InAMoment, pause: pause(None) }
-    }
-}
-
-async fn try_acquire(
-    session: &mut Session,
-    options: &AcquireOptions,
-    wait: Duration,
-    limit: Duration,
-) -> Result<(Grant, BootInstant), AcquireFailure> {
-    let sent = session.claim.connection.now();
-    let refusal = match session.create(options, wait, limit).await? {
-        Answer::Content(body) => return granted(&session.claim, options.ttl, sent, &body).await,
-        Answer::Refusal(refusal) => refusal,
-    };
-    let passes = match refusal.status.as_u16() {
-        _ if refuses_wait(&refusal) && !wait.is_zero() => Passes::WithShorterWait,
-        _ if !refusal.is_passing() || refusal.is_final(wait) => Passes::Never,
-        502..=504 => Passes::InAMoment,
-        _ => Passes::WithinWait,
-    };
-    if !refusal.is(Code::LockHeld) {
-        let pause = pause(refusal.retry_after);
-        return Err(AcquireFailure { error: refusal.into(), passes, pause });
-    }
-    let error = session.claim.held(refusal);
-    // A wait that was granted is over, and the next one begins at once.
-    let has_waited = (sent + wait).left().is_zero() && !wait.is_zero();
-    let pause = if has_waited { Duration::ZERO } else { pause(None) };
-    Err(AcquireFailure { error, passes, pause })
-}
-
-fn refuses_wait(refusal: &Refusal) -> bool {
-    refusal.problem.as_ref().is_some_and(|problem| problem.field.as_deref() == Some("wait_ms"))
-}
-
 /// The validity of a grant counts from the sending of the request. Where little of it is left, since
 /// the answer was slow or an earlier one was lost, the lease is renewed before it is used.
 async fn granted(
@@ -264,21 +208,20 @@ async fn granted(
     ttl: Duration,
     sent: BootInstant,
     answer: &[u8],
-) -> Result<(Grant, BootInstant), AcquireFailure> {
+) -> Result<(Grant, BootInstant), Error> {
     let grant = claim.grant(answer)?;
     let until = sent + grant.valid_from_sending;
     if until.left() >= ttl / 2 {
         return Ok((grant, until));
     }
     let sent = sent.now();
-    let grant = match claim.renew(ttl, claim.connection.settings().timeout).await {
-        Ok(grant) => grant,
-        Err(RenewalError::Failed { error, .. }) => return Err(error.into()),
-        Err(RenewalError::Lost(_)) => {
-            let error = "the lease was over before it could be used".to_owned();
-            return Err(Error::Unavailable(error).into());
+    let renewed = claim.renew(ttl, claim.connection.settings().timeout).await;
+    let grant = renewed.map_err(|failure| match failure {
+        RenewalError::Failed { error, .. } => error,
+        RenewalError::Lost(_) => {
+            Error::Unavailable("the lease was over before it could be used".to_owned())
         }
-    };
+    })?;
     let until = sent + grant.valid_from_sending;
     Ok((grant, until))
 }

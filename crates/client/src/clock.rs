@@ -3,7 +3,7 @@
 //! A lease also runs out while the machine is suspended, and the clocks of timers stand still then.
 //! So validity is counted on the clock that runs on, and a sleep looks at it every second.
 
-use std::ops::{Add, Sub};
+use std::ops::Add;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
@@ -86,13 +86,5 @@ impl Add<Duration> for BootInstant {
 
     fn add(self, later: Duration) -> Self {
         Self { since_boot: self.since_boot.saturating_add(later), ..self }
-    }
-}
-
-impl Sub<Duration> for BootInstant {
-    type Output = Self;
-
-    fn sub(self, earlier: Duration) -> Self {
-        Self { since_boot: self.since_boot.saturating_sub(earlier), ..self }
     }
 }

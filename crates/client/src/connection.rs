@@ -18,6 +18,7 @@ use hyper_util::client::legacy::connect::capture_connection;
 use keylatch_core::lock::Token;
 use keylatch_core::retry::random_part_of;
 use keylatch_wire::{Code, ProblemDocument, Retry};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::TaskTracker;
@@ -33,6 +34,9 @@ pub(crate) const REQUEST_WAIT: Duration = Duration::from_secs(50);
 /// The largest answer that is read, in bytes: a kept one may be of any size that a service is configured for.
 const MAX_ANSWER: usize = 16 * 1024 * 1024;
 const AGENT: &str = concat!("keylatch-rust/", env!("CARGO_PKG_VERSION"));
+
+/// What may stand in a path segment or a query as it is. A dot may not: `..` would be a step in the path.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
 
 /// A service, and the connections to it.
 pub(crate) struct Connection {
@@ -75,9 +79,10 @@ impl Call {
         Self { method, path, body: Bytes::new(), ..self.clone() }
     }
 
-    /// With a query that begins with its question mark.
-    pub(crate) fn with_query(self, query: String) -> Self {
-        Self { query, ..self }
+    /// With a query of these members.
+    pub(crate) fn with_query<'a>(self, members: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
+        let members = members.map(|(name, value)| format!("{name}={}", plain(value)));
+        Self { query: members.collect::<Vec<_>>().join("&"), ..self }
     }
 
     pub(crate) fn with_token(self, token: &Token) -> Self {
@@ -90,9 +95,10 @@ impl Call {
 
     /// The request that asks the service to wait for so long.
     pub(crate) fn request(&self, wait: Duration) -> Result<Request<Full<Bytes>>, Error> {
+        let mark = if self.query.is_empty() { "" } else { "?" };
         let mut request = Request::builder()
             .method(&self.method)
-            .uri(format!("{}{}", self.path, self.query))
+            .uri(format!("{}{mark}{}", self.path, self.query))
             .header("content-type", "application/json");
         if let Some(token) = &self.token {
             let mut token = HeaderValue::try_from(token.expose()).map_err(|_| not_keylatch())?;
@@ -108,14 +114,8 @@ impl Call {
     }
 }
 
-/// What the service answered.
-#[derive(Debug)]
-pub(crate) enum Answer {
-    /// 200 or 201 with this body, or 204 with none.
-    Content(Bytes),
-    /// Anything else.
-    Refusal(Refusal),
-}
+/// What the service answered: the body of a 200 or 201, none of a 204, or anything else.
+pub(crate) type Answer = Result<Bytes, Refusal>;
 
 /// The answer to a request that may have been sent several times.
 pub(crate) struct Reply {
@@ -153,16 +153,14 @@ impl Connection {
 
     /// Sends a request, and gives up after `limit`, which holds for the answer's body as well.
     pub(crate) async fn send(&self, call: &Call, limit: Duration) -> Result<Answer, Error> {
-        self.send_waiting(call, Duration::ZERO, limit).await
+        self.send_request(call.request(Duration::ZERO)?, limit).await
     }
 
-    async fn send_waiting(
+    async fn send_request(
         &self,
-        call: &Call,
-        wait: Duration,
+        mut request: Request<Full<Bytes>>,
         limit: Duration,
     ) -> Result<Answer, Error> {
-        let mut request = call.request(wait)?;
         let connected = capture_connection(&mut request);
         let node = self.current.load(Ordering::Relaxed);
         let answered = async { read(self.forward(request).await?).await };
@@ -186,9 +184,10 @@ impl Connection {
         let mut in_doubt = false;
         loop {
             let (sent, wait) = (self.now(), wait_end.left().min(REQUEST_WAIT));
-            let reply = self.send_waiting(call, wait, (wait + timeout).min(end.left())).await;
+            let limit = (wait + timeout).min(end.left());
+            let reply = self.send_request(call.request(wait)?, limit).await;
             let after = match &reply {
-                Ok(Answer::Refusal(refusal)) if refusal.is_passing() => {
+                Ok(Err(refusal)) if refusal.is_passing() => {
                     in_doubt = true;
                     let is_over = refusal.is(Code::RequestInProgress) && wait_end.left().is_zero();
                     if is_over { None } else { Some(refusal.retry_after) }
@@ -266,11 +265,11 @@ impl Connection {
         // Time is left for the next URL.
         let info = timeout(self.settings.timeout / 2, info).await;
         let info = match info.unwrap_or_else(|_| Err(Error::late())) {
-            Ok(Answer::Content(info)) => info,
-            Ok(Answer::Refusal(refusal)) if refusal.is_passing() => {
+            Ok(Ok(info)) => info,
+            Ok(Err(refusal)) if refusal.is_passing() => {
                 return Err(unsent(&refusal.to_string()));
             }
-            Ok(Answer::Refusal(_)) => Bytes::new(),
+            Ok(Err(_)) => Bytes::new(),
             Err(Error::Unreachable(why) | Error::Unanswered(why)) => return Err(unsent(&why)),
             Err(error) => return Err(error),
         };
@@ -286,6 +285,11 @@ impl Connection {
     }
 }
 
+/// A text as a path segment or a value of a query.
+pub(crate) fn plain(text: &str) -> impl fmt::Display {
+    utf8_percent_encode(text, PLAIN)
+}
+
 /// The pause before a request is repeated: as long as the service asks for, and some more, so that those that lost the same
 /// service do not all come back at once.
 pub(crate) fn pause(retry_after: Option<Duration>) -> Duration {
@@ -296,10 +300,7 @@ pub(crate) fn pause(retry_after: Option<Duration>) -> Duration {
 /// What an answer refuses, whose body is read here.
 pub(crate) async fn refusal_of(answer: Response<Body>) -> Result<Refusal, Error> {
     let read = timeout(RESPONSE_TIMEOUT, read(answer)).await;
-    match read.unwrap_or_else(|_| Err(Error::late()))? {
-        Answer::Refusal(refusal) => Ok(refusal),
-        Answer::Content(_) => Err(not_keylatch()),
-    }
+    read.unwrap_or_else(|_| Err(Error::late()))?.err().ok_or_else(not_keylatch)
 }
 
 impl Refusal {
@@ -334,17 +335,29 @@ impl Refusal {
         !wait.is_zero() && problem.is_some_and(|problem| problem.waited_ms.is_none())
     }
 
+    /// Whether the service does not let a client wait for so long.
+    pub(crate) fn is_of_wait(&self) -> bool {
+        self.problem.as_ref().is_some_and(|problem| problem.field.as_deref() == Some("wait_ms"))
+    }
+
+    /// The pause before the next try of a request that was sent then, to wait for `wait`. A wait that was granted is over, and
+    /// the next one begins at once.
+    pub(crate) fn pause_after(&self, sent: BootInstant, wait: Duration) -> Duration {
+        if !self.is(Code::LockHeld) {
+            return pause(self.retry_after);
+        }
+        let has_waited = !wait.is_zero() && (sent + wait).left().is_zero();
+        if has_waited { Duration::ZERO } else { pause(None) }
+    }
+
     /// Whether the same request may succeed later: by the table of problems or, where it does not
     /// know the code, by the status.
     pub(crate) fn is_passing(&self) -> bool {
-        let code = self.problem.as_deref().and_then(ProblemDocument::known_code);
-        match code {
-            Some(code) => code.retry() == Retry::SameKey,
-            None => {
-                let waits = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];
-                self.status.is_server_error() || waits.contains(&self.status)
-            }
+        if let Some(code) = self.problem.as_deref().and_then(ProblemDocument::known_code) {
+            return code.retry() == Retry::SameKey;
         }
+        let waits = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];
+        self.status.is_server_error() || waits.contains(&self.status)
     }
 }
 
@@ -373,16 +386,12 @@ async fn read(response: Response<Body>) -> Result<Answer, Error> {
     let (head, body) = response.into_parts();
     let body = Limited::new(body, MAX_ANSWER).collect().await;
     let body = body.map_err(|error| Error::Unanswered(error.to_string()))?.to_bytes();
-    let refusal = |problem: Option<ProblemDocument>| {
-        let seconds =
-            head.headers.get(RETRY_AFTER).and_then(|after| after.to_str().ok()?.parse().ok());
-        let millis = problem.as_ref().and_then(|problem| problem.retry_after_ms);
-        let retry_after = millis.map(Duration::from_millis).or(seconds.map(Duration::from_secs));
-        let problem = problem.map(Box::new);
-        Answer::Refusal(Refusal { status: head.status, retry_after, problem })
-    };
-    Ok(match head.status {
-        StatusCode::OK | StatusCode::CREATED | StatusCode::NO_CONTENT => Answer::Content(body),
-        _ => refusal(serde_json::from_slice(&body).ok()),
-    })
+    if matches!(head.status, StatusCode::OK | StatusCode::CREATED | StatusCode::NO_CONTENT) {
+        return Ok(Ok(body));
+    }
+    let problem: Option<Box<ProblemDocument>> = serde_json::from_slice(&body).ok();
+    let seconds = head.headers.get(RETRY_AFTER).and_then(|after| after.to_str().ok()?.parse().ok());
+    let millis = problem.as_ref().and_then(|problem| problem.retry_after_ms);
+    let retry_after = millis.map(Duration::from_millis).or(seconds.map(Duration::from_secs));
+    Ok(Err(Refusal { status: head.status, retry_after, problem }))
 }

@@ -16,6 +16,21 @@ use crate::connection::{Call, Connection};
 /// How long the end of a runtime may wait for it.
 const LAST_MOMENT: Duration = Duration::from_secs(2);
 
+/// What ends a claim unless the program has: sent where it is dropped.
+pub(crate) struct Parting {
+    pub(crate) connection: Arc<Connection>,
+    /// `None` where nothing is left to end.
+    pub(crate) call: Option<Call>,
+}
+
+impl Drop for Parting {
+    fn drop(&mut self) {
+        if let Some(call) = self.call.take() {
+            send_in_background(&self.connection, call);
+        }
+    }
+}
+
 /// Sends what ends a claim, in a task that the connection tracks. The caller is gone, so no caller reads an error.
 pub(crate) fn send_in_background(connection: &Arc<Connection>, call: Call) {
     let mut ending = Ending { connection: Arc::clone(connection), call: Some(call) };

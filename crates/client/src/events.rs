@@ -1,8 +1,8 @@
 //! Server-sent events of a hold or a watch (WHATWG HTML, section 9.2), from the body of an answer.
 //!
 //! A body ends when the service or a proxy ends it, which is an event of its own for the caller. Invariant: an event
-//! above 1 MiB ends the stream, so that no service fills the memory of a client. Tested here and in
-//! `tests/api/rust_client.rs`.
+//! above 1 MiB ends the stream, so that no service fills the memory of a client. Tested in
+//! `tests/api/rust_client_ends.rs`.
 
 use std::time::Duration;
 
@@ -29,45 +29,34 @@ pub struct Event {
 #[derive(Debug)]
 pub(crate) struct EventStream {
     body: Body,
-    parser: EventParser,
+    /// Those that are no event yet.
+    bytes: Vec<u8>,
 }
 
 impl EventStream {
     pub(crate) fn new(body: Body) -> Self {
-        Self { body, parser: EventParser::default() }
+        Self { body, bytes: Vec::new() }
     }
 
-    /// The next event; `None` when the stream has ended. Dropped in between, it loses nothing.
-    pub(crate) async fn next(&mut self) -> Result<Option<Event>, Error> {
-        self.next_within(Duration::MAX).await
-    }
-
-    /// The same, on a stream on which something comes at least that often, be it a comment.
-    pub(crate) async fn next_within(&mut self, silence: Duration) -> Result<Option<Event>, Error> {
+    /// The next event, on a stream on which something comes at least that often, be it a comment; `None` when it has ended.
+    /// Dropped in between, it loses nothing.
+    pub(crate) async fn next(&mut self, silence: Duration) -> Result<Option<Event>, Error> {
         loop {
-            if let Some(event) = self.parser.event() {
+            if let Some(event) = self.read() {
                 return Ok(Some(event));
             }
             let frame = timeout(silence, self.body.frame()).await.map_err(|_| Error::late())?;
             let Some(frame) = frame else { return Ok(None) };
             let frame = frame.map_err(|error| Error::Unanswered(error.to_string()))?;
-            self.parser.bytes.extend(frame.data_ref().into_iter().flatten());
-            if self.parser.bytes.len() > MAX_EVENT {
+            self.bytes.extend(frame.data_ref().into_iter().flatten());
+            if self.bytes.len() > MAX_EVENT {
                 return Err(Error::Refused("an event is too long".to_owned()));
             }
         }
     }
-}
 
-/// The bytes of a stream that are no event yet.
-#[derive(Debug, Default)]
-struct EventParser {
-    bytes: Vec<u8>,
-}
-
-impl EventParser {
     /// Takes the first whole event, and passes over comments.
-    fn event(&mut self) -> Option<Event> {
+    fn read(&mut self) -> Option<Event> {
         loop {
             let end = self.bytes.windows(2).position(|pair| pair == b"\n\n")?;
             let block: Vec<u8> = self.bytes.drain(..end + 2).collect();

@@ -87,7 +87,7 @@ impl<L> Guard<L> {
         let claim = Arc::clone(&session.claim);
         Self::watched(session, ttl, leased, until, |lease| async move {
             let renew = async |limit| Ok(claim.renew(ttl, limit).await?.valid_from_sending);
-            keep(lease, ttl, renew).await;
+            keep(lease, renew).await;
         })
     }
 

@@ -6,19 +6,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use keylatch_core::watchdog::notice;
-use keylatch_wire::{Code, LossEvent, ProblemDocument, RenewalEvent};
+use keylatch_wire::{LossEvent, ProblemDocument, RenewalEvent};
 use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::client::{MAX_WAIT, whole_millis};
 use crate::clock::BootInstant;
-use crate::connection::{REQUEST_WAIT, Refusal, refusal_of};
+use crate::connection::{Refusal, refusal_of};
 use crate::error::not_keylatch;
 use crate::events::{Event, EventStream};
 use crate::session::Session;
-use crate::target::{Target, broken};
+use crate::target::{Target, loss_of};
 use crate::{AcquireOptions, Client, Error, Guard, Lease, LockGuard, LossReason};
+
+/// How long one stream waits: as long as a service lets wait unless it is configured otherwise.
+const STREAM_WAIT: Duration = Duration::from_secs(300);
 
 impl Client {
     /// Holds a lock by a connection, and waits for it as long as `options` say. The service renews the lock,
@@ -37,7 +39,7 @@ impl Client {
         let mut session = Session::new(&self.connection, target, options)?;
         let end = self.connection.now() + options.wait.min(MAX_WAIT);
         let (mut stream, grant, sent) = loop {
-            let (sent, wait) = (self.connection.now(), whole_millis(end.left().min(REQUEST_WAIT)));
+            let (sent, wait) = (self.connection.now(), whole_millis(end.left().min(STREAM_WAIT)));
             let limit = wait + self.connection.settings().timeout;
             let opened = timeout(limit, self.open_hold(&mut session, options, wait)).await;
             match opened.unwrap_or_else(|_| Err(Error::late())) {
@@ -52,7 +54,7 @@ impl Client {
         let lock = grant.locks.into_iter().next().ok_or_else(not_keylatch)?;
         let ttl = options.ttl;
         Ok(Guard::watched(session, ttl, lock, until, |lease| async move {
-            let reason = read_until_lost(&mut stream, ttl, sent, &lease).await;
+            let reason = read_until_lost(&mut stream, sent, &lease).await;
             lease.lose(reason);
             outlast(&mut stream, lease.until()).await;
         }))
@@ -69,24 +71,21 @@ impl Client {
         let request = claim.creation("/hold", options, wait).request(Duration::ZERO)?;
         session.open = true;
         let answer = self.connection.forward(request).await?;
-        let error_of = |refusal: Refusal| match refusal.is(Code::LockHeld) {
-            true => claim.held(refusal),
-            false => refusal.into_problem(),
-        };
         if answer.status() != 200 {
             let refusal = refusal_of(answer).await?;
             session.open = !refusal.is_without_effect();
-            return Err(error_of(refusal));
+            return Err(claim.refused(refusal));
         }
+        let silence = self.connection.settings().silence;
         let mut stream = EventStream::new(answer.into_body());
-        while let Some(Event { kind, data }) = stream.next().await? {
+        while let Some(Event { kind, data }) = stream.next(silence).await? {
             match kind.as_str() {
                 "acquired" => return Ok((stream, data)),
                 "refused" => {
                     let problem: ProblemDocument =
                         serde_json::from_value(data).map_err(|_| not_keylatch())?;
                     session.open = false;
-                    return Err(error_of(Refusal::of(problem)));
+                    return Err(claim.refused(Refusal::of(problem)));
                 }
                 _ => {}
             }
@@ -98,7 +97,7 @@ impl Client {
 /// Reads on until the validity is over or the service ends the stream: it frees the lock with the stream, and the
 /// program has until then to stop.
 async fn outlast(stream: &mut EventStream, until: BootInstant) {
-    let reading = async { while let Ok(Some(_)) = stream.next().await {} };
+    let reading = async { while let Ok(Some(_)) = stream.next(Duration::MAX).await {} };
     tokio::select! {
         () = reading => {}
         () = until.reached() => {}
@@ -106,16 +105,11 @@ async fn outlast(stream: &mut EventStream, until: BootInstant) {
 }
 
 /// Follows the stream until the lease is lost, or no event has renewed it in time.
-async fn read_until_lost(
-    stream: &mut EventStream,
-    ttl: Duration,
-    sent: BootInstant,
-    lease: &Lease,
-) -> LossReason {
+async fn read_until_lost(stream: &mut EventStream, sent: BootInstant, lease: &Lease) -> LossReason {
     loop {
-        let deadline = lease.until() - notice(ttl);
+        let deadline = lease.give_up();
         let event = tokio::select! {
-            event = stream.next() => event,
+            event = stream.next(Duration::MAX) => event,
             () = deadline.reached() => {
                 return LossReason::Unrenewed("no event came in time".to_owned());
             }
@@ -140,13 +134,8 @@ async fn read_until_lost(
 
 /// Why the service ended the hold, by the code of a problem or a word.
 fn loss(data: Value) -> LossReason {
-    let Ok(LossEvent { reason, detail, broken: note }) = serde_json::from_value(data) else {
+    let Ok(LossEvent { reason, detail, broken }) = serde_json::from_value(data) else {
         return LossReason::Unrenewed("the stream has ended".to_owned());
     };
-    match &*reason {
-        "lock-not-held" => LossReason::NotHeld,
-        "token-mismatch" => LossReason::TakenOver,
-        "lock-broken" => broken(note),
-        _ => LossReason::Unrenewed(detail.into_owned()),
-    }
+    loss_of(&reason, broken).unwrap_or_else(|| LossReason::Unrenewed(detail.into_owned()))
 }

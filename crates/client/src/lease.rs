@@ -88,7 +88,7 @@ impl Deref for FencedLease {
 #[derive(Debug)]
 struct State {
     what: String,
-    notice: Duration,
+    ttl: Duration,
     validity: Mutex<Validity>,
     lost: CancellationToken,
     /// What ends now is not lost.
@@ -109,7 +109,7 @@ impl Lease {
         let validity = Mutex::new(Validity { until, failure: None, loss: None });
         let closing = CancellationToken::new();
         let lost = closing.child_token();
-        Self(Arc::new(State { what, notice: notice(ttl), validity, lost, closing }))
+        Self(Arc::new(State { what, ttl, validity, lost, closing }))
     }
 
     /// Fails once the lease is lost: call it before each step that must not happen without the lease. It compares with
@@ -148,6 +148,16 @@ impl Lease {
         self.until().left()
     }
 
+    pub(crate) fn ttl(&self) -> Duration {
+        self.0.ttl
+    }
+
+    /// When it is given up unless it is renewed.
+    pub(crate) fn give_up(&self) -> BootInstant {
+        let until = self.until();
+        until.at(until.since_boot().saturating_sub(notice(self.0.ttl)))
+    }
+
     pub(crate) fn until(&self) -> BootInstant {
         self.validity().until
     }
@@ -170,7 +180,7 @@ impl Lease {
         let Validity { until, failure, .. } = &*self.validity();
         let (left, why) = (until.left(), failure.clone());
         match why {
-            _ if left > self.0.notice => None,
+            _ if left > notice(self.0.ttl) => None,
             None if left.is_zero() => Some(LossReason::Paused),
             why => Some(LossReason::Unrenewed(why.unwrap_or("there was no time".to_owned()))),
         }

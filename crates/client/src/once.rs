@@ -23,10 +23,9 @@ use serde_json::json;
 use tokio_util::sync::DropGuard;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::connection::{Answer, Call, Connection, Reply};
-use crate::ending::send_in_background;
+use crate::connection::{Call, Connection, Refusal, Reply, plain};
+use crate::ending::Parting;
 use crate::error::{not_keylatch, not_of_this_request};
-use crate::target::plain;
 use crate::watchdog::{RenewalError, keep};
 use crate::{BoxError, Client, Error, FencedLease, Lease, LossReason};
 
@@ -111,12 +110,10 @@ pub struct Run {
     // The fields are dropped in this order: the watchdog does not renew what has ended.
     _ending: DropGuard,
     _watchdog: AbortOnDropHandle<()>,
-    client: Client,
+    /// What it says of itself if the program does not.
+    parting: Parting,
     /// The begin, whose path and token those of the others are made of.
     begin: Call,
-    /// What the end sends; `None` before the program has said how it ends.
-    end: Option<Call>,
-    has_ended: bool,
     on_crash: OnCrash,
     lease: FencedLease,
 }
@@ -131,22 +128,23 @@ impl Client {
     pub async fn begin(&self, key: &str, options: &OnceOptions) -> Result<BeginReply, Error> {
         let token = options.token.clone().map_or_else(Token::generate, Ok)?;
         let begin = begin_call(key, options, &token);
-        // With a token of its own the caller can begin again.
-        let abandon = options.token.is_none().then(|| begin.then(Method::DELETE, ""));
-        let mut unheard = Unheard { connection: Arc::clone(&self.connection), abandon };
+        // Nothing was done before the client knows that it has begun. With a token of its own the caller can begin again.
+        let call = options.token.is_none().then(|| begin.then(Method::DELETE, ""));
+        let mut parting = Parting { connection: Arc::clone(&self.connection), call };
         let reply = self.connection.ask(&begin, options.wait).await;
         let is_nothing_begun = match &reply {
-            Ok(Reply { answer: Answer::Refusal(refusal), .. }) => refusal.is_without_effect(),
+            Ok(Reply { answer: Err(refusal), .. }) => refusal.is_without_effect(),
             reply => matches!(reply, Err(Error::Unreachable(_))),
         };
         if is_nothing_begun {
-            unheard.abandon = None;
+            parting.call = None;
         }
         let Reply { answer, mut sent, .. } = reply?;
+        let answer = answer.map_err(Refusal::into_problem)?;
         let record: IdempotencyRecord =
-            serde_json::from_slice(&content(answer)?).map_err(|_| not_keylatch())?;
+            serde_json::from_slice(&answer).map_err(|_| not_keylatch())?;
         if record.state == "done" {
-            unheard.abandon = None;
+            parting.call = None;
             return Ok(BeginReply::Done(record.answer.map(response_of).transpose()?));
         }
         if record.token.is_none_or(|of| of.expose() != token.expose()) {
@@ -156,13 +154,12 @@ impl Client {
         if (sent + options.lease).left() < options.lease / 2 {
             let renewal = begin.then(Method::POST, "/renew");
             let renewed = self.connection.ask(&renewal, Duration::ZERO).await?;
-            content(renewed.answer)?;
+            renewed.answer.map_err(Refusal::into_problem)?;
             sent = renewed.sent;
         }
-        unheard.abandon = None;
         let lease = Lease::new(format!("the run of `{key}`"), options.lease, sent + options.lease);
         let lease = FencedLease::new(lease, FencingToken::new(record.fencing_token));
-        Ok(BeginReply::Begun(Run::start(self.clone(), begin, options, lease)))
+        Ok(BeginReply::Begun(Run::start(parting, begin, options.on_crash, lease)))
     }
 
     /// Does a thing once: runs `work` and keeps its answer, or gives the answer that an earlier run came to.
@@ -219,36 +216,32 @@ fn begin_call(key: &str, options: &OnceOptions, token: &Token) -> Call {
     }))
 }
 
-/// A run that may have begun, until the client knows. Dropped before, it frees the key: nothing was done.
-struct Unheard {
-    connection: Arc<Connection>,
-    abandon: Option<Call>,
-}
-
-impl Drop for Unheard {
-    fn drop(&mut self) {
-        if let Some(abandon) = self.abandon.take() {
-            send_in_background(&self.connection, abandon);
-        }
+/// The caller said that a rerun is safe, or else a person finds out.
+fn failure(begin: &Call, on_crash: OnCrash, reason: &str) -> Call {
+    if on_crash == OnCrash::Rerun {
+        return begin.then(Method::DELETE, "");
     }
+    let plain: String = reason.chars().filter(|it| !it.is_control()).collect();
+    let mut ends = (0..=MAX_REASON.min(plain.len())).rev();
+    let reason = ends.find_map(|end| plain.get(..end)).filter(|it| !it.is_empty());
+    begin.then(Method::POST, "/fail").with_body(&json!({"reason": reason}))
 }
 
 impl Run {
-    fn start(client: Client, begin: Call, options: &OnceOptions, lease: FencedLease) -> Self {
-        let (connection, ttl) = (Arc::clone(&client.connection), options.lease);
+    fn start(mut parting: Parting, begin: Call, on_crash: OnCrash, lease: FencedLease) -> Self {
+        parting.call = Some(failure(&begin, on_crash, "the work panicked or was cancelled"));
+        let (connection, ttl) = (Arc::clone(&parting.connection), lease.ttl());
         let (renewal, of_run) = (begin.then(Method::POST, "/renew"), Lease::clone(&lease));
         let watchdog = AbortOnDropHandle::new(tokio::spawn(async move {
             let renew = async |limit| renew(&connection, &renewal, limit).await.map(|()| ttl);
-            keep(of_run, ttl, renew).await;
+            keep(of_run, renew).await;
         }));
         Self {
             _ending: lease.closing().clone().drop_guard(),
             _watchdog: watchdog,
-            client,
+            parting,
             begin,
-            end: None,
-            has_ended: false,
-            on_crash: options.on_crash,
+            on_crash,
             lease,
         }
     }
@@ -296,44 +289,21 @@ impl Run {
     ///
     /// As [`complete`](Self::complete).
     pub async fn fail(self, reason: &str) -> Result<(), Error> {
-        let call = self.failure(reason);
+        let call = failure(&self.begin, self.on_crash, reason);
         self.end(call).await
     }
 
     /// Stops renewing the run and ends it in no way: what is to come of it when its lease is over is up to `on_crash`.
     pub fn leave(mut self) {
-        self.has_ended = true;
-    }
-
-    /// The caller said that a rerun is safe, or else a person finds out.
-    fn failure(&self, reason: &str) -> Call {
-        if self.on_crash == OnCrash::Rerun {
-            return self.begin.then(Method::DELETE, "");
-        }
-        let plain: String = reason.chars().filter(|it| !it.is_control()).collect();
-        let mut ends = (0..=MAX_REASON.min(plain.len())).rev();
-        let reason = ends.find_map(|end| plain.get(..end)).filter(|it| !it.is_empty());
-        self.begin.then(Method::POST, "/fail").with_body(&json!({"reason": reason}))
+        self.parting.call = None;
     }
 
     async fn end(mut self, call: Call) -> Result<(), Error> {
-        self.end = Some(call.clone());
+        self.parting.call = Some(call.clone());
         self.lease.closing().cancel();
-        let reply = self.client.connection.ask(&call, Duration::ZERO).await;
-        self.has_ended = true;
-        content(reply?.answer).map(drop)
-    }
-}
-
-impl Drop for Run {
-    fn drop(&mut self) {
-        if self.has_ended {
-            return;
-        }
-        let why =
-            if std::thread::panicking() { "the work panicked" } else { "the run was dropped" };
-        let call = self.end.take().unwrap_or_else(|| self.failure(why));
-        send_in_background(&self.client.connection, call);
+        let reply = self.parting.connection.ask(&call, Duration::ZERO).await;
+        self.parting.call = None;
+        reply?.answer.map(drop).map_err(Refusal::into_problem)
     }
 }
 
@@ -352,18 +322,14 @@ impl fmt::Debug for Run {
 }
 
 impl Scope {
-    fn query(&self) -> String {
+    fn query(&self) -> impl Iterator<Item = (&str, &str)> {
         let members = [
             ("method", &self.method),
             ("path", &self.path),
             ("principal", &self.principal),
             ("source", &self.source),
         ];
-        let members = members
-            .iter()
-            .filter_map(|(name, value)| Some(format!("{name}={}", plain(value.as_deref()?))));
-        let members = members.collect::<Vec<_>>().join("&");
-        if members.is_empty() { members } else { format!("?{members}") }
+        members.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?)))
     }
 }
 
@@ -382,15 +348,7 @@ fn response_of(answer: IdempotencyAnswer) -> Result<Response<Bytes>, Error> {
 
 fn is_nothing_done(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut causes = std::iter::successors(Some(error), |error| error.source());
-    causes.any(|cause| cause.is::<NothingDone>())
-}
-
-/// What the service answered, unless it refuses.
-fn content(answer: Answer) -> Result<Bytes, Error> {
-    match answer {
-        Answer::Content(body) => Ok(body),
-        Answer::Refusal(refusal) => Err(refusal.into_problem()),
-    }
+    causes.any(<dyn std::error::Error>::is::<NothingDone>)
 }
 
 /// Keeps a run from being over while the program carries it out.
@@ -401,11 +359,11 @@ async fn renew(
 ) -> Result<(), RenewalError> {
     let failed = |after, error| Err(RenewalError::Failed { after, error });
     match connection.send(renewal, limit).await {
-        Ok(Answer::Content(_)) => Ok(()),
-        Ok(Answer::Refusal(refusal)) if refusal.is(Code::TokenMismatch) => {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(refusal)) if refusal.is(Code::TokenMismatch) => {
             Err(RenewalError::Lost(LossReason::NotHeld))
         }
-        Ok(Answer::Refusal(refusal)) => failed(refusal.retry_after, refusal.into()),
+        Ok(Err(refusal)) => failed(refusal.retry_after, refusal.into()),
         Err(error) => failed(None, error),
     }
 }

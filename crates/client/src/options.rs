@@ -18,6 +18,8 @@ pub struct AcquireOptions {
     /// How long to wait for the lock: [`FOREVER`] for as long as it takes. An answer that is on its way is still read, and
     /// an outage of up to 5 s is outlasted in any case.
     pub wait: Duration,
+    /// How long the connection of a [`hold`](crate::Client::hold) may have the lock, if the service is to end it then.
+    pub max_hold: Option<Duration>,
     /// A label that says who holds the lock; `None` takes that of the client.
     pub owner: Option<String>,
     /// How many may hold the lock together with this client.
@@ -50,6 +52,7 @@ impl Default for AcquireOptions {
         Self {
             ttl: Duration::from_secs(30),
             wait: Duration::ZERO,
+            max_hold: None,
             owner: None,
             limit: Limit::Exclusive,
             token: None,

@@ -55,10 +55,10 @@ impl Session {
         let answer = self.claim.connection.send(&call, limit).await;
         let nothing_left = match &answer {
             // A client whose wait is over keeps its place in the queue for a moment longer.
-            Ok(Answer::Refusal(refusal)) if refusal.is(Code::LockHeld) => {
+            Ok(Err(refusal)) if refusal.is(Code::LockHeld) => {
                 wait.is_zero() || refusal.is_final(wait)
             }
-            Ok(Answer::Refusal(refusal)) => refusal.is_without_effect(),
+            Ok(Err(refusal)) => refusal.is_without_effect(),
             Err(Error::Unreachable(_)) => true,
             _ => false,
         };
@@ -97,8 +97,11 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Who holds what is claimed.
-    pub(crate) fn held(&self, refusal: Refusal) -> Error {
+    /// A refusal as an error: who holds what is claimed, or why it is not to be had.
+    pub(crate) fn refused(&self, refusal: Refusal) -> Error {
+        if !refusal.is(Code::LockHeld) {
+            return refusal.into();
+        }
         Error::Held(Box::new(self.target.held(refusal.problem.map(|problem| *problem))))
     }
 
@@ -117,16 +120,14 @@ impl Claim {
         let call = Call::new(Method::PUT, self.target.path()).with_token(&self.token);
         let call = call.with_body(&self.target.renewal(ttl));
         match self.connection.send(&call, limit).await {
-            Ok(Answer::Content(body)) => self.grant(&body).map_err(failed),
-            Ok(Answer::Refusal(refusal)) => {
+            Ok(Ok(body)) => self.grant(&body).map_err(failed),
+            Ok(Err(refusal)) => {
                 let problem = refusal.problem.as_deref();
-                Err(match problem.and_then(|problem| self.target.loss(problem)) {
-                    Some(reason) => RenewalError::Lost(reason),
-                    None => {
-                        let after = refusal.retry_after;
-                        RenewalError::Failed { after, error: refusal.into() }
-                    }
-                })
+                if let Some(reason) = problem.and_then(|problem| self.target.loss(problem)) {
+                    return Err(RenewalError::Lost(reason));
+                }
+                let after = refusal.retry_after;
+                Err(RenewalError::Failed { after, error: refusal.into() })
             }
             Err(error) => Err(failed(error)),
         }
@@ -141,17 +142,18 @@ impl Claim {
     }
 
     fn release_call(&self) -> Call {
-        Call::new(Method::DELETE, self.target.release_path()).with_token(&self.token)
+        let call = Call::new(Method::DELETE, self.target.path()).with_token(&self.token);
+        call.with_query(self.target.release_query())
     }
 
     async fn release(&self) -> Result<ReleaseReply, Error> {
         let reply = self.connection.ask(&self.release_call(), Duration::ZERO).await?;
         let released = match reply.answer {
-            Answer::Content(body) if self.target.is_released(&body) => ReleaseReply::Released,
-            Answer::Content(_) => return Err(not_keylatch()),
-            Answer::Refusal(refusal) if refusal.is(Code::LockNotHeld) => ReleaseReply::NotHeld,
-            Answer::Refusal(refusal) if refusal.is(Code::TokenMismatch) => ReleaseReply::Mismatch,
-            Answer::Refusal(refusal) => return Err(refusal.into()),
+            Ok(body) if self.target.is_released(&body) => ReleaseReply::Released,
+            Ok(_) => return Err(not_keylatch()),
+            Err(refusal) if refusal.is(Code::LockNotHeld) => ReleaseReply::NotHeld,
+            Err(refusal) if refusal.is(Code::TokenMismatch) => ReleaseReply::Mismatch,
+            Err(refusal) => return Err(refusal.into()),
         };
         // The try whose answer was lost has released what is gone now.
         Ok(if reply.in_doubt { ReleaseReply::Released } else { released })

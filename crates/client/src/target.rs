@@ -9,17 +9,15 @@ use std::time::Duration;
 
 use keylatch_core::lock::{FencingToken, Token};
 use keylatch_wire::{
-    self as wire, BreakNote, Code, Holder, LockEntries, ProblemDocument, SecretToken, millis,
+    self as wire, BreakNote, Holder, LockEntries, ProblemDocument, SecretToken, millis,
 };
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::connection::plain;
 use crate::error::not_of_this_request;
 use crate::{AcquireOptions, Error, Held, Limit, LossReason};
 
-/// What may stand in a path segment or a query as it is. A dot may not: `..` would be a step in the path.
-const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
 /// Where the locks are.
 const LOCKS: &str = "/v1/locks";
 
@@ -66,16 +64,11 @@ impl Target {
         }
     }
 
-    /// The path and the query of the request that releases.
-    pub(crate) fn release_path(&self) -> String {
-        let query: Vec<_> = match &self.entry {
-            Some(entry) => vec![format!("entry={}", plain(entry))],
-            None if self.is_set => {
-                self.names.iter().map(|name| format!("name={}", plain(name))).collect()
-            }
-            None => return self.path(),
-        };
-        format!("{}?{}", self.path(), query.join("&"))
+    /// What the query of the request that releases names.
+    pub(crate) fn release_query(&self) -> impl Iterator<Item = (&str, &str)> {
+        let entry = self.entry.iter().map(|entry| ("entry", &**entry));
+        let names = self.names.iter().map(|name| ("name", &**name));
+        entry.chain(names.filter(|_| self.is_set))
     }
 
     /// The body of a request that creates, and waits for `wait`.
@@ -93,6 +86,9 @@ impl Target {
         }
         if let Limit::Counted(slots) = options.limit {
             body["limit"] = slots.into();
+        }
+        if let Some(longest) = options.max_hold {
+            body["max_hold_ms"] = millis(longest).into();
         }
         if let Some(entry) = &self.entry {
             body["entry"] = entry.as_str().into();
@@ -136,12 +132,7 @@ impl Target {
 
     /// Why the token does not hold the target, if a problem says that; of several lost locks, of the first.
     pub(crate) fn loss(&self, problem: &ProblemDocument) -> Option<LossReason> {
-        let reason = match problem.known_code()? {
-            Code::LockNotHeld => LossReason::NotHeld,
-            Code::TokenMismatch => LossReason::TakenOver,
-            Code::LockBroken => broken(problem.broken.clone()),
-            _ => return None,
-        };
+        let reason = loss_of(&problem.code, problem.broken.clone())?;
         let lost =
             problem.locks.first().filter(|lost| self.is_set && self.names.contains(&lost.name));
         Some(match lost {
@@ -188,17 +179,20 @@ fn first_holder(problem: ProblemDocument) -> Option<Holder> {
     }))
 }
 
-/// The loss of a lease that was broken.
-pub(crate) fn broken(note: Option<BreakNote>) -> LossReason {
-    let (reason, by) = note.map(|note| (note.reason, note.by)).unwrap_or_default();
-    LossReason::Broken { reason, by }
+/// The loss that a code says, if it says one.
+pub(crate) fn loss_of(code: &str, broken: Option<BreakNote>) -> Option<LossReason> {
+    Some(match code {
+        "lock-not-held" => LossReason::NotHeld,
+        "token-mismatch" => LossReason::TakenOver,
+        "lock-broken" => {
+            let (reason, by) = broken.map(|note| (note.reason, note.by)).unwrap_or_default();
+            LossReason::Broken { reason, by }
+        }
+        _ => return None,
+    })
 }
 
 /// The path of a lock.
 pub(crate) fn lock_path(name: &str) -> String {
     format!("{LOCKS}/{}", plain(name))
-}
-
-pub(crate) fn plain(text: &str) -> impl std::fmt::Display {
-    utf8_percent_encode(text, PLAIN)
 }

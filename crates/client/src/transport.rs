@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::combinators::BoxBody;
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::{BodyExt, Full};
 use hyper::body::Body as HttpBody;
 use hyper::{Request, Response, Uri};
 use hyper_util::client::legacy;
@@ -80,7 +80,7 @@ where
         let response = client.request(request);
         Box::pin(async move {
             let response = response.await.map_err(|error| no_reply(&error))?;
-            Ok(response.map(|body| body.boxed()))
+            Ok(response.map(BodyExt::boxed))
         })
     })
 }

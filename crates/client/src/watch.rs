@@ -38,9 +38,8 @@ impl Watch {
     pub async fn next(&mut self) -> Result<Event, Error> {
         loop {
             if let Some(stream) = &mut self.stream {
-                if let Ok(Some(event)) =
-                    stream.next_within(self.client.connection.settings().silence).await
-                {
+                let silence = self.client.connection.settings().silence;
+                if let Ok(Some(event)) = stream.next(silence).await {
                     return Ok(event);
                 }
                 self.stream = None;

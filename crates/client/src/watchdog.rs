@@ -24,25 +24,21 @@ pub(crate) enum RenewalError {
 
 /// Renews a lease until it is lost, or until it is being closed. `renew` tries once, within a time, and gives how long
 /// after its sending the lease is valid.
-pub(crate) async fn keep<F>(lease: Lease, ttl: Duration, renew: impl Fn(Duration) -> F)
+pub(crate) async fn keep<F>(lease: Lease, renew: impl Fn(Duration) -> F)
 where
     F: Future<Output = Result<Duration, RenewalError>>,
 {
-    let lost = lease.closing().run_until_cancelled(renew_until_lost(&lease, ttl, renew)).await;
+    let lost = lease.closing().run_until_cancelled(renew_until_lost(&lease, renew)).await;
     if let Some(reason) = lost {
         lease.lose(reason);
     }
 }
 
-async fn renew_until_lost<F>(
-    lease: &Lease,
-    ttl: Duration,
-    renew: impl Fn(Duration) -> F,
-) -> LossReason
+async fn renew_until_lost<F>(lease: &Lease, renew: impl Fn(Duration) -> F) -> LossReason
 where
     F: Future<Output = Result<Duration, RenewalError>>,
 {
-    let mut schedule = LeaseSchedule::new(ttl, lease.until().since_boot());
+    let mut schedule = LeaseSchedule::new(lease.ttl(), lease.until().since_boot());
     loop {
         lease.until().at(schedule.next_try()).reached().await;
         let sent = lease.until().now();

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::{BodyExt as _, Collected, Full};
 use hyper::{Method, Request, Response};
 use keylatch_wire::{Code, ProblemDocument, millis};
 use percent_encoding::percent_decode_str;
@@ -116,7 +116,7 @@ impl Service {
     fn exchange(self: Arc<Self>, request: Request<Full<Bytes>>) -> Exchanged {
         Box::pin(async move {
             let (head, body) = request.into_parts();
-            let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+            let body = body.collect().await.map(Collected::to_bytes).unwrap_or_default();
             let body = serde_json::from_slice(&body).unwrap_or_default();
             let header = |name: &str| head.headers.get(name)?.to_str().ok();
             let token = header("lock-token").unwrap_or_default();
@@ -225,7 +225,7 @@ impl State {
                 continue;
             }
             let is_free = |slot: &u64| holders.iter().all(|holder| holder.slot != *slot);
-            let slot = (0..).find(is_free).unwrap_or_default();
+            let slot = (0..=holders.len() as u64).find(is_free).unwrap_or_default();
             let (token, owner, fence) = (token.to_owned(), body["owner"].clone(), self.fence);
             holders.push(Holder { token, fence, limit, slot, owner, ttl, until });
         }
