@@ -41,7 +41,7 @@ impl<'a> Guards<'a> {
         let rest = passes.guard(guards);
         // Who calls no upstream over TLS needs no certificates of the system.
         let is_tls = guards.iter().chain(&rest).any(Guard::calls_over_tls);
-        let client = https_client(if is_tls { &Trust::System } else { &Trust::None }, None)?;
+        let client = https_client(if is_tls { &Trust::System } else { &Trust::None })?;
         let own = rest.as_ref().map(|_| Guard { path: OWN.to_owned(), ..Guard::default() });
         let named = guards.iter().cloned().chain(own).collect();
         Ok(Self { guards, named, rest, client, requests })

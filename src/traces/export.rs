@@ -79,7 +79,7 @@ fn exporter() -> io::Result<SpanExporter> {
     };
     let millis = variable("TIMEOUT").and_then(|millis| millis.parse().ok());
     let client = CollectorClient {
-        client: https_client(&trust, None)?,
+        client: https_client(&trust)?,
         timeout: millis.map_or(OTEL_EXPORTER_OTLP_TIMEOUT_DEFAULT, Duration::from_millis),
         runtime: Builder::new_current_thread().enable_all().build()?,
     };

@@ -80,6 +80,8 @@ mod record_list;
 mod room;
 mod rust_client;
 mod rust_client_ends;
+mod rust_client_members;
+mod rust_client_proxy;
 mod rust_client_sets;
 mod sandbox;
 mod sandbox_orders;

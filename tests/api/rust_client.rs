@@ -271,7 +271,16 @@ async fn other_server_is_refused_at_once() {
 
 #[test]
 fn invalid_url_is_refused() {
-    for url in ["", "http://", "ftp://host", "http://user:sesame@host", "http://h/?a", "a b"] {
+    for url in [
+        "",
+        "http://",
+        "ftp://host",
+        "http://user:sesame@host",
+        "http://h/?a",
+        "a b",
+        "h:70a",
+        "h:70000",
+    ] {
         let error = Client::new(url).expect_err(url);
         assert!(matches!(error, Error::Url(_)), "{url}: {error}");
         assert!(!error.to_string().contains("sesame"), "{error}");

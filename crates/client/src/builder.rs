@@ -72,7 +72,8 @@ impl Builder {
     }
 
     /// With the API key in `KEYLATCH_API_KEY`, the file of authorities that `KEYLATCH_CA` names, and the certificate in
-    /// the files that `KEYLATCH_CLIENT_CERT` and `KEYLATCH_CLIENT_KEY` name, as far as they are set and not empty.
+    /// the files that `KEYLATCH_CLIENT_CERT` and `KEYLATCH_CLIENT_KEY` name, as far as they are set and not empty; and by the
+    /// proxy that `HTTP_PROXY` or `HTTPS_PROXY` names, unless the service is on this machine or `NO_PROXY` has its host.
     ///
     /// # Errors
     ///
@@ -93,6 +94,7 @@ impl Builder {
         let key = variable("KEYLATCH_API_KEY");
         let key = key.map(|key| key.to_string_lossy().trim().to_owned());
         self.0.api_key = key.filter(|key| !key.is_empty()).or(self.0.api_key);
+        self.0.has_env = true;
         self.0.authorities = variable("KEYLATCH_CA").map(PathBuf::from).or(self.0.authorities);
         Ok(self)
     }
@@ -110,6 +112,11 @@ impl Builder {
     /// With what the client shows to a service with `https` that asks for a certificate.
     pub fn certificate(self, certificate: ClientCertificate) -> Self {
         Self(Settings { certificate: Some(certificate), ..self.0 })
+    }
+
+    /// By the proxy at this URL, such as `http://user:password@proxy:3128`, which tunnels `https` (`CONNECT`).
+    pub fn proxy(self, url: impl Into<String>) -> Self {
+        Self(Settings { proxy: Some(url.into()), ..self.0 })
     }
 
     /// With the `traceparent` that `of` gives for each request (W3C Trace Context). A value that is no header is left
@@ -132,8 +139,8 @@ impl Builder {
         self
     }
 
-    /// Opens a watch again on which nothing comes for so long, not even a comment: 90 s unless this is called. The service
-    /// sends a comment every 15 s unless it is configured otherwise.
+    /// Opens a watch again, and gives the wait of a hold up, where nothing comes for so long, not even a comment: 90 s unless
+    /// this is called. The service sends a comment every 15 s unless it is configured otherwise.
     pub fn silence(mut self, silence: Duration) -> Self {
         self.0.silence = silence;
         self
@@ -149,7 +156,7 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// A text is not a URL with `http`, `https` or `unix`; the API key has characters that no key has; a file or the
+    /// A text is not a URL with `http`, `https` or `unix`, or that of a proxy not one with `http`; the API key has characters that no key has; a file or the
     /// system's certificates cannot be read.
     pub fn build(self) -> Result<Client, Error> {
         Ok(Client::over(Connection::open(self.0)?))

@@ -21,6 +21,9 @@ pub enum Error {
     /// The text is not the URL of a service.
     #[error("the URL of the service {0}")]
     Url(&'static str),
+    /// The text is not the URL of a proxy.
+    #[error("the URL of a proxy must begin with http:// and have a host")]
+    Proxy,
     /// The text is not an API key.
     #[error("the API key has characters that no key has, or is empty")]
     ApiKey,

@@ -5,19 +5,18 @@
 //! 1 s is not used again: servers close theirs later (gunicorn after 2 s), and a request on a connection
 //! that the other side is just closing has an unknown outcome.
 
+use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use hyper::body::Body;
 use hyper_rustls::{ConfigBuilderExt as _, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use rustls::client::WantsClientCert;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
+use rustls::{ClientConfig, RootCertStore};
 
 use crate::transport::{CONNECT_TIMEOUT, ClientCertificate, http_connector, pooled};
 
@@ -36,29 +35,25 @@ pub enum Trust {
     None,
 }
 
-/// A client without connections, which shows a certificate if it has one.
+/// A client without connections.
 ///
 /// # Errors
 ///
-/// The certificates of the system or of the file are to be trusted and cannot be read, or that of the client is
-/// of no use.
-pub fn https_client<B>(
-    trust: &Trust,
-    certificate: Option<&ClientCertificate>,
-) -> io::Result<HttpsClient<B>>
+/// The certificates of the system or of the file are to be trusted and cannot be read.
+pub fn https_client<B>(trust: &Trust) -> io::Result<HttpsClient<B>>
 where
     B: Body + Send,
     B::Data: Send,
 {
-    Ok(pooled(https_connector(trust, certificate, CONNECT_TIMEOUT)?))
+    Ok(pooled(https_connector(trust, None, http_connector(CONNECT_TIMEOUT))?))
 }
 
-/// Connects to any server, over TCP or TLS.
-pub(crate) fn https_connector(
+/// Connects to any server as `connector` does, or by TLS over that.
+pub(crate) fn https_connector<C>(
     trust: &Trust,
     certificate: Option<&ClientCertificate>,
-    connect_timeout: Duration,
-) -> io::Result<HttpsConnector<HttpConnector>> {
+    connector: C,
+) -> io::Result<HttpsConnector<C>> {
     let config = ClientConfig::builder_with_provider(default_provider().into())
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?;
@@ -68,47 +63,34 @@ pub(crate) fn https_connector(
         Trust::None => config.with_root_certificates(RootCertStore::empty()),
     };
     let config = match certificate {
-        Some(certificate) => show(config, certificate)?,
+        Some(ClientCertificate { cert, key }) => {
+            let found = PrivateKeyDer::from_pem_file(key).map_err(|error| wrong(key, error))?;
+            config
+                .with_client_auth_cert(certificates(cert)?, found)
+                .map_err(|error| wrong(cert, format!("it and its key do not fit: {error}")))?
+        }
         None => config.with_no_client_auth(),
     };
-    let tls = HttpsConnectorBuilder::new().with_tls_config(config);
-    Ok(tls.https_or_http().enable_http1().wrap_connector(http_connector(connect_timeout)))
+    let tls = HttpsConnectorBuilder::new().with_tls_config(config).https_or_http();
+    Ok(tls.enable_http1().wrap_connector(connector))
 }
 
-/// The configuration of a client that shows this certificate.
-fn show(
-    config: ConfigBuilder<ClientConfig, WantsClientCert>,
-    ClientCertificate { cert, key }: &ClientCertificate,
-) -> io::Result<ClientConfig> {
-    let key_pem = read(key)?;
-    let found = PrivateKeyDer::from_pem_slice(&key_pem);
-    let found = found.map_err(|_| wrong(key, "it is not a private key in PEM"))?;
-    config
-        .with_client_auth_cert(certificates(cert)?, found)
-        .map_err(|error| wrong(cert, &format!("it and its key do not fit: {error}")))
-}
-
-/// The authorities in a PEM file, of which there is at least one.
+/// The authorities in a PEM file.
 fn authorities(file: &Path) -> io::Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(file)? {
-        let added = roots.add(certificate);
-        added.map_err(|_| wrong(file, "a certificate is not one of an authority"))?;
+        roots.add(certificate).map_err(|error| wrong(file, error))?;
     }
     Ok(roots)
 }
 
 /// The certificates in a PEM file, of which there is at least one.
 fn certificates(file: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(file)?).collect();
-    let all = all.map_err(|_| wrong(file, "it is not certificates in PEM"))?;
+    let found = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
+    let all: Vec<_> = found.map_err(|error| wrong(file, error))?;
     if all.is_empty() { Err(wrong(file, "it has no certificate")) } else { Ok(all) }
 }
 
-fn read(file: &Path) -> io::Result<Vec<u8>> {
-    std::fs::read(file).map_err(|error| wrong(file, &error.to_string()))
-}
-
-fn wrong(file: &Path, why: &str) -> io::Error {
+fn wrong(file: &Path, why: impl Display) -> io::Error {
     io::Error::other(format!("{}: {why}", file.display()))
 }

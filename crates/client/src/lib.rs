@@ -29,6 +29,7 @@ pub mod https;
 mod lease;
 mod once;
 mod options;
+mod proxy;
 mod session;
 mod settings;
 mod target;
@@ -47,7 +48,8 @@ pub use guard::{Guard, LockGuard, SetGuard};
 pub use hyper::http::{self, Response, StatusCode};
 pub use keylatch_core::lock::{FencingToken, ReleaseReply, Token};
 pub use keylatch_wire::{
-    BreakLockRequest, DescribedRequest, HeldLock, Holder, OnCrash, ProblemDocument, Retry,
+    BreakLockRequest, DescribedRequest, HeaderValues, HeldLock, Holder, OnCrash, ProblemDocument,
+    Retry,
 };
 pub use lease::{FencedLease, Lease, LeaseLost, LossReason};
 pub use once::{BeginReply, NothingDone, Once, OnceOptions, Run, Scope};

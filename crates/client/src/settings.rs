@@ -3,17 +3,27 @@
 //! What is wrong is an error here, before the first request. No error text has the key. Tested in
 //! `tests/api/rust_client.rs`, `tests/api/client_certificates.rs` and `tests/api/tls.rs`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use hyper::Uri;
 use hyper::header::HeaderValue;
+use hyper::http::uri::Authority;
+#[cfg(feature = "tls")]
+use hyper_rustls::HttpsConnector;
+#[cfg(feature = "tls")]
+use hyper_util::client::legacy::connect::Connect;
+use hyper_util::client::legacy::connect::HttpConnector;
 
-use crate::Error;
 use crate::clock::Clock;
-use crate::transport::{CONNECT_TIMEOUT, ClientCertificate, Exchange, exchange, unix_exchange};
+#[cfg(feature = "tls")]
+use crate::https::{Trust, https_connector};
+use crate::transport::{
+    CONNECT_TIMEOUT, ClientCertificate, Exchange, exchange, http_connector, unix_exchange,
+};
+use crate::{Error, proxy};
 
 /// How long an answer may take, beyond what the service was asked to wait, unless the client says otherwise.
 pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -29,6 +39,10 @@ pub(crate) struct Settings {
     pub(crate) api_key: Option<String>,
     pub(crate) authorities: Option<PathBuf>,
     pub(crate) certificate: Option<ClientCertificate>,
+    /// The URL of a proxy.
+    pub(crate) proxy: Option<String>,
+    /// Whether the environment says of proxies where the program does not.
+    pub(crate) has_env: bool,
     /// What sends every request in place of connections.
     pub(crate) transport: Option<Exchange>,
     pub(crate) traceparent: Option<Arc<dyn Fn() -> Option<String> + Send + Sync>>,
@@ -61,6 +75,8 @@ impl Settings {
             api_key: None,
             authorities: None,
             certificate: None,
+            proxy: None,
+            has_env: false,
             transport: None,
             traceparent: None,
             owner: Some(owner),
@@ -84,34 +100,48 @@ impl Settings {
     }
 
     fn node(&self, url: &str, connect_timeout: Duration) -> Result<Node, Error> {
-        let (base, transport) = parse(url)?;
-        let exchange = match (&self.transport, transport) {
-            (Some(exchange), _) => Arc::clone(exchange),
-            (None, Transport::Unix(path)) => unix_exchange(path.into()),
-            (None, transport) => self.network(transport == Transport::Tls, connect_timeout)?,
+        let (base, exchange) = match url.strip_prefix("unix:") {
+            Some("") => return Err(Error::Url("must have the path of a socket behind unix:")),
+            Some(path) => ("http://localhost".to_owned(), unix_exchange(Path::new(path).into())),
+            None => {
+                let (base, uri) = parse(url)?;
+                (base, self.network(&uri, http_connector(connect_timeout))?)
+            }
         };
+        let exchange = self.transport.clone().unwrap_or(exchange);
         Ok(Node { base, exchange, is_known: AtomicBool::new(false) })
     }
 
-    #[cfg(feature = "tls")]
-    fn network(&self, is_https: bool, connect_timeout: Duration) -> Result<Exchange, Error> {
-        use crate::https::{Trust, https_connector};
+    fn network(&self, uri: &Uri, tcp: HttpConnector) -> Result<Exchange, Error> {
+        let proxy = proxy::of(uri, self.proxy.as_deref(), self.has_env)?;
+        let is_https = uri.scheme_str() == Some("https");
+        match proxy {
+            Some(proxy) if is_https => self.tls(is_https, proxy::tunnel(&proxy, tcp)),
+            Some(proxy) => Ok(proxy::forwarding(&proxy, tcp)),
+            None if is_https || self.authorities.is_some() || self.certificate.is_some() => {
+                self.tls(is_https, tcp)
+            }
+            None => Ok(exchange(tcp)),
+        }
+    }
 
+    #[cfg(feature = "tls")]
+    fn tls<C>(&self, is_https: bool, connector: C) -> Result<Exchange, Error>
+    where
+        HttpsConnector<C>: Connect + Clone + Send + Sync + 'static,
+    {
         let trust = match &self.authorities {
             Some(file) => Trust::Authorities(file.clone()),
             None if is_https => Trust::System,
             None => Trust::None,
         };
-        let connector = https_connector(&trust, self.certificate.as_ref(), connect_timeout);
+        let connector = https_connector(&trust, self.certificate.as_ref(), connector);
         Ok(exchange(connector.map_err(Error::Certificates)?))
     }
 
     #[cfg(not(feature = "tls"))]
-    fn network(&self, is_https: bool, connect_timeout: Duration) -> Result<Exchange, Error> {
-        if is_https || self.authorities.is_some() || self.certificate.is_some() {
-            return Err(Error::Url("needs the feature `tls` of keylatch-client"));
-        }
-        Ok(exchange(crate::transport::http_connector(connect_timeout)))
+    fn tls<C>(&self, _is_https: bool, _connector: C) -> Result<Exchange, Error> {
+        Err(Error::Url("needs the feature `tls` of keylatch-client"))
     }
 }
 
@@ -125,34 +155,23 @@ fn bearer(key: &str) -> Result<HeaderValue, Error> {
     Ok(bearer)
 }
 
-/// How a service is reached.
-#[derive(Debug, PartialEq, Eq)]
-enum Transport {
-    Clear,
-    Tls,
-    Unix(PathBuf),
-}
-
-/// A URL without a slash at its end, and how its service is reached; `http` where it has no scheme.
-fn parse(url: &str) -> Result<(String, Transport), Error> {
-    if let Some(path) = url.strip_prefix("unix:") {
-        return match path {
-            "" => Err(Error::Url("must have the path of a socket behind unix:")),
-            path => Ok(("http://localhost".to_owned(), Transport::Unix(path.into()))),
-        };
-    }
+/// A URL without a slash at its end; `http` where it has no scheme.
+fn parse(url: &str) -> Result<(String, Uri), Error> {
     let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
     let uri: Uri = url.parse().map_err(|_| Error::Url("is not a URL"))?;
-    let transport = match uri.scheme_str() {
-        Some("http") => Transport::Clear,
-        Some("https") => Transport::Tls,
-        _ => return Err(Error::Url("must begin with http://, https:// or unix:")),
-    };
-    if uri.authority().is_none_or(|host| host.as_str().contains('@')) {
+    if !matches!(uri.scheme_str(), Some("http" | "https")) {
+        return Err(Error::Url("must begin with http://, https:// or unix:"));
+    }
+    let authority = uri.authority().map_or("", Authority::as_str);
+    if authority.contains('@') {
         return Err(Error::Url("must not hold a user or a password"));
+    }
+    // What stands behind the host is a port.
+    if uri.port().is_none() && uri.host() != Some(authority) {
+        return Err(Error::Url("is not a URL"));
     }
     if uri.query().is_some() || url.contains('#') {
         return Err(Error::Url("must end with its path"));
     }
-    Ok((url.trim_end_matches('/').to_owned(), transport))
+    Ok((url.trim_end_matches('/').to_owned(), uri))
 }

@@ -57,7 +57,7 @@ impl Fetch {
     pub(super) fn new(url: Uri) -> io::Result<Self> {
         let is_https = url.scheme_str() == Some("https");
         let trust = if is_https { Trust::System } else { Trust::None };
-        Ok(Self { url, client: https_client(&trust, None)? })
+        Ok(Self { url, client: https_client(&trust)? })
     }
 
     /// The URL as text.
