@@ -73,7 +73,7 @@ impl Failure {
 /// The exit code of what the client could not find out.
 pub(crate) fn code_of_error(error: &Error) -> u8 {
     match error {
-        Error::Url(_) | Error::ApiKey => 64,
+        Error::Url(_) | Error::ApiKey | Error::Proxy => 64,
         Error::Held(_) => 73,
         Error::Unreachable(_) | Error::Unanswered(_) | Error::Unavailable(_) => 69,
         Error::Problem(_) | Error::Refused(_) => 76,
