@@ -75,7 +75,10 @@ pub(crate) fn code_of_error(error: &Error) -> u8 {
     match error {
         Error::Url(_) | Error::ApiKey | Error::Proxy => 64,
         Error::Held(_) => 73,
-        Error::Unreachable(_) | Error::Unanswered(_) | Error::Unavailable(_) => 69,
+        Error::Unreachable(_)
+        | Error::OtherStore(_)
+        | Error::Unanswered(_)
+        | Error::Unavailable(_) => 69,
         Error::Problem(_) | Error::Refused(_) => 76,
         _ => 70,
     }

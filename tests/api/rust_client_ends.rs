@@ -317,6 +317,7 @@ async fn url_with_another_store_is_refused_by_name() {
     drop(first);
     let refused = client.lock("a", &AcquireOptions::default()).await.expect_err("two stores");
     let two = format!("{}: its store is two, and that of the others one", second.url());
+    assert!(matches!(refused, Error::OtherStore(_)), "{refused}");
     assert!(refused.to_string().contains(&two), "{refused}");
     assert!(second.seen().iter().all(|request| request.uri == "/v1/info"));
 }

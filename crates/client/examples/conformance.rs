@@ -507,7 +507,7 @@ fn error_of(failure: &(dyn std::error::Error + 'static)) -> Value {
         }
         Some(Error::Unreachable(_)) => json!({"kind": "unreachable"}),
         Some(Error::Unanswered(_)) => json!({"kind": "unknown-effect"}),
-        Some(Error::Url(_) | Error::ApiKey | Error::Certificates(_)) => {
+        Some(Error::Url(_) | Error::ApiKey | Error::Certificates(_) | Error::OtherStore(_)) => {
             json!({"kind": "settings", "text": failure.to_string()})
         }
         _ => json!({"kind": failure.to_string()}),

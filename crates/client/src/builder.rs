@@ -7,14 +7,17 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use crate::connection::Connection;
-use crate::settings::Settings;
-use crate::transport::ClientCertificate;
-use crate::{Client, Error};
-#[cfg(feature = "testing")]
-use crate::{clock::Clock, transport::Exchange};
+use crate::Error;
+use crate::clock::Clock;
+use crate::transport::{ClientCertificate, Exchange};
+
+/// How long an answer may take, beyond what the service was asked to wait, unless the client says otherwise.
+pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// For how long nothing may come of a watch, where the program does not say.
+const SILENCE: Duration = Duration::from_secs(90);
 
 /// What a client is made of.
 ///
@@ -32,35 +35,50 @@ use crate::{clock::Clock, transport::Exchange};
 #[must_use]
 #[derive(Clone)]
 #[expect(missing_debug_implementations, reason = "it has functions and a secret")]
-pub struct Builder(Settings);
-
-impl Client {
-    /// A client of the service at `url`, such as `http://127.0.0.1:7070`, or `unix:/run/keylatch.sock` where it
-    /// listens on a Unix socket. It does not connect yet.
-    ///
-    /// # Errors
-    ///
-    /// The text is not a URL with `http`, `https` or `unix`, or the system's certificates cannot be read.
-    pub fn new(url: &str) -> Result<Self, Error> {
-        Self::builder(url).build()
-    }
-
-    /// A client of the service at `url`, with more to say. Several URLs of one service have commas between them.
-    pub fn builder(url: &str) -> Builder {
-        Builder(Settings::new(url))
-    }
-
-    /// A client of the service that the environment names: [`Builder::from_env`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Builder::from_env`] and [`Builder::build`].
-    pub fn from_env() -> Result<Self, Error> {
-        Builder::from_env()?.build()
-    }
+pub struct Builder {
+    pub(crate) urls: String,
+    pub(crate) api_key: Option<String>,
+    pub(crate) authorities: Option<PathBuf>,
+    pub(crate) certificate: Option<ClientCertificate>,
+    /// The URL of a proxy.
+    pub(crate) proxy: Option<String>,
+    /// Whether the environment says of proxies where the program does not.
+    pub(crate) has_env: bool,
+    /// What sends every request in place of connections.
+    pub(crate) transport: Option<Exchange>,
+    pub(crate) traceparent: Option<Arc<dyn Fn() -> Option<String> + Send + Sync>>,
+    /// The label of acquires that have none.
+    pub(crate) owner: Option<String>,
+    /// For how long nothing may come of a watch.
+    pub(crate) silence: Duration,
+    /// How long an answer may take.
+    pub(crate) timeout: Duration,
+    pub(crate) clock: Clock,
+    /// Whether the last moment of a runtime was too short for a client of this.
+    pub(crate) given_up: Arc<AtomicBool>,
 }
 
 impl Builder {
+    pub(crate) fn new(urls: &str) -> Self {
+        let machine = nix::unistd::gethostname().unwrap_or_default();
+        let owner = format!("{}/{}", machine.to_string_lossy(), std::process::id());
+        Self {
+            urls: urls.to_owned(),
+            api_key: None,
+            authorities: None,
+            certificate: None,
+            proxy: None,
+            has_env: false,
+            transport: None,
+            traceparent: None,
+            owner: Some(owner),
+            silence: SILENCE,
+            timeout: RESPONSE_TIMEOUT,
+            clock: Clock::Boot,
+            given_up: Arc::default(),
+        }
+    }
+
     /// For the service at `KEYLATCH_URL`, or at `http://127.0.0.1:7070`, with what [`with_env`](Self::with_env) reads.
     ///
     /// # Errors
@@ -68,7 +86,7 @@ impl Builder {
     /// As [`with_env`](Self::with_env).
     pub fn from_env() -> Result<Self, Error> {
         let url = variable("KEYLATCH_URL").unwrap_or_else(|| "http://127.0.0.1:7070".into());
-        Self(Settings::new(&url.to_string_lossy())).with_env()
+        Self::new(&url.to_string_lossy()).with_env()
     }
 
     /// With the API key in `KEYLATCH_API_KEY`, the file of authorities that `KEYLATCH_CA` names, and the certificate in
@@ -79,87 +97,77 @@ impl Builder {
     ///
     /// There is a certificate without a key or a key without one.
     pub fn with_env(mut self) -> Result<Self, Error> {
-        self.0.certificate =
-            match (variable("KEYLATCH_CLIENT_CERT"), variable("KEYLATCH_CLIENT_KEY")) {
-                (Some(cert), Some(key)) => {
-                    Some(ClientCertificate { cert: cert.into(), key: key.into() })
-                }
-                (None, None) => self.0.certificate,
-                _ => {
-                    let both = "KEYLATCH_CLIENT_CERT and KEYLATCH_CLIENT_KEY belong together";
-                    return Err(Error::Certificates(io::Error::other(both)));
-                }
-            };
+        self.certificate = match (variable("KEYLATCH_CLIENT_CERT"), variable("KEYLATCH_CLIENT_KEY"))
+        {
+            (Some(cert), Some(key)) => {
+                Some(ClientCertificate { cert: cert.into(), key: key.into() })
+            }
+            (None, None) => self.certificate,
+            _ => {
+                let both = "KEYLATCH_CLIENT_CERT and KEYLATCH_CLIENT_KEY belong together";
+                return Err(Error::Certificates(io::Error::other(both)));
+            }
+        };
         // What a file of the key ends with is not part of it.
         let key = variable("KEYLATCH_API_KEY");
         let key = key.map(|key| key.to_string_lossy().trim().to_owned());
-        self.0.api_key = key.filter(|key| !key.is_empty()).or(self.0.api_key);
-        self.0.has_env = true;
-        self.0.authorities = variable("KEYLATCH_CA").map(PathBuf::from).or(self.0.authorities);
+        self.api_key = key.filter(|key| !key.is_empty()).or(self.api_key);
+        self.has_env = true;
+        self.authorities = variable("KEYLATCH_CA").map(PathBuf::from).or(self.authorities);
         Ok(self)
     }
 
     /// With what the client says who it is.
     pub fn api_key(self, key: impl Into<String>) -> Self {
-        Self(Settings { api_key: Some(key.into()), ..self.0 })
+        Self { api_key: Some(key.into()), ..self }
     }
 
     /// With a PEM file of the authorities that vouch for a service with `https`, in place of the system's.
     pub fn authorities(self, file: impl Into<PathBuf>) -> Self {
-        Self(Settings { authorities: Some(file.into()), ..self.0 })
+        Self { authorities: Some(file.into()), ..self }
     }
 
     /// With what the client shows to a service with `https` that asks for a certificate.
     pub fn certificate(self, certificate: ClientCertificate) -> Self {
-        Self(Settings { certificate: Some(certificate), ..self.0 })
+        Self { certificate: Some(certificate), ..self }
     }
 
     /// By the proxy at this URL, such as `http://user:password@proxy:3128`, which tunnels `https` (`CONNECT`).
     pub fn proxy(self, url: impl Into<String>) -> Self {
-        Self(Settings { proxy: Some(url.into()), ..self.0 })
+        Self { proxy: Some(url.into()), ..self }
     }
 
     /// With the `traceparent` that `of` gives for each request (W3C Trace Context). A value that is no header is left
     /// out.
     pub fn traceparent(mut self, of: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
-        self.0.traceparent = Some(Arc::new(of));
+        self.traceparent = Some(Arc::new(of));
         self
     }
 
     /// With a label for the locks whose options have none, in place of host and process. An empty one is none.
     pub fn owner(mut self, label: impl Into<String>) -> Self {
-        self.0.owner = Some(label.into()).filter(|label| !label.is_empty());
+        self.owner = Some(label.into()).filter(|label| !label.is_empty());
         self
     }
 
     /// With another time for a response than 5 s, beyond what the service was asked to wait. An outage is outlasted for as
     /// long.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.0.timeout = timeout;
+        self.timeout = timeout;
         self
     }
 
     /// Opens a watch again, and gives the wait of a hold up, where nothing comes for so long, not even a comment: 90 s unless
     /// this is called. The service sends a comment every 15 s unless it is configured otherwise.
     pub fn silence(mut self, silence: Duration) -> Self {
-        self.0.silence = silence;
+        self.silence = silence;
         self
     }
 
     /// Sends every request by this function in place of connections, as the fake does.
     #[cfg(feature = "testing")]
     pub(crate) fn transport(self, exchange: Exchange, clock: Clock) -> Self {
-        Self(Settings { transport: Some(exchange), clock, ..self.0 })
-    }
-
-    /// A client that is not connected yet.
-    ///
-    /// # Errors
-    ///
-    /// A text is not a URL with `http`, `https` or `unix`, or that of a proxy not one with `http`; the API key has characters that no key has; a file or the
-    /// system's certificates cannot be read.
-    pub fn build(self) -> Result<Client, Error> {
-        Ok(Client::over(Connection::open(self.0)?))
+        Self { transport: Some(exchange), clock, ..self }
     }
 }
 

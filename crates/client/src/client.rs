@@ -14,6 +14,7 @@ use keylatch_wire::{self as wire, BreakLockRequest, Code, HeldLock, LockBreak};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
+use crate::builder::Builder;
 use crate::clock::BootInstant;
 use crate::connection::{Call, Connection, REQUEST_WAIT, pause};
 use crate::error::{not_keylatch, not_of_this_request};
@@ -34,9 +35,41 @@ pub struct Client {
     pub(crate) connection: Arc<Connection>,
 }
 
+impl Builder {
+    /// A client that is not connected yet.
+    ///
+    /// # Errors
+    ///
+    /// A text is not a URL with `http`, `https` or `unix`, or that of a proxy not one with `http`; the API key has characters that no key has; a file or the
+    /// system's certificates cannot be read.
+    pub fn build(self) -> Result<Client, Error> {
+        Ok(Client { connection: Connection::open(self)? })
+    }
+}
+
 impl Client {
-    pub(crate) fn over(connection: Arc<Connection>) -> Self {
-        Self { connection }
+    /// A client of the service at `url`, such as `http://127.0.0.1:7070`, or `unix:/run/keylatch.sock` where it
+    /// listens on a Unix socket. It does not connect yet.
+    ///
+    /// # Errors
+    ///
+    /// The text is not a URL with `http`, `https` or `unix`, or the system's certificates cannot be read.
+    pub fn new(url: &str) -> Result<Self, Error> {
+        Self::builder(url).build()
+    }
+
+    /// A client of the service at `url`, with more to say. Several URLs of one service have commas between them.
+    pub fn builder(url: &str) -> Builder {
+        Builder::new(url)
+    }
+
+    /// A client of the service that the environment names: [`Builder::from_env`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Builder::from_env`] and [`Builder::build`].
+    pub fn from_env() -> Result<Self, Error> {
+        Builder::from_env()?.build()
     }
 
     /// Gets a lock, and waits for it as long as `options` say.
@@ -108,7 +141,7 @@ impl Client {
         options: &AcquireOptions,
     ) -> Result<(Session, Grant, BootInstant), Error> {
         let mut session = Session::new(&self.connection, target, options)?;
-        let (start, timeout) = (self.connection.now(), self.connection.settings().timeout);
+        let (start, timeout) = (self.connection.now(), self.connection.settings.timeout);
         let end = start + options.wait.min(MAX_WAIT);
         // Waiting for a holder and outlasting a hiccup are two things.
         let (patience, deadline) = (end.max(start + timeout), end + timeout);
@@ -215,7 +248,7 @@ async fn granted(
         return Ok((grant, until));
     }
     let sent = sent.now();
-    let renewed = claim.renew(ttl, claim.connection.settings().timeout).await;
+    let renewed = claim.renew(ttl, claim.connection.settings.timeout).await;
     let grant = renewed.map_err(|failure| match failure {
         RenewalError::Failed { error, .. } => error,
         RenewalError::Lost(_) => {

@@ -24,9 +24,10 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::TaskTracker;
 
 use crate::Error;
+use crate::builder::{Builder, RESPONSE_TIMEOUT};
 use crate::clock::BootInstant;
 use crate::error::not_keylatch;
-use crate::settings::{Node, RESPONSE_TIMEOUT, Settings};
+use crate::node::Node;
 use crate::transport::Body;
 
 /// How long one request waits at the service. The next request keeps the place in the queue.
@@ -45,7 +46,7 @@ pub(crate) struct Connection {
     current: AtomicUsize,
     /// The store of the nodes, once one has said which.
     store: OnceLock<String>,
-    settings: Settings,
+    pub(crate) settings: Builder,
     authorization: Option<HeaderValue>,
     /// What ends guards, waits and runs that were dropped.
     pub(crate) endings: TaskTracker,
@@ -137,14 +138,10 @@ pub(crate) struct Refusal {
 
 impl Connection {
     /// New connections to a service. None is opened yet.
-    pub(crate) fn open(settings: Settings) -> Result<Arc<Self>, Error> {
+    pub(crate) fn open(settings: Builder) -> Result<Arc<Self>, Error> {
         let (nodes, authorization) = (settings.nodes()?, settings.authorization()?);
         let (current, store, endings) = (AtomicUsize::new(0), OnceLock::new(), TaskTracker::new());
         Ok(Arc::new(Self { nodes, current, store, settings, authorization, endings }))
-    }
-
-    pub(crate) fn settings(&self) -> &Settings {
-        &self.settings
     }
 
     pub(crate) fn now(&self) -> BootInstant {
@@ -199,11 +196,12 @@ impl Connection {
                 }
             };
             let pause = after.map(pause);
-            match pause.filter(|pause| end.left() > *pause) {
-                None if in_doubt => {
-                    return Ok(Reply { answer: reply.map_err(Error::in_doubt)?, sent, in_doubt });
+            // A try that has no time would say less than this one.
+            match pause.filter(|pause| end.left() > *pause + timeout / 5) {
+                None => {
+                    let reply = if in_doubt { reply.map_err(Error::in_doubt) } else { reply };
+                    return Ok(Reply { answer: reply?, sent, in_doubt });
                 }
-                None => return Ok(Reply { answer: reply?, sent, in_doubt }),
                 // A wait at the service was the pause.
                 Some(_) if !wait.is_zero() && (sent + wait).left().is_zero() => {}
                 Some(pause) => sleep(pause).await,
@@ -217,6 +215,7 @@ impl Connection {
         request: Request<Full<Bytes>>,
     ) -> Result<Response<Body>, Error> {
         let (first, mut unsent) = (self.current.load(Ordering::Relaxed), Vec::new());
+        let mut is_other = false;
         for index in (first..self.nodes.len()).chain(0..first) {
             let Some(node) = self.nodes.get(index) else { break };
             let sent = async {
@@ -225,13 +224,18 @@ impl Connection {
             };
             match sent.await {
                 Err(Error::Unreachable(why)) => unsent.push(why),
+                Err(Error::OtherStore(why)) => {
+                    unsent.push(why);
+                    is_other = true;
+                }
                 reply => {
                     self.current.store(index, Ordering::Relaxed);
                     return reply;
                 }
             }
         }
-        Err(Error::Unreachable(unsent.join("; ")))
+        let why = unsent.join("; ");
+        Err(if is_other { Error::OtherStore(why) } else { Error::Unreachable(why) })
     }
 
     async fn send_to(
@@ -277,7 +281,8 @@ impl Connection {
         if let Some(id) = info["store"]["id"].as_str() {
             let other = self.store.get_or_init(|| id.to_owned());
             if id != other {
-                return Err(unsent(&format!("its store is {id}, and that of the others {other}")));
+                let why = format!("its store is {id}, and that of the others {other}");
+                return Err(Error::OtherStore(format!("{}: {why}", node.base)));
             }
         }
         node.is_known.store(true, Ordering::Relaxed);

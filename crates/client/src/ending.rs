@@ -54,7 +54,7 @@ struct Ending {
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        let settings = self.connection.settings().clone();
+        let settings = self.connection.settings.clone();
         let given_up = Arc::clone(&settings.given_up);
         let Some(call) = self.call.take().filter(|_| !given_up.load(Ordering::Relaxed)) else {
             return;

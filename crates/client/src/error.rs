@@ -48,6 +48,9 @@ pub enum Error {
     /// Nothing was sent: no connection to the service was made.
     #[error("the service cannot be reached: {0}")]
     Unreachable(String),
+    /// No URL was reached but one that leads to another store than the one before, where others may hold the same lock.
+    #[error("a URL leads to another store: {0}")]
+    OtherStore(String),
     /// No answer came within the time for it to a request that was sent: the service may have carried it out.
     #[error("the service gave no answer: {0}")]
     Unanswered(String),
@@ -100,6 +103,11 @@ impl Error {
             Self::Unreachable(why) => Self::Unanswered(why),
             error => error,
         }
+    }
+
+    /// Whether no request was sent.
+    pub(crate) fn is_unsent(&self) -> bool {
+        matches!(self, Self::Unreachable(_) | Self::OtherStore(_))
     }
 
     /// Whether the service has said no, so that the same request is of no use.

@@ -40,7 +40,7 @@ impl Client {
         let end = self.connection.now() + options.wait.min(MAX_WAIT);
         let (mut stream, grant, sent) = loop {
             let (sent, wait) = (self.connection.now(), whole_millis(end.left().min(STREAM_WAIT)));
-            let limit = wait + self.connection.settings().timeout;
+            let limit = wait + self.connection.settings.timeout;
             let opened = timeout(limit, self.open_hold(&mut session, options, wait)).await;
             match opened.unwrap_or_else(|_| Err(Error::late())) {
                 Ok((stream, grant)) => break (stream, grant, sent),
@@ -76,7 +76,7 @@ impl Client {
             session.open = !refusal.is_without_effect();
             return Err(claim.refused(refusal));
         }
-        let silence = self.connection.settings().silence;
+        let silence = self.connection.settings.silence;
         let mut stream = EventStream::new(answer.into_body());
         while let Some(Event { kind, data }) = stream.next(silence).await? {
             match kind.as_str() {

@@ -27,11 +27,11 @@ mod hold;
 #[cfg(feature = "tls")]
 pub mod https;
 mod lease;
+mod node;
 mod once;
 mod options;
 mod proxy;
 mod session;
-mod settings;
 mod target;
 #[cfg(feature = "testing")]
 #[path = "../testing/fake.rs"]

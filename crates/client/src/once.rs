@@ -134,7 +134,7 @@ impl Client {
         let reply = self.connection.ask(&begin, options.wait).await;
         let is_nothing_begun = match &reply {
             Ok(Reply { answer: Err(refusal), .. }) => refusal.is_without_effect(),
-            reply => matches!(reply, Err(Error::Unreachable(_))),
+            reply => reply.as_ref().is_err_and(Error::is_unsent),
         };
         if is_nothing_begun {
             parting.call = None;

@@ -59,8 +59,7 @@ impl Session {
                 wait.is_zero() || refusal.is_final(wait)
             }
             Ok(Err(refusal)) => refusal.is_without_effect(),
-            Err(Error::Unreachable(_)) => true,
-            _ => false,
+            answer => answer.as_ref().is_err_and(Error::is_unsent),
         };
         if nothing_left {
             self.open = before;
@@ -136,7 +135,7 @@ impl Claim {
     /// The request that asks for the locks, by this step of their path.
     pub(crate) fn creation(&self, step: &str, options: &AcquireOptions, wait: Duration) -> Call {
         let path = self.target.path() + step;
-        let owner = self.connection.settings().owner.as_deref();
+        let owner = self.connection.settings.owner.as_deref();
         let body = self.target.creation(options, owner, wait);
         Call::new(Method::POST, path).with_token(&self.token).with_body(&body)
     }

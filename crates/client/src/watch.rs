@@ -38,7 +38,7 @@ impl Watch {
     pub async fn next(&mut self) -> Result<Event, Error> {
         loop {
             if let Some(stream) = &mut self.stream {
-                let silence = self.client.connection.settings().silence;
+                let silence = self.client.connection.settings.silence;
                 if let Ok(Some(event)) = stream.next(silence).await {
                     return Ok(event);
                 }
@@ -56,7 +56,7 @@ impl Watch {
     async fn open(&self) -> Result<EventStream, Error> {
         let connection = &self.client.connection;
         let request = Call::new(Method::GET, &self.path).request(Duration::ZERO)?;
-        let answer = timeout(connection.settings().timeout, connection.forward(request)).await;
+        let answer = timeout(connection.settings.timeout, connection.forward(request)).await;
         let answer = answer.map_err(|_| Error::late())??;
         if answer.status() != 200 {
             return Err(refusal_of(answer).await?.into());

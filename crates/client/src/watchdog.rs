@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use keylatch_core::watchdog::LeaseSchedule;
 
+use crate::builder::RESPONSE_TIMEOUT;
 use crate::lease::Lease;
-use crate::settings::RESPONSE_TIMEOUT;
 use crate::{Error, LossReason};
 
 /// Why a lease was not renewed.

@@ -1,10 +1,9 @@
-//! What holds for all requests of a client, and the URLs that they go to.
+//! The URLs of a service, and what sends requests to them.
 //!
 //! What is wrong is an error here, before the first request. No error text has the key. Tested in
 //! `tests/api/rust_client.rs`, `tests/api/client_certificates.rs` and `tests/api/tls.rs`.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -17,45 +16,14 @@ use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::Connect;
 use hyper_util::client::legacy::connect::HttpConnector;
 
-use crate::clock::Clock;
+use crate::builder::Builder;
 #[cfg(feature = "tls")]
 use crate::https::{Trust, https_connector};
-use crate::transport::{
-    CONNECT_TIMEOUT, ClientCertificate, Exchange, exchange, http_connector, unix_exchange,
-};
+use crate::transport::{CONNECT_TIMEOUT, Exchange, exchange, http_connector, unix_exchange};
 use crate::{Error, proxy};
 
-/// How long an answer may take, beyond what the service was asked to wait, unless the client says otherwise.
-pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// For how long nothing may come of a watch, where the program does not say.
-const SILENCE: Duration = Duration::from_secs(90);
 /// How long connecting may take where there is another URL to go to.
 const SHORT_CONNECT: Duration = Duration::from_secs(1);
-
-/// What a client is made of.
-#[derive(Clone)]
-pub(crate) struct Settings {
-    pub(crate) urls: String,
-    pub(crate) api_key: Option<String>,
-    pub(crate) authorities: Option<PathBuf>,
-    pub(crate) certificate: Option<ClientCertificate>,
-    /// The URL of a proxy.
-    pub(crate) proxy: Option<String>,
-    /// Whether the environment says of proxies where the program does not.
-    pub(crate) has_env: bool,
-    /// What sends every request in place of connections.
-    pub(crate) transport: Option<Exchange>,
-    pub(crate) traceparent: Option<Arc<dyn Fn() -> Option<String> + Send + Sync>>,
-    /// The label of acquires that have none.
-    pub(crate) owner: Option<String>,
-    /// For how long nothing may come of a watch.
-    pub(crate) silence: Duration,
-    /// How long an answer may take.
-    pub(crate) timeout: Duration,
-    pub(crate) clock: Clock,
-    /// Whether the last moment of a runtime was too short for a client of this.
-    pub(crate) given_up: Arc<AtomicBool>,
-}
 
 /// One URL of a service.
 pub(crate) struct Node {
@@ -66,27 +34,7 @@ pub(crate) struct Node {
     pub(crate) is_known: AtomicBool,
 }
 
-impl Settings {
-    pub(crate) fn new(urls: &str) -> Self {
-        let machine = nix::unistd::gethostname().unwrap_or_default();
-        let owner = format!("{}/{}", machine.to_string_lossy(), std::process::id());
-        Self {
-            urls: urls.to_owned(),
-            api_key: None,
-            authorities: None,
-            certificate: None,
-            proxy: None,
-            has_env: false,
-            transport: None,
-            traceparent: None,
-            owner: Some(owner),
-            silence: SILENCE,
-            timeout: RESPONSE_TIMEOUT,
-            clock: Clock::Boot,
-            given_up: Arc::default(),
-        }
-    }
-
+impl Builder {
     /// The value of `Authorization`, if there is an API key.
     pub(crate) fn authorization(&self) -> Result<Option<HeaderValue>, Error> {
         self.api_key.as_deref().map(bearer).transpose()
