@@ -4,17 +4,22 @@
 //! Tested in `crates/client/tests/fake.rs`.
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use tokio::time::sleep;
 
 use crate::connection::pause;
-use crate::{AcquireOptions, Client, Error, FOREVER, FencedLease};
+use crate::{AcquireOptions, Client, Error, FOREVER, FencedLease, LossReason};
+
+/// How long one who leads may still run after its lease is gone.
+const GONE_GRACE: Duration = Duration::from_secs(1);
 
 impl Client {
     /// Waits for the lock, leads while it is held, and waits again, until this future is dropped: that gives the lock up.
     ///
     /// `lead` is told of a loss ahead by [`lost`](crate::Lease::lost) of its lease, and is dropped where it still runs
-    /// when the validity is over. Where it returns, the next one leads.
+    /// when the validity is over, or a second after the service has said that the lease is gone. Where it returns, the next
+    /// one leads.
     ///
     /// # Errors
     ///
@@ -32,7 +37,10 @@ impl Client {
             let lease = guard.lease();
             let over = async {
                 lease.lost().cancelled().await;
-                lease.until().reached().await;
+                match lease.loss() {
+                    Some(LossReason::NotHeld | LossReason::TakenOver) => sleep(GONE_GRACE).await,
+                    _ => lease.until().reached().await,
+                }
             };
             tokio::select! {
                 () = lead(lease.clone()) => {}

@@ -117,3 +117,22 @@ async fn elected_one_leads_again_after_a_loss() {
     let next = fake.client().lock("leader", &AcquireOptions::waiting(HOUR)).await;
     assert!(next.expect("it is given up").fencing_token() > second);
 }
+
+#[tokio::test(start_paused = true)]
+async fn elected_one_that_goes_on_is_stopped_soon_after_its_lease_is_gone() {
+    let fake = Fake::new();
+    let (client, terms) = (fake.client(), Arc::new(Mutex::new(0)));
+    let counted = Arc::clone(&terms);
+    let election = tokio::spawn(async move {
+        let lead = |_| {
+            *counted.lock().expect("no panic") += 1;
+            std::future::pending()
+        };
+        client.elect("leader", &AcquireOptions::default(), lead).await
+    });
+    fake.advance(HOUR).await;
+    fake.lose("leader").await;
+    fake.advance(Duration::from_secs(2)).await;
+    assert_eq!(*terms.lock().expect("no panic"), 2);
+    election.abort();
+}
