@@ -138,7 +138,7 @@ impl Lease {
     /// polls nothing meanwhile asks [`check`](Self::check).
     pub fn lost(&self) -> CancellationToken {
         self.loss();
-        self.0.lost.clone()
+        self.0.lost.child_token()
     }
 
     /// For how long what is leased is exclusively this program's from now on, unless the lease is renewed. Zero once
