@@ -13,7 +13,8 @@ use keylatch_core::idempotency::{
 };
 use keylatch_core::lock::TokenHash;
 use keylatch_testkit::{
-    Answer, FakeEngine, Faults, RedisServer, Service, eventually, redis_test, seed,
+    Answer, FakeEngine, Faults, RedisServer, Service, TestStore, config, eventually, redis_test,
+    seed, store_test,
 };
 use reqwest::Method;
 use reqwest::header::HeaderValue;
@@ -128,6 +129,42 @@ async fn each_store_has_an_id_of_its_own_and_keeps_it_over_a_restart() {
     assert_eq!(ids.len(), 4, "{ids:?}");
     let again = Service::start(&at("one")).await;
     assert!(ids.contains(&store_id(&again).await));
+}
+
+#[store_test(shared)]
+async fn instances_of_one_store_say_one_id_and_those_of_another_prefix_another(store: &TestStore) {
+    let mut url = store.url().to_owned();
+    if ["etcd:", "zookeeper:"].iter().any(|kind| url.starts_with(kind)) {
+        url.push_str("-other");
+    }
+    let mut other = config(&url);
+    other.redis.key_prefix = "other".to_owned();
+    other.postgres.schema = "other".to_owned();
+    let first = Service::start_with(store.config()).await;
+    let second = Service::start_with(store.config()).await;
+    let other = Service::start_with(other).await;
+    let (of_first, of_second) = tokio::join!(store_id(&first), store_id(&second));
+    assert_eq!(of_first, of_second);
+    assert_ne!(of_first, store_id(&other).await);
+    drop((first, second));
+    assert_eq!(of_first, store_id(&Service::start_with(store.config()).await).await);
+}
+
+#[redis_test]
+async fn store_that_takes_no_write_has_no_id_and_one_that_was_emptied_a_new_one() {
+    let redis = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]).await;
+    let () = redis.run(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let service = Service::start(&redis.url()).await;
+    let info = service.get("/v1/info").await;
+    assert_eq!(
+        (&info.json["store"]["id"], info.json["store"]["reachable"] == true),
+        (&Value::Null, true)
+    );
+    assert_eq!(service.get("/readyz").await.status, 200);
+    let () = redis.run(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    let id = store_id(&service).await;
+    let () = redis.run(&["FLUSHALL"]).await;
+    assert_ne!(store_id(&service).await, id);
 }
 
 #[tokio::test]

@@ -21,6 +21,7 @@ use proc_macro::{TokenStream, TokenTree};
 /// - `restart`: what it knows outlives a process of keylatch.
 /// - `url`: a service opens it by its URL.
 /// - `service`: the tests over HTTP run on it.
+/// - `shared`: several instances have it at once.
 const MATRIX: [(&str, &[&str]); 13] = [
     ("memory", &["locks", "ordered", "url", "queue", "modes", "sets", "records", "service"]),
     ("conditional", &["locks", "ordered", "queue", "modes", "sets", "records"]),
@@ -33,16 +34,28 @@ const MATRIX: [(&str, &[&str]); 13] = [
     ),
     (
         "postgres",
-        &["locks", "ordered", "url", "queue", "modes", "sets", "records", "service", "restart"],
+        &[
+            "locks", "ordered", "url", "queue", "modes", "sets", "records", "service", "restart",
+            "shared",
+        ],
     ),
     (
         "etcd",
-        &["locks", "ordered", "url", "queue", "modes", "sets", "records", "service", "restart"],
+        &[
+            "locks", "ordered", "url", "queue", "modes", "sets", "records", "service", "restart",
+            "shared",
+        ],
     ),
-    ("zookeeper", &["locks", "url", "queue", "modes", "sets", "records", "service", "restart"]),
-    ("redis", &["locks", "url", "queue", "modes", "sets", "records", "service", "restart"]),
-    ("sentinel", &["locks", "url", "queue", "modes", "sets", "records"]),
-    ("cluster", &["locks", "url", "queue", "modes", "records"]),
+    (
+        "zookeeper",
+        &["locks", "url", "queue", "modes", "sets", "records", "service", "restart", "shared"],
+    ),
+    (
+        "redis",
+        &["locks", "url", "queue", "modes", "sets", "records", "service", "restart", "shared"],
+    ),
+    ("sentinel", &["locks", "url", "queue", "modes", "sets", "records", "shared"]),
+    ("cluster", &["locks", "url", "queue", "modes", "records", "shared"]),
     ("redlock", &["locks", "url"]),
 ];
 
@@ -79,7 +92,7 @@ pub fn redis_test(arguments: TokenStream, function: TokenStream) -> TokenStream 
 /// on. The function takes one reference, to anything that is `FromStore`. A function that is not `async`
 /// takes the future that starts the store, for tests with a runtime of their own.
 ///
-/// A test that needs `service` or `restart` runs on two threads, since a service runs beside it. All
+/// A test that needs `service`, `restart` or `shared` runs on two threads, since a service runs beside it. All
 /// others run on one thread, where time can be stopped.
 #[proc_macro_attribute]
 pub fn store_test(needs: TokenStream, function: TokenStream) -> TokenStream {
@@ -97,7 +110,7 @@ fn expand(needs: &str, function: TokenStream) -> Result<TokenStream, String> {
         return Err(format!("no store of the matrix has `{unknown}`"));
     }
     let (name, is_async) = name(function.clone()).ok_or("only a function can be a test")?;
-    let on_two_threads = needs.iter().any(|need| ["service", "restart"].contains(need));
+    let on_two_threads = needs.iter().any(|need| ["service", "restart", "shared"].contains(need));
     let flavor =
         if on_two_threads { "(flavor = \"multi_thread\", worker_threads = 2)" } else { "" };
     let mut tests = String::new();

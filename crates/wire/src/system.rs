@@ -63,8 +63,8 @@ impl ObservedGuard {
 pub struct StoreInfo {
     /// The kind of store, as in its URL's scheme.
     pub kind: Cow<'static, str>,
-    /// Which store it is. `embedded` and `memory` say it: two instances with another one share no lock. Absent
-    /// where the store does not say, or does not answer.
+    /// Which store it is: two instances with another one share no lock. A store that was emptied has a new one.
+    /// Absent of `redlock`, and where the store cannot be asked or takes no write.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// Whether it answers now.

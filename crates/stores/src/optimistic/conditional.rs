@@ -131,6 +131,8 @@ pub enum Key {
     Record(RecordKey),
     /// The fencing token that every later grant of a bucket is above.
     Floor(u8),
+    /// Which store it is.
+    Id,
 }
 
 impl Key {
@@ -140,6 +142,8 @@ impl Key {
     pub const RECORDS: &[u8] = b"r";
     /// What the bytes of every floor's key begin with.
     const FLOORS: &[u8] = b"f";
+    /// The bytes of the key of the store's id.
+    const ID: &[u8] = b"i";
 
     /// The key as an engine keeps it: locks in the order of their names.
     pub fn to_bytes(&self) -> Vec<u8> {
@@ -147,6 +151,7 @@ impl Key {
             Self::Lock(name) => [Self::LOCKS, name.as_str().as_bytes()].concat(),
             Self::Record(key) => [Self::RECORDS, key.as_bytes()].concat(),
             Self::Floor(bucket) => [Self::FLOORS, &[*bucket]].concat(),
+            Self::Id => Self::ID.to_vec(),
         }
     }
 
@@ -160,6 +165,7 @@ impl Key {
             }
             Self::RECORDS => rest.try_into().ok().map(RecordKey::from_bytes).map(Self::Record),
             Self::FLOORS => <[u8; 1]>::try_from(rest).ok().map(|[bucket]| Self::Floor(bucket)),
+            Self::ID if rest.is_empty() => Some(Self::Id),
             _ => None,
         }
     }
@@ -170,6 +176,7 @@ impl Key {
             Self::Lock(name) => name.bucket(),
             Self::Record(key) => key.bucket(),
             Self::Floor(bucket) => *bucket,
+            Self::Id => 0,
         }
     }
 }
@@ -180,6 +187,7 @@ impl fmt::Debug for Key {
             Self::Lock(name) => name.fmt(f),
             Self::Record(key) => key.fmt(f),
             Self::Floor(bucket) => write!(f, "Floor({bucket:02x})"),
+            Self::Id => f.write_str("Id"),
         }
     }
 }

@@ -33,9 +33,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
+use futures_util::future::{FutureExt as _, try_join};
 use futures_util::stream::{self, BoxStream, StreamExt as _};
 use keylatch_core::idempotency::{RecordState, RecordSummary};
-use keylatch_core::lock::{Holding, LockState};
+use keylatch_core::lock::{Holding, LockState, Token};
 use keylatch_core::store::{
     Command, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError, StoreGauges,
     StoreHealth, StoreProfile, Topic,
@@ -45,13 +46,13 @@ use tokio::task::JoinHandle;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::sweeper;
-use conditional::{ConditionalStore, Notice};
+use conditional::{Change, ConditionalStore, EngineTime, Guard, Key, Mark, Notice, Outline};
 use hints::LocalHints;
 use reserved::ReservedLocks;
 use sets::{PendingSet, SetWorker};
 use slot::PendingCommand;
 use sweep::RowSweeper;
-use value::Kind;
+use value::{DECISION_LASTS, Kind};
 use worker::Worker;
 
 /// How many commands wait for the task of their kind; the callers of more wait for room.
@@ -221,6 +222,32 @@ async fn deliver<W, R>(
     answer.await.unwrap_or_else(|_| Err(StoreError::Lost("the store was closed".into())))
 }
 
+/// Which store the engine has: a row says so that the first instance to ask makes. `None` where the row can be neither
+/// read nor made, as on an engine that is full; a later look tries again.
+async fn store_id(engine: &dyn ConditionalStore) -> Option<String> {
+    let read = async || engine.read(&[Key::Id]).await.ok();
+    let reply = read().await?;
+    let row = match reply.rows.into_iter().next()? {
+        Some(row) => row,
+        None => {
+            let id = Token::generate().ok()?;
+            let made = Change {
+                key: Key::Id,
+                was: None,
+                value: id.expose().as_bytes().to_vec(),
+                mark: Mark::default(),
+                guard: Guard { from: EngineTime::ZERO, until: reply.now + DECISION_LASTS },
+                above: None,
+                outline: Outline { lasts: EngineTime::MAX, ..Outline::default() },
+            };
+            engine.write(&[made]).await.ok()?;
+            // Another instance may have been the first.
+            read().await?.rows.into_iter().next()??
+        }
+    };
+    String::from_utf8(row.value).ok().filter(|id| !id.is_empty())
+}
+
 #[async_trait]
 impl Store for Optimistic {
     async fn execute(&self, command: Command) -> Result<Reply, StoreError> {
@@ -243,7 +270,9 @@ impl Store for Optimistic {
     }
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {
-        self.engine.health().await
+        let id = store_id(&*self.engine).map(Ok);
+        let (health, id) = try_join(self.engine.health(), id).await?;
+        Ok(StoreHealth { id, ..health })
     }
 
     fn profile(&self) -> StoreProfile {

@@ -62,6 +62,7 @@ impl RedisEngine {
             Key::Lock(name) => self.keys.lock(name.bucket(), name),
             Key::Record(record) => self.keys.record(record),
             Key::Floor(bucket) => self.keys.fencing_token(*bucket),
+            Key::Id => self.keys.id(key.bucket()),
         }
     }
 

@@ -117,6 +117,11 @@ impl Keys {
         format!("{}:{{{bucket:02x}}}:fence", self.prefix)
     }
 
+    /// Which store it is.
+    pub(super) fn id(&self, bucket: u8) -> String {
+        format!("{}:{{{bucket:02x}}}:id", self.prefix)
+    }
+
     /// A pattern for `SCAN` that finds at least the locks whose names begin with `prefix`.
     pub(super) fn pattern(&self, prefix: &str) -> String {
         format!("{}:{{??}}:lock:{}*", self.prefix, Glob(prefix))

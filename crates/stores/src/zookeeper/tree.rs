@@ -1,4 +1,4 @@
-//! Where each row is: `ROOT/l/3f/NAME` for a lock, `ROOT/r/3f/KEY` for a record, `ROOT/f/3f` for a floor.
+//! Where each row is: `ROOT/l/3f/NAME` for a lock, `ROOT/r/3f/KEY` for a record, `ROOT/f/3f` for a floor, and `ROOT/id`.
 //! A record that is marked has an empty node beside, `ROOT/m/3f/KEY`.
 //!
 //! Names are in base64url, since a node's name may have no `/`. The 256 parents of a kind keep what one
@@ -41,6 +41,7 @@ impl Tree {
                 format!("{}/{}", self.bucket('r', key.bucket()), name(record.as_bytes()))
             }
             Key::Floor(bucket) => self.bucket('f', *bucket),
+            Key::Id => format!("{}/id", self.root),
         }
     }
 
