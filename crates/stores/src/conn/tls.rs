@@ -8,6 +8,9 @@
 use std::path::PathBuf;
 
 use percent_encoding::percent_decode_str;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
 
 /// What the parameters are called.
 #[derive(Debug)]
@@ -81,49 +84,75 @@ impl Certificates {
     }
 }
 
-#[cfg(any(feature = "postgres", feature = "zookeeper"))]
-mod config {
-    use std::path::Path;
+/// What the files hold, for a driver that reads it itself.
+#[cfg(any(feature = "etcd", feature = "redis"))]
+#[derive(Debug, Default)]
+pub(crate) struct Pem {
+    pub(crate) roots: Option<Vec<u8>>,
+    /// A certificate and its key.
+    pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
+}
 
-    use rustls::pki_types::pem::PemObject as _;
-    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-    use rustls::{ClientConfig, RootCertStore};
-
-    use super::{Certificates, Words};
-
-    impl Certificates {
-        /// How a connection is encrypted by what the files hold.
-        pub(crate) fn client_config(&self, words: &Words) -> Result<ClientConfig, String> {
-            let config = ClientConfig::builder().with_root_certificates(self.root_store(words)?);
-            let Some((cert, key)) = &self.identity else {
-                return Ok(config.with_no_client_auth());
-            };
-            let of = |parameter: &str, error| format!("the file `{parameter}`: {error}");
-            let key = PrivateKeyDer::from_pem_file(key).map_err(|error| of(words.key, error))?;
-            let chain = chain(cert).map_err(|error| of(words.cert, error))?;
-            let pair = config.with_client_auth_cert(chain, key);
-            let Words { cert, key, .. } = words;
-            pair.map_err(|_| format!("the files `{cert}` and `{key}` have no pair that fits"))
-        }
-
-        fn root_store(&self, words: &Words) -> Result<RootCertStore, String> {
-            let (found, whose) = match &self.roots {
-                None => (rustls_native_certs::load_native_certs(), "the system".to_owned()),
-                Some(path) => (
-                    rustls_native_certs::load_certs_from_paths(Some(path), None),
-                    format!("the file `{}`", words.roots),
-                ),
-            };
-            let mut store = RootCertStore::empty();
-            match store.add_parsable_certificates(found.certs) {
-                (0, _) => Err(format!("{whose} has no certificate to check servers by")),
-                _ => Ok(store),
+#[cfg(any(feature = "etcd", feature = "redis"))]
+impl Certificates {
+    /// What the files hold, if it is of use: a driver would look at it at each connection only, and say that the server
+    /// is away.
+    pub(crate) fn pem(&self) -> Result<Pem, String> {
+        let read = |word: &str, path: &PathBuf| {
+            std::fs::read(path).map_err(|error| format!("the file `{word}`: {error}"))
+        };
+        let chain = |pem: &[u8]| CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+        let mut pem = Pem::default();
+        if let Some(path) = &self.roots {
+            let roots = read(WORDS.roots, path)?;
+            let added =
+                RootCertStore::empty().add_parsable_certificates(chain(&roots).unwrap_or_default());
+            if !matches!(added, (1.., 0)) {
+                return Err("the file `cacert` has no certificate".to_owned());
             }
+            pem.roots = Some(roots);
         }
+        if let Some((cert, key)) = &self.identity {
+            let (cert, key) = (read(WORDS.cert, cert)?, read(WORDS.key, key)?);
+            let pair = chain(&cert).ok().zip(PrivateKeyDer::from_pem_slice(&key).ok());
+            let config = ClientConfig::builder().with_root_certificates(RootCertStore::empty());
+            pair.and_then(|(chain, key)| config.with_client_auth_cert(chain, key).ok())
+                .ok_or("the files `cert` and `key` have no certificate and key that fit")?;
+            pem.identity = Some((cert, key));
+        }
+        Ok(pem)
+    }
+}
+
+#[cfg(any(feature = "postgres", feature = "zookeeper"))]
+impl Certificates {
+    /// How a connection is encrypted by what the files hold.
+    pub(crate) fn client_config(&self, words: &Words) -> Result<ClientConfig, String> {
+        let config = ClientConfig::builder().with_root_certificates(self.root_store(words)?);
+        let Some((cert, key)) = &self.identity else {
+            return Ok(config.with_no_client_auth());
+        };
+        let of = |parameter: &str, error| format!("the file `{parameter}`: {error}");
+        let key = PrivateKeyDer::from_pem_file(key).map_err(|error| of(words.key, error))?;
+        let chain = CertificateDer::pem_file_iter(cert).and_then(Iterator::collect);
+        let pair = config.with_client_auth_cert(chain.map_err(|error| of(words.cert, error))?, key);
+        let Words { cert, key, .. } = words;
+        pair.map_err(|_| format!("the files `{cert}` and `{key}` have no pair that fits"))
     }
 
-    fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, rustls::pki_types::pem::Error> {
-        CertificateDer::pem_file_iter(path)?.collect()
+    fn root_store(&self, words: &Words) -> Result<RootCertStore, String> {
+        let (found, whose) = match &self.roots {
+            None => (rustls_native_certs::load_native_certs(), "the system".to_owned()),
+            Some(path) => (
+                rustls_native_certs::load_certs_from_paths(Some(path), None),
+                format!("the file `{}`", words.roots),
+            ),
+        };
+        let mut store = RootCertStore::empty();
+        match store.add_parsable_certificates(found.certs) {
+            (0, _) => Err(format!("{whose} has no certificate to check servers by")),
+            _ => Ok(store),
+        }
     }
 }
 

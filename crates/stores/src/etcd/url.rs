@@ -7,14 +7,13 @@
 //! An error says nothing of the URL's text, because the URL may hold a password. Tested below, and with
 //! real servers in `tests/stores/etcd.rs`.
 
-use std::path::Path;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use super::messages::etcdserverpb::AuthenticateRequest;
-use crate::conn::tls::Certificates;
+use crate::conn::tls::{Certificates, Pem};
 use crate::conn::url::MultiHostUrl;
 use crate::error::OpenError;
 
@@ -27,8 +26,6 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 
 /// The parameters of a URL.
 const KNOWN: &str = "`cacert`, `cert`, `key` and `servername`";
-/// What a certificate begins with in a file.
-const PEM_CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
 
 /// What a URL comes to.
 #[derive(Debug, Clone)]
@@ -78,28 +75,18 @@ impl Address {
 }
 
 fn tls_config(certificates: &Certificates) -> Result<ClientTlsConfig, OpenError> {
-    let mut config = match &certificates.roots {
-        Some(path) => {
-            let roots = contents("cacert", path)?;
-            if !String::from_utf8_lossy(&roots).contains(PEM_CERTIFICATE) {
-                return Err(bad("the file `cacert` has no certificate"));
-            }
-            ClientTlsConfig::new().ca_certificate(Certificate::from_pem(roots))
-        }
+    let Pem { roots, identity } = certificates.pem().map_err(|why| bad(&why))?;
+    let mut config = match roots {
+        Some(roots) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(roots)),
         None => ClientTlsConfig::new().with_native_roots(),
     };
-    if let Some((cert, key)) = &certificates.identity {
-        let (cert, key) = (contents("cert", cert)?, contents("key", key)?);
+    if let Some((cert, key)) = identity {
         config = config.identity(Identity::from_pem(cert, key));
     }
     Ok(match &certificates.server_name {
         Some(name) => config.domain_name(name),
         None => config,
     })
-}
-
-fn contents(parameter: &str, path: &Path) -> Result<Vec<u8>, OpenError> {
-    std::fs::read(path).map_err(|error| bad(&format!("the file `{parameter}`: {error}")))
 }
 
 fn credentials_of(text: &str) -> Result<AuthenticateRequest, OpenError> {

@@ -6,15 +6,11 @@
 //! they are taken out of a URL here. An error says nothing of the URL's text. Tested below, and with real
 //! servers in `tests/stores/redis_certificates.rs`.
 
-use std::path::Path;
-
 use bb8_redis::redis::{ClientTlsConfig, TlsCertificates};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::ServerName;
 
 use super::failure::InvalidUrl;
-use crate::conn::tls::{Certificates, WORDS};
+use crate::conn::tls::{Certificates, Pem, WORDS};
 
 /// What an encrypted connection needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -62,46 +58,11 @@ impl Security {
         if self.0.roots.is_none() && self.0.identity.is_none() {
             return Ok(None);
         }
-        let root_cert = match &self.0.roots {
-            Some(path) => {
-                let pem = contents("cacert", path)?;
-                check_authorities(&pem).ok_or("the file `cacert` has no certificate")?;
-                Some(pem)
-            }
-            None => None,
-        };
-        let client_tls = match &self.0.identity {
-            Some((cert, key)) => {
-                let (client_cert, client_key) = (contents("cert", cert)?, contents("key", key)?);
-                check_pair(&client_cert, &client_key)
-                    .ok_or("the files `cert` and `key` have no certificate and key that fit")?;
-                Some(ClientTlsConfig { client_cert, client_key })
-            }
-            None => None,
-        };
-        Ok(Some(TlsCertificates { client_tls, root_cert }))
+        let Pem { roots, identity } = self.0.pem()?;
+        let client_tls =
+            identity.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
+        Ok(Some(TlsCertificates { client_tls, root_cert: roots }))
     }
-}
-
-fn contents(parameter: &str, path: &Path) -> Result<Vec<u8>, String> {
-    std::fs::read(path).map_err(|error| format!("the file `{parameter}`: {error}"))
-}
-
-fn chain(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    chain.ok().filter(|chain| !chain.is_empty())
-}
-
-fn check_authorities(pem: &[u8]) -> Option<()> {
-    let mut roots = RootCertStore::empty();
-    chain(pem)?.into_iter().try_for_each(|root| roots.add(root)).ok()
-}
-
-/// The driver would look at the pair at each connection only, and say that the server is away.
-fn check_pair(cert: &[u8], key: &[u8]) -> Option<()> {
-    let config = ClientConfig::builder().with_root_certificates(RootCertStore::empty());
-    let key = PrivateKeyDer::from_pem_slice(key).ok()?;
-    config.with_client_auth_cert(chain(cert)?, key).ok().map(drop)
 }
 
 #[cfg(test)]
