@@ -18,7 +18,6 @@ mod tls;
 mod tree;
 mod url;
 mod write;
-mod write_all;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -1,14 +1,20 @@
-//! How a change is carried out: one request, which the ensemble carries out by itself and atomically.
+//! How changes are carried out: one request for each, or for those that go together, which the ensemble carries out
+//! atomically.
 //!
 //! A row is written by `setData` on the data version of its node. A new row is created together with a
 //! check of the floor's data version, in one `multi`; in a node that is empty it is written together with
 //! that check and one of the parent's data version, which each deletion of a node raises. Where a change
 //! marks its row, or ends that, the same `multi` makes or deletes the node of the mark.
 //!
+//! Changes that go together are one `multi`, with what each would be by itself. Whether a new row goes in a node that is
+//! empty is not known before, so those nodes are looked at first; if one changes meanwhile, the `multi` fails as a whole.
+//! No lock has a mark, and nothing else is changed together.
+//!
 //! Invariants: a change is carried out only if its row is the one that it names, and its floor too;
 //! a row that this program wrote is marked as it says. Tested by the conformance and in
 //! `tests/stores/zookeeper`.
 
+use futures_util::future::try_join_all;
 use keylatch_core::store::StoreError;
 use zookeeper_client::{Client, Error, MultiWriteError, MultiWriteResult, MultiWriter, Stat};
 
@@ -19,7 +25,7 @@ use super::tree::{data_version, parent_of, version_in, version_of};
 use crate::optimistic::conditional::{Change, Version};
 
 /// The last data version that a condition can name: -1, the next one, stands for any.
-pub(super) const LAST_DATA_VERSION: i32 = -2;
+const LAST_DATA_VERSION: i32 = -2;
 
 /// What a request does to the mark of its row.
 #[derive(Debug)]
@@ -38,6 +44,17 @@ impl MarkStep {
             Self::Delete(_) => matches!(error, Error::NoNode),
         }
     }
+}
+
+/// Where a change finds its node.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    /// It has a row, by this data version.
+    Row(i32),
+    /// There is no node.
+    None,
+    /// It is empty, and these are the data versions of its parent and its own.
+    Empty { parent: i32, node: i32 },
 }
 
 /// Why a request was not carried out.
@@ -77,105 +94,142 @@ impl ZooKeeper {
             if self.is_late(change) {
                 return Ok(None);
             }
-            let written = match change.was {
-                Some(was) => self.update(&session.client, &path, was, change, &mark).await,
-                None => self.create(&session.client, &path, change, &mark).await,
-            };
-            match written {
+            match self.write_one(&session.client, &path, change, &mark).await {
                 // Another process has written the row since, or someone else made or removed the
                 // mark.
                 Err(WriteError::MarkStands) => mark = MarkStep::None,
-                Err(WriteError::Failed(error)) => break Err(error),
-                Ok(version) => break Ok(version),
+                written => break written,
             }
         };
+        if let Ok(version) = &written {
+            self.link.timeline.note(*version);
+            own.succeeded();
+        }
+        self.outcome(session, written, change.was.is_none() || change.mark.is).await
+    }
+
+    /// The new versions of all rows; `None` where the condition of one did not hold, and nothing was done.
+    pub(super) async fn carry_out_all(
+        &self,
+        session: &Session,
+        changes: &[Change],
+    ) -> Result<Option<Vec<Version>>, StoreError> {
+        if changes.iter().any(|change| self.is_late(change)) {
+            return Ok(None);
+        }
+        let written = self.write_together(&session.client, changes).await;
+        if let Some(latest) = written.iter().flatten().max() {
+            self.link.timeline.note(*latest);
+        }
+        self.outcome(session, written, true).await
+    }
+
+    /// What became of a request; `None` where a condition did not hold. One of those is that the tree is there.
+    async fn outcome<T>(
+        &self,
+        session: &Session,
+        written: Result<T, WriteError>,
+        needs_tree: bool,
+    ) -> Result<Option<T>, StoreError> {
         match written {
-            Ok(version) => {
-                self.link.timeline.note(version);
-                own.succeeded();
-                Ok(Some(version))
-            }
-            Err(error) if is_conflict(&error) => {
-                if matches!(error, Error::NoNode) && (change.was.is_none() || change.mark.is) {
+            Ok(written) => Ok(Some(written)),
+            Err(WriteError::Failed(error)) if is_conflict(&error) => {
+                if needs_tree && matches!(error, Error::NoNode) {
                     // The tree is gone, or a part of it.
                     self.link.members.prepare(&session.client).await.map_err(classify)?;
                 }
                 Ok(None)
             }
-            Err(error) => Err(classify(error)),
+            Err(error) => Err(error.classify()),
         }
     }
 
-    async fn update(
-        &self,
-        client: &Client,
-        path: &str,
-        was: Version,
-        change: &Change,
-        mark: &MarkStep,
-    ) -> Result<Version, WriteError> {
-        let (was, value) = (data_version(was), &change.value);
-        let mut multi = client.new_multi_writer();
-        self.add_mark(&mut multi, mark)?;
-        if was == LAST_DATA_VERSION {
-            // After as many writes the node is made again, in the same step.
-            multi.add_delete(path, Some(was))?;
-            multi.add_create(path, value, &self.link.members.options())?;
-            return created(client, path, multi, mark).await;
-        }
-        if matches!(mark, MarkStep::None) {
-            return Ok(version_in(&client.set_data(path, value, Some(was)).await?));
-        }
-        multi.add_set_data(path, value, Some(was))?;
-        let stat = stat_of(multi, mark).await?.ok_or(Error::NoNode)?;
-        Ok(version_in(&stat))
-    }
-
-    /// Creates a row, if there is none and its floor is the one that it is above.
-    async fn create(
+    async fn write_one(
         &self,
         client: &Client,
         path: &str,
         change: &Change,
         mark: &MarkStep,
     ) -> Result<Version, WriteError> {
-        let mut multi = client.new_multi_writer();
-        self.add_mark(&mut multi, mark)?;
-        self.check_floor(&mut multi, change)?;
-        multi.add_create(path, &change.value, &self.link.members.options())?;
-        match created(client, path, multi, mark).await {
-            Err(WriteError::Failed(Error::NodeExists)) => {
-                self.fill(client, path, change, mark).await
-            }
-            created => created,
+        // A new row seldom finds a node, so nobody looks before.
+        let expected = change.was.map_or(Place::None, |was| Place::Row(data_version(was)));
+        match self.write_at(client, path, expected, change, mark).await {
+            Err(WriteError::Failed(Error::NodeExists)) if change.was.is_none() => {}
+            written => return written,
         }
-    }
-
-    /// Writes a row in a node that is empty.
-    async fn fill(
-        &self,
-        client: &Client,
-        path: &str,
-        change: &Change,
-        mark: &MarkStep,
-    ) -> Result<Version, WriteError> {
-        let parent = parent_of(path);
-        let (bucket, node) = tokio::join!(client.check_stat(parent), client.get_data(path));
-        let (bucket, (value, stat)) = (bucket?.ok_or(Error::NoNode)?, node?);
-        if !value.is_empty() || stat.version == LAST_DATA_VERSION {
-            return Err(Error::NodeExists.into());
-        }
+        let found = place(client, path, change).await?;
         if self.is_late(change) {
             // Decided again, as after any conflict.
             return Err(Error::BadVersion.into());
         }
+        self.write_at(client, path, found, change, mark).await
+    }
+
+    async fn write_at(
+        &self,
+        client: &Client,
+        path: &str,
+        place: Place,
+        change: &Change,
+        mark: &MarkStep,
+    ) -> Result<Version, WriteError> {
+        let value = &change.value;
+        if let (Place::Row(was), MarkStep::None) = (place, mark)
+            && was != LAST_DATA_VERSION
+        {
+            return Ok(version_in(&client.set_data(path, value, Some(was)).await?));
+        }
         let mut multi = client.new_multi_writer();
         self.add_mark(&mut multi, mark)?;
-        self.check_floor(&mut multi, change)?;
-        multi.add_check_version(parent, bucket.version)?;
-        multi.add_set_data(path, &change.value, Some(stat.version))?;
-        let stat = stat_of(multi, mark).await?.ok_or(Error::NoNode)?;
-        Ok(version_in(&stat))
+        self.add(&mut multi, change, path, place)?;
+        let stat = stats_of(multi, mark).await?.pop().ok_or(Error::NoNode)?;
+        Ok(version(client, path, stat).await?)
+    }
+
+    async fn write_together(
+        &self,
+        client: &Client,
+        changes: &[Change],
+    ) -> Result<Vec<Version>, WriteError> {
+        let paths: Vec<_> =
+            changes.iter().map(|change| self.link.members.tree.node(&change.key)).collect();
+        let places = changes.iter().zip(&paths).map(|(change, path)| place(client, path, change));
+        let places = try_join_all(places).await?;
+        let mut multi = client.new_multi_writer();
+        for ((change, path), place) in changes.iter().zip(&paths).zip(places) {
+            self.add(&mut multi, change, path, place)?;
+        }
+        // One of each change, in their order.
+        let stats = stats_of(multi, &MarkStep::None).await?.into_iter();
+        let versions = stats.zip(&paths).map(|(stat, path)| version(client, path, stat));
+        Ok(try_join_all(versions).await?)
+    }
+
+    /// Adds a change of a row to a request.
+    fn add(
+        &self,
+        multi: &mut MultiWriter<'_>,
+        change: &Change,
+        path: &str,
+        place: Place,
+    ) -> Result<(), Error> {
+        match place {
+            // After as many writes the node is made again, in the same step.
+            Place::Row(LAST_DATA_VERSION) => {
+                multi.add_delete(path, Some(LAST_DATA_VERSION))?;
+                multi.add_create(path, &change.value, &self.link.members.options())
+            }
+            Place::Row(was) => multi.add_set_data(path, &change.value, Some(was)),
+            Place::None => {
+                self.check_floor(multi, change)?;
+                multi.add_create(path, &change.value, &self.link.members.options())
+            }
+            Place::Empty { parent, node } => {
+                self.check_floor(multi, change)?;
+                multi.add_check_version(parent_of(path), parent)?;
+                multi.add_set_data(path, &change.value, Some(node))
+            }
+        }
     }
 
     /// Whether the time of a decision is over. Asked before each request that carries it out.
@@ -207,45 +261,40 @@ impl ZooKeeper {
     }
 
     /// No floor is a node that was never written: one is made empty, and never removed.
-    pub(super) fn check_floor(
-        &self,
-        multi: &mut MultiWriter<'_>,
-        change: &Change,
-    ) -> Result<(), Error> {
+    fn check_floor(&self, multi: &mut MultiWriter<'_>, change: &Change) -> Result<(), Error> {
         let Some((floor, version)) = &change.above else { return Ok(()) };
         multi
             .add_check_version(&self.link.members.tree.node(floor), version.map_or(0, data_version))
     }
 }
 
-/// The version of a row whose node `multi` creates.
-async fn created(
-    client: &Client,
-    path: &str,
-    multi: MultiWriter<'_>,
-    mark: &MarkStep,
-) -> Result<Version, WriteError> {
-    match stat_of(multi, mark).await? {
-        Some(stat) => Ok(version_of(stat.czxid, 0)),
-        // Members before 3.8.2 do not say it. It is still this node: none is deleted so soon.
-        None => {
-            let stat = client.check_stat(path).await.map_err(|error| unknown(&error))?;
-            let stat =
-                stat.ok_or_else(|| Error::UnexpectedError("a new node is gone".to_owned()))?;
-            Ok(version_of(stat.czxid, 0))
+/// Where a change finds its node. The parent is asked first: a node that is deleted after that fails the check.
+async fn place(client: &Client, path: &str, change: &Change) -> Result<Place, Error> {
+    if let Some(was) = change.was {
+        return Ok(Place::Row(data_version(was)));
+    }
+    let (parent, node) = tokio::join!(client.check_stat(parent_of(path)), client.get_data(path));
+    match (parent?.ok_or(Error::NoNode)?, node) {
+        (parent, Ok((value, node))) if value.is_empty() && node.version != LAST_DATA_VERSION => {
+            Ok(Place::Empty { parent: parent.version, node: node.version })
         }
+        (_, Ok(_)) => Err(Error::NodeExists),
+        (_, Err(Error::NoNode)) => Ok(Place::None),
+        (_, Err(error)) => Err(error),
     }
 }
 
-/// What a server says of a later request says nothing of an earlier one.
-pub(super) fn unknown(error: &Error) -> Error {
-    Error::UnexpectedError(error.to_string())
-}
-
-/// The last node that a transaction wrote, as far as the server says.
-async fn stat_of(multi: MultiWriter<'_>, mark: &MarkStep) -> Result<Option<Stat>, WriteError> {
-    let last = stats_of(multi, mark).await?.pop();
-    Ok(last.filter(|stat| !stat.is_invalid()))
+/// The version of a row that was written.
+async fn version(client: &Client, path: &str, stat: Stat) -> Result<Version, Error> {
+    if !stat.is_invalid() {
+        return Ok(version_in(&stat));
+    }
+    // Members before 3.8.2 do not say it of a new node. It is still this node: none is deleted so soon. What a
+    // server says of a later request says nothing of an earlier one.
+    let unknown = |why: String| Error::UnexpectedError(why);
+    let stat = client.check_stat(path).await.map_err(|error| unknown(error.to_string()))?;
+    let stat = stat.ok_or_else(|| unknown("a new node is gone".to_owned()))?;
+    Ok(version_of(stat.czxid, 0))
 }
 
 /// The nodes that a transaction wrote. Its first operation is that on the mark, if there is one.
