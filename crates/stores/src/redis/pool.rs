@@ -141,8 +141,13 @@ impl Pool {
     }
 
     /// A client of the server.
-    pub(super) fn client(&self) -> Arc<RedisClient> {
-        Arc::clone(&self.client)
+    pub(super) fn client(&self) -> &RedisClient {
+        &self.client
+    }
+
+    /// Cancelled when the server is retired; never of one that never is.
+    pub(super) fn retired(&self) -> CancellationToken {
+        self.retired.clone().unwrap_or_default()
     }
 
     /// A connection that is not known to be broken.

@@ -61,8 +61,8 @@ impl Source for Channel {
         let subscribing = async {
             let attempt = self.attempt.fetch_add(1, Ordering::Relaxed);
             let publisher = self.topology.publisher(attempt).ok_or("no master is known yet")?;
-            let subscribed = publisher.client.subscribe(&[&self.keys.change_channel()]).await;
-            Ok((subscribed.map_err(|error| error.to_string())?, publisher.retired))
+            let subscribed = publisher.client().subscribe(&[&self.keys.change_channel()]).await;
+            Ok((subscribed.map_err(|error| error.to_string())?, publisher.retired()))
         };
         timeout(self.timeout, subscribing).await.unwrap_or_else(|late| Err(late.to_string()))
     }

@@ -24,6 +24,7 @@ use super::masters::{ConnectOptions, Master, MasterMap, TopologyView};
 use super::sentinel::Sentinels;
 use super::source::MasterLookupError;
 use crate::error::OpenError;
+use crate::settings::RedisSettings;
 
 /// How often the masters are looked up when no hint comes.
 const LOOKUP_PERIOD: Duration = Duration::from_secs(1);
@@ -48,6 +49,23 @@ pub(super) enum Discovery {
 }
 
 impl Discovery {
+    /// What names the masters of a URL, and how to connect to them; `None` of the URL of one server.
+    pub(super) fn of(
+        url: &str,
+        settings: &RedisSettings,
+    ) -> Result<Option<(Self, Arc<ConnectOptions>)>, OpenError> {
+        let scheme = url.split(':').next().unwrap_or_default();
+        if scheme.ends_with("+sentinel") {
+            let (sentinels, options) = Sentinels::parse(url, settings)?;
+            return Ok(Some((Self::Sentinels(sentinels), options)));
+        }
+        if scheme.ends_with("+cluster") {
+            let (cluster, options) = Cluster::parse(url, settings)?;
+            return Ok(Some((Self::Cluster(cluster), options)));
+        }
+        Ok(None)
+    }
+
     /// The present masters.
     async fn look_up(&mut self) -> Result<TopologyView, MasterLookupError> {
         match self {

@@ -36,11 +36,6 @@ impl Master {
     pub(super) fn retire(&self) {
         self.retired.cancel();
     }
-
-    /// Cancelled when the master is retired.
-    pub(super) fn retired(&self) -> CancellationToken {
-        self.retired.clone()
-    }
 }
 
 impl Drop for Master {

@@ -20,20 +20,16 @@ use std::sync::Arc;
 
 use bb8_redis::redis::{FromRedisValue, ScriptInvocation};
 use futures_util::future::join_all;
-use tokio_util::sync::CancellationToken;
 
-use super::client::RedisClient;
 use super::connection::ScriptReply;
 use super::failure::Failure;
 use super::pool::{self, Pool};
 use crate::error::OpenError;
 use crate::settings::RedisSettings;
-use cluster::Cluster;
 use dynamic::{Discovery, DynamicTopology};
 use keylatch_core::lock::LockName;
 use keylatch_core::store::{StoreError, StoreHealth, Tier};
 use masters::{Master, MasterId};
-use sentinel::Sentinels;
 
 /// The servers behind a URL.
 #[derive(Debug)]
@@ -46,31 +42,23 @@ pub(super) enum Topology {
 
 impl Topology {
     pub(super) async fn open(url: &str, settings: &RedisSettings) -> Result<Self, OpenError> {
-        let scheme = url.split(':').next().unwrap_or_default();
-        if scheme.ends_with("+sentinel") {
-            let (sentinels, options) = Sentinels::parse(url, settings)?;
-            let discovery = Discovery::Sentinels(sentinels);
-            return Ok(Self::Dynamic(DynamicTopology::open(discovery, options).await?));
+        match Discovery::of(url, settings)? {
+            Some((discovery, options)) => {
+                Ok(Self::Dynamic(DynamicTopology::open(discovery, options).await?))
+            }
+            None => {
+                let client = pool::lone_client(url, settings)?;
+                Ok(Self::Single(Pool::open(client, settings).await?))
+            }
         }
-        if scheme.ends_with("+cluster") {
-            let (cluster, options) = Cluster::parse(url, settings)?;
-            let discovery = Discovery::Cluster(cluster);
-            return Ok(Self::Dynamic(DynamicTopology::open(discovery, options).await?));
-        }
-        let client = pool::lone_client(url, settings)?;
-        Ok(Self::Single(Pool::open(client, settings).await?))
     }
 
     /// Checks a URL and the files that it names.
     pub(super) fn check(url: &str, settings: &RedisSettings) -> Result<(), OpenError> {
-        let scheme = url.split(':').next().unwrap_or_default();
-        if scheme.ends_with("+sentinel") {
-            return Sentinels::parse(url, settings).map(drop);
+        match Discovery::of(url, settings)? {
+            Some(_) => Ok(()),
+            None => pool::lone_client(url, settings).map(drop),
         }
-        if scheme.ends_with("+cluster") {
-            return Cluster::parse(url, settings).map(drop);
-        }
-        pool::lone_client(url, settings).map(drop)
     }
 
     /// Runs a script on the keys of one bucket.
@@ -109,18 +97,10 @@ impl Topology {
 
     /// A server to subscribe at: another one at each attempt, since every server passes on all
     /// messages.
-    pub(super) fn publisher(&self, attempt: usize) -> Option<Publisher> {
-        match self {
-            Self::Single(pool) => {
-                Some(Publisher { client: pool.client(), retired: CancellationToken::new() })
-            }
-            Self::Dynamic(dynamic) => {
-                let map = dynamic.map();
-                let masters = map.owners();
-                let (_, master) = masters.get(attempt % masters.len().max(1))?;
-                Some(Publisher { client: master.pool.client(), retired: master.retired() })
-            }
-        }
+    pub(super) fn publisher(&self, attempt: usize) -> Option<Pool> {
+        let masters = self.masters();
+        let turn = attempt % masters.len().max(1);
+        masters.into_iter().nth(turn).map(|(_, pool)| pool)
     }
 
     /// How many connections are subscribed to a channel, at all servers together; `None` where one of them
@@ -134,31 +114,17 @@ impl Topology {
 
     /// What the servers are now. One of several may be away.
     pub(super) async fn health(&self) -> Result<StoreHealth, StoreError> {
-        let dynamic = match self {
-            Self::Single(pool) => return Ok(pool.inspect().await?.health()),
-            Self::Dynamic(dynamic) => dynamic,
-        };
-        let map = dynamic.map();
-        let owners = map.owners();
-        let replies = join_all(owners.iter().map(|(_, master)| master.pool.inspect())).await;
-        let all = replies.len();
-        let mut failure = Failure::Unreachable("no master is known yet".into());
-        let mut servers = Vec::with_capacity(all);
-        for reply in replies {
-            match reply {
-                Ok(server) => servers.push(server),
-                Err(error) => failure = error,
-            }
+        let masters = self.masters();
+        let replies = join_all(masters.iter().map(|(_, pool)| pool.inspect())).await;
+        let answering = replies.iter().flatten().count();
+        let unknown = || Err(Failure::Unreachable("no master is known yet".into()));
+        let server = replies.into_iter().reduce(Result::or).unwrap_or_else(unknown)?;
+        let health = server.health();
+        if matches!(self, Self::Single(_)) {
+            return Ok(health);
         }
-        let Some(server) = servers.first() else { return Err(failure.into()) };
-        let mut health = StoreHealth { tier: Tier::Fenced, advice: Vec::new(), ..server.health() };
-        health.facts.insert("masters", format!("{} of {all} answer", servers.len()));
+        let mut health = StoreHealth { tier: Tier::Fenced, advice: Vec::new(), ..health };
+        health.facts.insert("masters", format!("{answering} of {} answer", masters.len()));
         Ok(health)
     }
-}
-
-/// A server to subscribe at, until it is retired.
-pub(super) struct Publisher {
-    pub(super) client: Arc<RedisClient>,
-    pub(super) retired: CancellationToken,
 }
