@@ -63,7 +63,7 @@ pub trait ConditionalStore: fmt::Debug + Send + Sync + 'static {
     ) -> Result<Listing, StoreError>;
 
     /// Removes the rows whose version is still the one that is named here, and what says that they are
-    /// marked.
+    /// marked. Where the engine [forgets](Self::forgets), it is called of marks whose row is not there, with a version of none.
     async fn remove(&self, rows: &[Removal]) -> Result<(), StoreError>;
 
     /// Up to `limit` keys of [marked](Mark) rows that come after `after`, in the order of [`Self::list`].
@@ -115,8 +115,8 @@ pub trait ConditionalStore: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Into how many parts the buckets fall that have a clock each, and fail each by itself; a call is about
-    /// keys of one part. A bucket is in the part of its number modulo this. The adapter lists no records of
-    /// several parts: the engine's own store does.
+    /// keys of one part, but for [`Self::marked`] and [`Self::remove`]. A bucket is in the part of its number modulo this.
+    /// The adapter lists no locks of several parts and no records that are done: the engine's own store does.
     fn parts(&self) -> usize {
         1
     }

@@ -5,11 +5,12 @@
 //! records walks over all of their rows. Both look at a limited number of rows, so a page may be short.
 //! Tested by the conformance tests of listing, and what a page costs in `tests/stores/conditional.rs`.
 
+use futures_util::future::try_join_all;
 use keylatch_core::idempotency::{RecordKey, RecordState, RecordSummary};
 use keylatch_core::lock::{Holding, LockState, Moment};
 use keylatch_core::store::{ListLocks, ListRecords, Page, StoreError};
 
-use super::conditional::{ConditionalStore, EngineTime, Key, Listing, Row};
+use super::conditional::{ConditionalStore, EngineTime, Key, Listing, Removal, Row, Version};
 use super::value::{Kind as _, Value};
 use crate::cursor::{
     decode_lock_cursor, decode_record_cursor, encode_lock_cursor, encode_record_cursor,
@@ -105,8 +106,28 @@ async fn look(
         return Ok(RowPage { rows: rows.collect(), last, now });
     }
     let keys = engine.marked(after.as_ref(), count).await?;
-    let reading = engine.read(&keys).await?;
-    let rows = keys.iter().zip(reading.rows);
-    let rows = rows.filter_map(|(key, row)| Some((RecordState::key_of(key)?, row)));
-    Ok(RowPage { rows: rows.collect(), last: keys.len() < count, now: reading.now })
+    let (rows, now) = read(engine, &keys).await?;
+    let rows: Vec<_> = keys.iter().zip(rows).collect();
+    if engine.forgets() {
+        let gone = rows.iter().filter(|(_, row)| row.is_none());
+        let gone = gone.map(|(key, _)| Removal {
+            key: (*key).clone(),
+            version: Version(0),
+            is_marked: true,
+        });
+        engine.remove(&gone.collect::<Vec<_>>()).await?;
+    }
+    let rows = rows.into_iter().filter_map(|(key, row)| Some((RecordState::key_of(key)?, row)));
+    Ok(RowPage { rows: rows.collect(), last: keys.len() < count, now })
+}
+
+/// The rows of keys, and what the engine's clock showed. A call is about keys of one part of the engine.
+async fn read(
+    engine: &dyn ConditionalStore,
+    keys: &[Key],
+) -> Result<(Vec<Option<Row>>, EngineTime), StoreError> {
+    let at_once = if engine.parts() == 1 { keys.len().max(1) } else { 1 };
+    let readings = try_join_all(keys.chunks(at_once).map(|keys| engine.read(keys))).await?;
+    let now = readings.iter().map(|reading| reading.now).min().unwrap_or_default();
+    Ok((readings.into_iter().flat_map(|reading| reading.rows).collect(), now))
 }

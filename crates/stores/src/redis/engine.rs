@@ -17,15 +17,17 @@ use async_trait::async_trait;
 use bb8_redis::redis::{
     FromRedisValue, ParsingError, Script, ScriptInvocation, Value, from_redis_value,
 };
+use futures_util::future::try_join_all;
 use futures_util::stream::{self, BoxStream, StreamExt as _};
+use keylatch_core::lock::LockName;
 use keylatch_core::store::{EntryLimits, StoreError, StoreHealth, StoreProfile};
 use tokio::time::Instant;
 
 use super::connection::ScriptReply;
 use super::failure::Failure;
-use super::pubsub::{Channel, Watches, row_message};
+use super::pubsub::{AnnounceReply, Channel, Watches, row_message};
 use super::row::{parse_row, row_bytes};
-use super::script::{Keys, Scripts};
+use super::script::{Keys, Scripts, parse_record_name};
 use super::topology::Topology;
 use crate::conn::subscription::{self, Source};
 use crate::optimistic::conditional::{
@@ -37,6 +39,8 @@ use crate::optimistic::conditional::{
 /// With one alone they wait for each other, and more than two are no faster. A batch that overtakes another may have the
 /// higher fencing token of a bucket; Redis then refuses the lower one, and its change is decided again.
 const WRITES_AT_ONCE: usize = 2;
+/// How many indexes are read at once, at most.
+const BUCKETS_AT_ONCE: usize = 64;
 
 /// The rows of one Redis, of a master that sentinels name, or of a cluster.
 #[derive(Debug)]
@@ -107,6 +111,13 @@ impl RedisEngine {
                 .arg(if change.mark.is { "1" } else { "" });
         }
         call
+    }
+
+    /// The names in the index of a bucket's unfinished records.
+    async fn unfinished(&self, bucket: u8) -> Result<Vec<String>, StoreError> {
+        let mut call = self.scripts.unfinished.prepare_invoke();
+        call.key(self.keys.unfinished(bucket));
+        self.topology.run(bucket, &call).await
     }
 
     /// What a change of a row publishes: something only where a process waits for it or watches it.
@@ -195,12 +206,33 @@ impl ConditionalStore for RedisEngine {
         Err(StoreError::Unsupported)
     }
 
-    async fn remove(&self, _rows: &[Removal]) -> Result<(), StoreError> {
-        Err(StoreError::Unsupported)
+    /// Redis itself removes rows, and not from the index of those that are marked.
+    async fn remove(&self, rows: &[Removal]) -> Result<(), StoreError> {
+        let removing = rows.iter().map(async |Removal { key, .. }| {
+            let mut call = self.scripts.unlist.prepare_invoke();
+            call.key(self.key_of(key)).key(self.keys.unfinished(key.bucket()));
+            self.topology.run::<AnnounceReply>(key.bucket(), &call).await
+        });
+        try_join_all(removing).await.map(drop)
     }
 
-    async fn marked(&self, _after: Option<&Key>, _limit: usize) -> Result<Vec<Key>, StoreError> {
-        Err(StoreError::Unsupported)
+    /// A page costs the indexes of the buckets that it looks into.
+    async fn marked(&self, after: Option<&Key>, limit: usize) -> Result<Vec<Key>, StoreError> {
+        let mut found = Vec::new();
+        let (mut next, mut at_once) = (after.map_or(0, |key| usize::from(key.bucket())), 1);
+        while next < LockName::BUCKETS && found.len() < limit {
+            let buckets = (next..next + at_once).filter_map(|bucket| u8::try_from(bucket).ok());
+            for names in try_join_all(buckets.map(|bucket| self.unfinished(bucket))).await? {
+                let keys = names.iter().filter_map(|name| parse_record_name(name));
+                let mut keys: Vec<_> = keys.map(Key::Record).collect();
+                keys.retain(|key| after.is_none_or(|after| key > after));
+                keys.sort_unstable();
+                found.extend(keys);
+            }
+            (next, at_once) = (next + at_once, (2 * at_once).min(BUCKETS_AT_ONCE));
+        }
+        found.truncate(limit);
+        Ok(found)
     }
 
     fn notices(&self) -> BoxStream<'static, Notice> {
@@ -315,6 +347,9 @@ pub(super) struct RowsReply {
     pub(super) now: EngineTime,
     asked: Instant,
 }
+
+/// The reply of `unfinished`.
+impl ScriptReply for Vec<String> {}
 
 impl FromRedisValue for RowsReply {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {

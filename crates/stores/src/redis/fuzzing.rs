@@ -8,7 +8,6 @@ use keylatch_core::idempotency::{RecordKey, RecordState};
 use keylatch_core::lock::{LockName, LockState};
 
 use super::engine::{BatchReply, RowsReply};
-use super::record_list::IndexEntries;
 use super::row::parse_row;
 use crate::optimistic::conditional::{EngineTime, Key};
 use crate::optimistic::value;
@@ -17,7 +16,6 @@ use crate::optimistic::value;
 pub fn read_redis_reply(bytes: &[u8]) {
     let Ok(reply) = parse_redis_value(bytes) else { return };
     let _ = BatchReply::from_redis_value(reply.clone());
-    let _ = IndexEntries::from_redis_value(reply.clone());
     match RowsReply::from_redis_value(reply.clone()) {
         Ok(rows) => rows.rows.into_iter().for_each(|row| read_row(row, rows.now)),
         Err(_) => read_row(reply, EngineTime::from_secs(1_800_000_000)),

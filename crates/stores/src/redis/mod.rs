@@ -5,7 +5,7 @@
 //! `keylatch:{3f}:fence` and `keylatch:{3f}:unfinished`, the index of a bucket's unfinished records, carry the
 //! bucket as their hash tag: the first braces of a key steer its slot, so braces in a name never do.
 //!
-//! `list` and `record_list` walk over keys and indexes; `topology`, `pool` and `connection` have the
+//! `list` walks over keys; `topology`, `pool` and `connection` have the
 //! servers; `pubsub` the hints between instances. The invariants are those of [`Store`], and the conformance
 //! tests hold this store to them, on one server, Sentinel and Cluster.
 
@@ -18,7 +18,6 @@ mod fuzzing;
 mod list;
 mod pool;
 mod pubsub;
-mod record_list;
 #[cfg(feature = "redlock")]
 pub(crate) mod redlock;
 mod row;
@@ -131,14 +130,17 @@ impl Store for RedisStore {
     }
 
     async fn list_locks(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError> {
-        list::page(&self.engine, query).await
+        list::locks(&self.engine, query).await
     }
 
     async fn list_records(
         &self,
         query: &ListRecords,
     ) -> Result<Option<Page<RecordSummary>>, StoreError> {
-        record_list::page(&self.engine, query).await
+        if query.filter.is_of_unfinished() {
+            return self.commands.list_records(query).await;
+        }
+        list::records(&self.engine, query).await
     }
 
     fn subscribe(&self, topic: Topic) -> Hints {
