@@ -65,10 +65,15 @@ impl EngineClock {
     /// What the clock shows now; `None` before the first answer. It does not go back when a better sample
     /// shows that it was ahead, and waits; only a clock that was set back takes it along, and an engine that answers
     /// again after it stood still.
-    pub(super) fn now(&mut self) -> Option<EngineTime> {
+    fn now(&mut self) -> Option<EngineTime> {
         let sample = self.sample?;
         self.latest = self.latest.max(sample.shown + sample.sent.elapsed());
         Some(self.latest)
+    }
+
+    /// What the clock shows now, or the timeline of an engine that has none; `None` before it was read.
+    pub(super) fn shown(&mut self, timeline: Option<&Timeline>) -> Option<EngineTime> {
+        timeline.map_or_else(|| self.now(), |timeline| Some(timeline.now()))
     }
 
     /// The guard of a decision by the estimate. A clock that does not show yet what it must show by now was set

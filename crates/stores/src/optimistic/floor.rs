@@ -102,19 +102,26 @@ impl Floors {
         missing
     }
 
-    /// Notes the floor of a bucket whose row was read at `now`, by a request of `sent`; the floor is `None`
-    /// if the row cannot be understood, so that nothing is created above it.
+    /// Notes the floors of buckets whose rows were read at a time of the engine, by a request of `sent`. Gives the rows that
+    /// cannot be understood: nothing can be granted above them, so a key of the bucket that has no row is refused as
+    /// the row of the floor would be.
     pub(super) fn note(
         &mut self,
-        bucket: u8,
-        version: Option<Version>,
-        last: Option<FencingToken>,
-        (now, sent): (EngineTime, Instant),
-    ) {
-        self.refused.remove(&bucket);
-        if let Some(last) = last {
-            self.read.insert(bucket, Floor { last, version, read_at: now, sent });
+        rows: impl IntoIterator<Item = (u8, Option<Row>)>,
+        timeline: Option<&Timeline>,
+        (read_at, sent): (EngineTime, Instant),
+    ) -> HashMap<u8, Row> {
+        let mut unknown = HashMap::new();
+        for (bucket, row) in rows {
+            self.refused.remove(&bucket);
+            let version = row.as_ref().map(|row| row.version);
+            if let Some(last) = floor_of(row.as_ref(), timeline) {
+                self.read.insert(bucket, Floor { last, version, read_at, sent });
+            } else if let Some(row) = row {
+                unknown.insert(bucket, row);
+            }
         }
+        unknown
     }
 }
 
@@ -123,18 +130,6 @@ impl Floors {
 pub(super) fn floor_of(row: Option<&Row>, timeline: Option<&Timeline>) -> Option<FencingToken> {
     let Some(row) = row else { return Some(FencingToken::NONE) };
     Value::<LockState>::decode(row, timeline).ok().map(|value| value.last)
-}
-
-/// Those of the floors of these buckets that cannot be understood. Nothing can be granted above
-/// them, so a key of the bucket that has no row is refused as the row of the floor would be.
-pub(super) fn unknown_floors(
-    buckets: impl IntoIterator<Item = u8>,
-    rows: Vec<Option<Row>>,
-    timeline: Option<&Timeline>,
-) -> HashMap<u8, Row> {
-    let rows = buckets.into_iter().zip(rows);
-    let unknown = rows.filter(|(_, row)| floor_of(row.as_ref(), timeline).is_none());
-    unknown.filter_map(|(bucket, row)| Some((bucket, row?))).collect()
 }
 
 /// The row of a floor as an engine reads it that keeps the last fencing token of a bucket alone.

@@ -30,7 +30,7 @@ use super::clock::EngineClock;
 use super::conditional::{
     Change, ConditionalStore, EngineTime, Guard, Key, Mark, Notice, ReadReply, TOGETHER, Version,
 };
-use super::floor::{Floors, floor_of, unknown_floors};
+use super::floor::Floors;
 use super::hints::LocalHints;
 use super::reserved::ReservedLocks;
 use super::value::{Draft, Kind, StepTraits, Value};
@@ -164,7 +164,9 @@ impl SetWorker {
     /// Tries to carry out all steps of a batch together.
     async fn carry_out(&mut self, batch: &[PendingSet]) -> Result<Try, StoreError> {
         let rows = self.read(batch).await?;
-        let Some(now) = self.now() else { return Ok(Try::Conflict) };
+        let Some(now) = self.clock.shown(self.engine.timeline()) else {
+            return Ok(Try::Conflict);
+        };
         let Some(SetDecision { replies, changes, after }) = self.decide(batch, &rows, now)? else {
             return Ok(Try::Conflict);
         };
@@ -205,12 +207,8 @@ impl SetWorker {
         }
         self.clock.note(now, asked);
         let timeline = self.engine.timeline();
-        let (floor_rows, mut floors) = (rows.split_off(names.len()), Floors::default());
-        for (bucket, row) in buckets.iter().zip(&floor_rows) {
-            let version = row.as_ref().map(|row| row.version);
-            floors.note(*bucket, version, floor_of(row.as_ref(), timeline), (now, sent));
-        }
-        let unknown = unknown_floors(buckets, floor_rows, timeline);
+        let (of_buckets, mut floors) = (rows.split_off(names.len()), Floors::default());
+        let unknown = floors.note(buckets.into_iter().zip(of_buckets), timeline, (now, sent));
         let mut values = BTreeMap::new();
         for (name, row) in names.into_iter().zip(rows) {
             let version = row.as_ref().map(|row| row.version);
@@ -277,14 +275,6 @@ impl SetWorker {
         let value = encode(&draft.into_value(), timeline, limit)?;
         let (key, mark) = (LockState::row_key(name), Mark::default());
         Ok(Change { key, was, value, mark, guard, above, outline })
-    }
-
-    /// What the engine's clock shows now; `None` before it was read.
-    fn now(&mut self) -> Option<EngineTime> {
-        match self.engine.timeline() {
-            Some(timeline) => Some(timeline.now()),
-            None => self.clock.now(),
-        }
     }
 }
 

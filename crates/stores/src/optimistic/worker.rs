@@ -35,7 +35,7 @@ use super::conditional::{
     Change, ConditionalStore, EngineTime, Guard, Key, Mark, Notice, ReadReply, Row, Version,
     WriteReply,
 };
-use super::floor::{Floors, floor_of, unknown_floors};
+use super::floor::Floors;
 use super::hints::LocalHints;
 use super::reserved::ReservedLocks;
 use super::slot::{LastRowState, PendingCommand, RestCause, Slot, fail};
@@ -359,10 +359,7 @@ impl<E: Kind> Worker<E> {
 
     /// What the engine's clock shows now; `None` before it was read.
     pub(super) fn now(&mut self) -> Option<EngineTime> {
-        match self.engine.timeline() {
-            Some(timeline) => Some(timeline.now()),
-            None => self.clock.now(),
-        }
+        self.clock.shown(self.engine.timeline())
     }
 
     /// What is known of a key; `None` where something has to be read first.
@@ -500,13 +497,8 @@ impl<E: Kind> Worker<E> {
     ) {
         self.clock.note(reading.now, reading.asked);
         let mut rows = reading.rows;
-        let floor_rows = rows.split_off(keys.len().min(rows.len()));
-        for (bucket, row) in floors.iter().zip(&floor_rows) {
-            let last = floor_of(row.as_ref(), self.engine.timeline());
-            let version = row.as_ref().map(|row| row.version);
-            self.floors.note(*bucket, version, last, (reading.now, sent));
-        }
-        let unknown = unknown_floors(floors.iter().copied(), floor_rows, self.engine.timeline());
+        let floors = floors.iter().copied().zip(rows.split_off(keys.len().min(rows.len())));
+        let unknown = self.floors.note(floors, self.engine.timeline(), (reading.now, sent));
         for (key, row) in keys.into_iter().zip(rows) {
             let row = row.or_else(|| unknown.get(&E::bucket(&key.key)).cloned());
             self.have_row(key, row, (reading.now, sent));
