@@ -474,7 +474,7 @@ impl ConditionalStore for FakeEngine {
 
     async fn write_all(&self, changes: &[Change]) -> Result<WriteReply, StoreError> {
         assert!(changes.len() <= TOGETHER, "{} changes together", changes.len());
-        assert!(self.writes_together(), "it writes no rows together");
+        assert!(self.parts() == 1, "it writes no rows together");
         let mut writing = self.write_as(changes, Unit::Batch).await?;
         match writing.failed.pop() {
             Some((_, error)) => Err(error),
@@ -586,10 +586,6 @@ impl ConditionalStore for FakeEngine {
 
     fn replicates(&self) -> bool {
         self.engine.forgetful.is_some()
-    }
-
-    fn writes_together(&self) -> bool {
-        self.parts() == 1
     }
 
     fn writes_at_once(&self) -> usize {

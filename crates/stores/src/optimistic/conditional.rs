@@ -102,19 +102,15 @@ pub trait ConditionalStore: fmt::Debug + Send + Sync + 'static {
         false
     }
 
-    /// Whether it [writes several rows](Self::write_all) in one step. Where it does not, a step on several
-    /// locks is [`Unsupported`](StoreError::Unsupported), and `write_all` is not called.
-    fn writes_together(&self) -> bool {
-        true
-    }
-
     /// How many batches of one kind may be under way at once, in any order. What comes meanwhile makes the next one, so
     /// few are best where a batch costs little more than a change.
     fn writes_at_once(&self) -> usize {
         1
     }
 
-    /// Into how many parts the buckets fall that have a clock each, and fail each by itself; a call is about
+    /// Into how many parts the buckets fall that have a clock each, and fail each by itself. With several, as the slots
+    /// of a Redis Cluster are, a step on several locks is [`Unsupported`](StoreError::Unsupported), and
+    /// [`Self::write_all`] is not called. A call is about
     /// keys of one part, but for [`Self::marked`] and [`Self::remove`]. A bucket is in the part of its number modulo this.
     /// The adapter lists no locks of several parts and no records that are done: the engine's own store does.
     fn parts(&self) -> usize {

@@ -146,7 +146,7 @@ fn with_sets(
     reserved: &Arc<ReservedLocks>,
 ) -> (Option<mpsc::Sender<PendingSet>>, Option<JoinHandle<()>>, BoxStream<'static, Notice>) {
     let notices = engine.notices();
-    if !engine.writes_together() {
+    if engine.parts() > 1 {
         return (None, None, notices);
     }
     let (sets, arrivals) = mpsc::channel(QUEUE);

@@ -177,9 +177,6 @@ impl ConditionalStore for RedisEngine {
     }
 
     async fn write_all(&self, changes: &[Change]) -> Result<WriteReply, StoreError> {
-        if !self.writes_together() {
-            return Err(StoreError::Unsupported);
-        }
         let Some(bucket) = changes.first().map(|change| change.key.bucket()) else {
             return Ok(nothing());
         };
@@ -260,11 +257,6 @@ impl ConditionalStore for RedisEngine {
 
     fn replicates(&self) -> bool {
         self.replicates
-    }
-
-    fn writes_together(&self) -> bool {
-        // The buckets of a cluster are in different slots, and a script has keys of one slot.
-        self.parts() == 1
     }
 
     fn writes_at_once(&self) -> usize {
