@@ -54,32 +54,20 @@ pub(super) struct SharedConnection {
 }
 
 impl SharedConnection {
-    /// Runs a script, and returns its reply once enough replicas have what it reports.
+    /// Runs a script, and returns its reply once enough replicas have what it reports. `asking` is for keys that a
+    /// cluster is just moving to this node.
     pub(super) async fn run<T: FromRedisValue + ScriptReply>(
         mut self,
         call: &ScriptInvocation<'_>,
+        asking: bool,
     ) -> Result<T, Failure> {
         let asked = Instant::now();
-        let found = self.state.note(call.invoke_async(&mut self.connection)).await?;
-        self.replicated(found, asked).await
-    }
-
-    /// Runs a script on keys that a cluster is just moving to this node.
-    pub(super) async fn run_asking<T: FromRedisValue + ScriptReply>(
-        self,
-        call: &ScriptInvocation<'_>,
-    ) -> Result<T, Failure> {
-        let mut asking = AskingConnection(self.connection.clone());
-        let asked = Instant::now();
-        let found = self.state.note(call.invoke_async(&mut asking)).await?;
-        self.replicated(found, asked).await
-    }
-
-    async fn replicated<T: ScriptReply>(
-        mut self,
-        mut found: T,
-        asked: Instant,
-    ) -> Result<T, Failure> {
+        let mut found: T = if asking {
+            let mut connection = AskingConnection(self.connection.clone());
+            self.state.note(call.invoke_async(&mut connection)).await?
+        } else {
+            self.state.note(call.invoke_async(&mut self.connection)).await?
+        };
         found.note_asked(asked);
         if !found.needs_replicas() {
             return Ok(found);

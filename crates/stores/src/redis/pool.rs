@@ -71,13 +71,8 @@ pub(super) async fn check(client: RedisClient, settings: &RedisSettings) -> Resu
 /// A few connections to one server. Clones are the same pool.
 #[derive(Debug, Clone)]
 pub(super) struct Pool {
-    client: Arc<RedisClient>,
     pool: bb8::Pool<Manager>,
-    /// Why the last attempt to connect failed: bb8 says only that it took too long.
-    last_error: Arc<Mutex<Option<String>>>,
-    /// Cancelled when the server is retired.
-    retired: Option<CancellationToken>,
-    allow_eviction: bool,
+    manager: Manager,
 }
 
 impl Pool {
@@ -102,8 +97,6 @@ impl Pool {
     }
 
     fn of(manager: Manager, settings: &RedisSettings) -> Self {
-        let (last_error, retired) = (Arc::clone(&manager.last_error), manager.retired.clone());
-        let client = Arc::clone(&manager.client);
         let pool = bb8::Pool::builder()
             .max_size(settings.connections)
             .min_idle(settings.connections)
@@ -112,9 +105,8 @@ impl Pool {
             .test_on_check_out(false)
             .queue_strategy(QueueStrategy::Fifo)
             .connection_timeout(manager.timeout)
-            .build_unchecked(manager);
-        let allow_eviction = settings.allow_eviction;
-        Self { client, pool, last_error, retired, allow_eviction }
+            .build_unchecked(manager.clone());
+        Self { pool, manager }
     }
 
     /// What the server is now. A `PING` would not do: a server that turned replica answers it too.
@@ -124,7 +116,7 @@ impl Pool {
         if server.is_loading() {
             return Err(Failure::Unreachable(ConnectError::Loading.to_string()));
         }
-        if let Some(reason) = server.unfit(self.retired.is_none(), self.allow_eviction) {
+        if let Some(reason) = self.manager.unfit(&server) {
             state.mark_broken();
             return Err(Failure::Unfit(reason));
         }
@@ -142,18 +134,18 @@ impl Pool {
 
     /// A client of the server.
     pub(super) fn client(&self) -> &RedisClient {
-        &self.client
+        &self.manager.client
     }
 
     /// Cancelled when the server is retired; never of one that never is.
     pub(super) fn retired(&self) -> CancellationToken {
-        self.retired.clone().unwrap_or_default()
+        self.manager.retired.clone().unwrap_or_default()
     }
 
     /// A connection that is not known to be broken.
     pub(super) async fn check_out(&self) -> Result<SharedConnection, Failure> {
         loop {
-            let guard = match &self.retired {
+            let guard = match &self.manager.retired {
                 None => self.pool.get().await,
                 Some(retired) => {
                     let got = retired.run_until_cancelled(self.pool.get()).await;
@@ -171,7 +163,8 @@ impl Pool {
         let cause = match error {
             RunError::User(error) => error.to_string(),
             RunError::TimedOut => {
-                locked(&self.last_error).clone().unwrap_or_else(|| "no connection yet".into())
+                let last = locked(&self.manager.last_error).clone();
+                last.unwrap_or_else(|| "no connection yet".into())
             }
         };
         Failure::Unreachable(cause)
@@ -179,10 +172,12 @@ impl Pool {
 }
 
 /// Opens connections for bb8, and knows which of them are broken.
+#[derive(Clone)]
 struct Manager {
     client: Arc<RedisClient>,
     timeout: Duration,
     allow_eviction: bool,
+    /// Why the last attempt to connect failed: bb8 says only that it took too long.
     last_error: Arc<Mutex<Option<String>>>,
     min_replicas: u32,
     /// Cancelled when the server is retired; `None` for a server that never is.
@@ -220,6 +215,11 @@ impl Manager {
         Ok(())
     }
 
+    /// Why a server must not keep locks.
+    fn unfit(&self, server: &Server) -> Option<String> {
+        server.unfit(self.retired.is_none(), self.allow_eviction)
+    }
+
     async fn connect_and_inspect(&self) -> Result<SharedConnection, ConnectError> {
         let state = ConnectionState::new(self.retired.clone());
         let noticed = state.clone();
@@ -237,7 +237,7 @@ impl Manager {
         if self.retired.is_some() && server.is_replica() {
             return Err(ConnectError::Replica);
         }
-        if let Some(reason) = server.unfit(self.retired.is_none(), self.allow_eviction) {
+        if let Some(reason) = self.unfit(&server) {
             return Err(ConnectError::Unfit(reason));
         }
         // A server that is replaced by another is worth less than what it keeps itself.

@@ -78,7 +78,7 @@ impl Node {
             return Err(unsent("the others decided it before"));
         }
         let votes = self.may_vote(&shared.life);
-        Ok(NodeReply { value: shared.run(call).await?, votes })
+        Ok(NodeReply { value: shared.run(call, false).await?, votes })
     }
 
     /// What the node reports of itself within a time.

@@ -194,8 +194,7 @@ impl DynamicTopology {
         until: Instant,
     ) -> Result<T, Failure> {
         let ran = match timeout_at(until, master.pool.check_out()).await {
-            Ok(Ok(shared)) if asking => shared.run_asking(call).await,
-            Ok(Ok(shared)) => shared.run(call).await,
+            Ok(Ok(shared)) => shared.run(call, asking).await,
             Ok(Err(failure)) => Err(failure),
             Err(_) => Err(Failure::Unreachable("no connection in time".into())),
         };

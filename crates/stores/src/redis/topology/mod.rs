@@ -68,7 +68,7 @@ impl Topology {
         call: &ScriptInvocation<'_>,
     ) -> Result<T, StoreError> {
         match self {
-            Self::Single(pool) => Ok(pool.check_out().await?.run(call).await?),
+            Self::Single(pool) => Ok(pool.check_out().await?.run(call, false).await?),
             Self::Dynamic(dynamic) => Ok(dynamic.run(bucket, call).await?),
         }
     }
