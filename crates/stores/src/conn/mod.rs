@@ -1,4 +1,4 @@
-//! What engines have in common that are reached by a connection: the URL, TLS, and the
+//! What engines have in common that are reached by a connection: the URL, TLS, mutexes, and the
 //! subscription to what others write. What is an engine's own is in its folder.
 //!
 //! Tested in each file, and with the engines in `tests/stores`.
@@ -7,3 +7,10 @@ pub(crate) mod subscription;
 pub(crate) mod tls;
 #[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
 pub(crate) mod url;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What a mutex has. No holder of one of ours leaves it half changed, so that one which panicked is ignored.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

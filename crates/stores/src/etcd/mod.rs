@@ -21,7 +21,7 @@ mod watch;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -30,7 +30,7 @@ use futures_util::stream::BoxStream;
 use keylatch_core::store::{Effect, Store, StoreError, StoreHealth, StoreProfile};
 use tokio::time::Instant;
 
-use crate::conn::subscription;
+use crate::conn::{locked, subscription};
 use crate::error::OpenError;
 use crate::optimistic::conditional::{
     Change, ConditionalStore, EngineTime, Key, Listing, Notice, ReadReply, Removal, Timeline,
@@ -79,7 +79,7 @@ pub(crate) async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn St
         Subscription::start(&etcd).await
     };
     match starting.await {
-        Ok(subscription) => *etcd.subscription() = Some(subscription),
+        Ok(subscription) => *locked(&etcd.subscription) = Some(subscription),
         Err(error @ StoreError::Refused(_)) => {
             return Err(OpenError::Unfit("etcd", causes(&error)));
         }
@@ -113,14 +113,6 @@ impl Etcd {
     /// Notes what an answer says of the time, and gives it.
     fn note(&self, header: ResponseHeader, asked: Instant) -> EngineTime {
         self.timeline.note_answer(version(header.revision), asked)
-    }
-
-    fn subscription(&self) -> std::sync::MutexGuard<'_, Option<Subscription>> {
-        self.subscription.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn widths(&self) -> std::sync::MutexGuard<'_, BTreeMap<u8, RangeWidth>> {
-        self.widths.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Carries out as many changes as one request has. What their guards do not allow when it is sent is
@@ -209,7 +201,7 @@ impl ConditionalStore for Etcd {
         limit: usize,
     ) -> Result<Listing, StoreError> {
         let kind = prefix.first().copied().unwrap_or_default();
-        let width = self.widths().get(&kind).cloned().unwrap_or_default();
+        let width = locked(&self.widths).get(&kind).cloned().unwrap_or_default();
         let start = self.keys.range(prefix).key;
         let mut ranges = PageRanges::new(start, after.map(|key| self.keys.bytes(key)), width);
         let (mut rows, mut first) = (Vec::new(), None);
@@ -225,7 +217,7 @@ impl ConditionalStore for Etcd {
             let found = answer.kvs.into_iter();
             rows.extend(found.filter_map(|kv| Some((self.keys.key(&kv.key)?, row(kv)))));
         }
-        self.widths().insert(kind, ranges.into_width());
+        locked(&self.widths).insert(kind, ranges.into_width());
         Ok(Listing { rows, now: first.unwrap_or_else(|| self.timeline.now()) })
     }
 
@@ -246,7 +238,7 @@ impl ConditionalStore for Etcd {
     }
 
     fn notices(&self) -> BoxStream<'static, Notice> {
-        subscription::notices(self.clone(), self.subscription().take())
+        subscription::notices(self.clone(), locked(&self.subscription).take())
     }
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {

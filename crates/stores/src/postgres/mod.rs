@@ -15,7 +15,7 @@ mod url;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -27,6 +27,7 @@ use tokio_postgres::Config;
 use tokio_postgres::types::ToSql;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use crate::conn::locked;
 use crate::conn::subscription::{self, Source};
 use crate::error::OpenError;
 use crate::optimistic::conditional::{
@@ -269,7 +270,7 @@ impl ConditionalStore for Postgres {
     }
 
     fn notices(&self) -> BoxStream<'static, Notice> {
-        let live = self.subscription.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let live = locked(&self.subscription).take();
         subscription::notices(Arc::clone(&self.target), live)
     }
 

@@ -10,7 +10,7 @@
 //! by the conformance and the differential tests, and over servers that fail by those of Redis.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -29,6 +29,7 @@ use super::pubsub::{AnnounceReply, Channel, Watches, row_message};
 use super::row::{parse_row, row_bytes};
 use super::script::{Keys, Scripts, parse_record_name};
 use super::topology::Topology;
+use crate::conn::locked;
 use crate::conn::subscription::{self, Source};
 use crate::optimistic::conditional::{
     Change, ConditionalStore, EngineTime, Key, Listing, Notice, ReadReply, Removal, Version,
@@ -233,7 +234,7 @@ impl ConditionalStore for RedisEngine {
     }
 
     fn notices(&self) -> BoxStream<'static, Notice> {
-        let subscription = self.subscription.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let subscription = locked(&self.subscription).take();
         let hearing = subscription.map(|(channel, live)| subscription::notices(channel, live));
         hearing.unwrap_or_else(|| stream::pending().boxed())
     }

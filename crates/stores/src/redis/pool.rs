@@ -9,7 +9,7 @@
 //! Tested over real servers that break, hang and restart, by the tests of Redis's connections.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bb8_redis::bb8::{self, ManageConnection, QueueStrategy, RunError};
@@ -27,6 +27,7 @@ use super::connection::{ConnectionState, ReplicaWait, SharedConnection};
 use super::failure::Failure;
 use super::server::Server;
 use super::tls::Security;
+use crate::conn::locked;
 use crate::error::OpenError;
 use crate::settings::RedisSettings;
 
@@ -290,8 +291,4 @@ enum ConnectError {
     /// It takes no commands yet, and what it reports of itself is not true afterwards.
     #[error("it is reading its data")]
     Loading,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

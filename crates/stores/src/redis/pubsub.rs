@@ -13,7 +13,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bb8_redis::redis::{FromRedisValue, ParsingError, Value};
@@ -27,6 +27,7 @@ use super::connection::ScriptReply;
 use super::row::{parse_string, row_bytes};
 use super::script::{Keys, Scripts};
 use super::topology::Topology;
+use crate::conn::locked;
 use crate::conn::subscription::Source;
 use crate::optimistic::conditional::{Key, Notice, Version};
 use keylatch_core::lock::LockName;
@@ -145,12 +146,12 @@ impl Watches {
     /// Whether a command on `name` publishes its change.
     pub(super) fn is_watched(&self, name: &LockName) -> bool {
         self.count.load(Ordering::Acquire) > 0
-            && self.anywhere().get(name).is_some_and(|until| *until > Instant::now())
+            && locked(&self.anywhere).get(name).is_some_and(|until| *until > Instant::now())
     }
 
     /// Notes that a process watches `name`.
     fn note_watched(&self, name: LockName) {
-        let mut anywhere = self.anywhere();
+        let mut anywhere = locked(&self.anywhere);
         anywhere.insert(name, Instant::now() + WATCHED_FOR);
         if self.count.swap(anywhere.len(), Ordering::AcqRel) == 0 {
             self.announce_now.notify_one();
@@ -195,13 +196,9 @@ impl Watches {
 
     fn forget_expired(&self) {
         let now = Instant::now();
-        let mut anywhere = self.anywhere();
+        let mut anywhere = locked(&self.anywhere);
         anywhere.retain(|_, until| *until > now);
         self.count.store(anywhere.len(), Ordering::Release);
-    }
-
-    fn anywhere(&self) -> MutexGuard<'_, HashMap<LockName, Instant>> {
-        self.anywhere.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -14,7 +14,7 @@
 //! parent, too: a walk may have seen the node long ago. Tested in `tests/stores/zookeeper`.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
@@ -27,6 +27,7 @@ use super::failure::is_conflict;
 use super::session::Session;
 use super::tree::{data_version, parent_of, version_in};
 use super::write::{MarkStep, WriteError, stats_of};
+use crate::conn::locked;
 use crate::optimistic::conditional::{Key, Removal, Version};
 
 /// For how long a process may take a row as what the ensemble has, and wait for the call that changes it.
@@ -60,7 +61,7 @@ impl Graves {
 
     /// Notes that a node was seen empty, with this version.
     pub(super) fn note(&self, key: Key, version: Version) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = locked(&self.known);
         let is_known = known.get(&key).map(|grave| grave.version == version);
         if is_known.unwrap_or(known.len() >= CAPACITY) {
             return;
@@ -70,7 +71,7 @@ impl Graves {
 
     /// Some of the nodes that were empty for `rest`, with their versions. They are forgotten.
     pub(super) fn take_due(&self, rest: Duration) -> Vec<(Key, Version)> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = locked(&self.known);
         let now = Instant::now();
         let due = known.iter().filter(|(_, grave)| grave.since + rest <= now);
         let mut due: Vec<_> = due.map(|(key, grave)| (key, grave.version)).collect();

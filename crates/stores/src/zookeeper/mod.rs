@@ -19,7 +19,7 @@ mod tree;
 mod url;
 mod write;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -29,7 +29,7 @@ use keylatch_core::store::{Effect, EntryLimits, Store, StoreError, StoreHealth, 
 use tokio::time::Instant;
 use zookeeper_client::{Client, Error};
 
-use crate::conn::subscription;
+use crate::conn::{locked, subscription};
 use crate::error::OpenError;
 use crate::optimistic::conditional::{
     Change, ConditionalStore, Key, Listing, Notice, ReadReply, Removal, Row, Timeline, Version,
@@ -322,7 +322,7 @@ impl ConditionalStore for ZooKeeper {
     }
 
     fn notices(&self) -> BoxStream<'static, Notice> {
-        let at_start = self.at_start.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let at_start = locked(&self.at_start).take();
         subscription::notices(Arc::clone(&self.link), at_start.and_then(Watch::of))
     }
 

@@ -14,7 +14,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -34,6 +34,7 @@ use super::failure::is_answer;
 use super::tls::Tunnels;
 use super::tree::{Tree, end_of};
 use super::url::{Address, User, connect_string};
+use crate::conn::locked;
 use crate::error::OpenError;
 use crate::optimistic::conditional::{Key, Timeline};
 
@@ -161,7 +162,7 @@ impl Link {
     }
 
     fn live_or_opening(&self) -> Result<Arc<Session>, SessionFuture> {
-        let mut live = self.live();
+        let mut live = locked(&self.live);
         if let Some(session) = live.session.take() {
             if is_connected(&session.client) {
                 return Ok(Arc::clone(live.session.insert(session)));
@@ -174,7 +175,7 @@ impl Link {
 
     /// Takes what an opening gave, unless another caller has.
     fn finish(&self, opening: &SessionFuture, session: Option<&Arc<Session>>) {
-        let mut live = self.live();
+        let mut live = locked(&self.live);
         if live.opening.take_if(|current| current.ptr_eq(opening)).is_some() {
             if let Some(session) = session {
                 self.begin(session);
@@ -193,7 +194,7 @@ impl Link {
         tokio::select! {
             biased;
             answer = calls => {
-                if answer.is_ok() && let Some(last) = &mut *self.last() {
+                if answer.is_ok() && let Some(last) = &mut *locked(&self.last) {
                     last.at = last.at.max(asked);
                 }
                 answer
@@ -206,7 +207,7 @@ impl Link {
 
     /// Has later calls make another session, unless they did already.
     pub(super) fn leave(&self, session: &Arc<Session>) {
-        let left = self.live().session.take_if(|live| Arc::ptr_eq(live, session));
+        let left = locked(&self.live).session.take_if(|live| Arc::ptr_eq(live, session));
         if let Some(left) = left {
             self.members.pass_over(left.member);
         }
@@ -217,7 +218,7 @@ impl Link {
     /// have restored a backup since.
     fn begin(&self, session: &Session) {
         let (written, asked) = session.written;
-        let mut last = self.last();
+        let mut last = locked(&self.last);
         let is_same = last.is_some_and(|last| {
             last.tree == written.czxid && asked.duration_since(last.at) < RESTORE_TIME
         });
@@ -225,14 +226,6 @@ impl Link {
             self.timeline.forget();
         }
         *last = Some(LastAnswer { tree: written.czxid, at: asked });
-    }
-
-    fn live(&self) -> MutexGuard<'_, Live> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn last(&self) -> MutexGuard<'_, Option<LastAnswer>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -260,12 +253,12 @@ impl Session {
 
     /// What all processes change, for the first to ask.
     pub(super) fn take_watcher(&self) -> Option<PersistentWatcher> {
-        self.watcher.lock().unwrap_or_else(PoisonError::into_inner).take()
+        locked(&self.watcher).take()
     }
 
     /// Notes that this process is about to write a row, so that the event of it is no news.
     pub(super) fn expect_own(&self, key: &Key) -> OwnWrite<'_> {
-        self.own().insert(key.clone());
+        locked(&self.own).insert(key.clone());
         OwnWrite { session: self, key: Some(key.clone()) }
     }
 
@@ -274,11 +267,7 @@ impl Session {
     /// If the write succeeds, the first event after its sending is its own or one that it was made upon.
     /// If it fails, the row is read in any case.
     pub(super) fn takes_as_own(&self, key: &Key) -> bool {
-        self.own().remove(key)
-    }
-
-    fn own(&self) -> MutexGuard<'_, HashSet<Key>> {
-        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.own).remove(key)
     }
 }
 
@@ -343,7 +332,7 @@ impl Members {
 
     /// That no member takes a session.
     pub(super) fn silence(&self) -> StoreError {
-        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let failure = locked(&self.failure).clone();
         let silent = || "no member of the ensemble answers".into();
         StoreError::Unreachable(failure.map_or_else(silent, Into::into))
     }
@@ -360,7 +349,7 @@ impl Members {
                 Ok(session) => return Ok(Arc::new(session)),
                 Err(refusal) if is_answer(&refusal) => return Err(refusal),
                 Err(failure) => {
-                    let mut last = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut last = locked(&self.failure);
                     *last = Some(failure);
                     self.failed.send_if_modified(|failed| failed.insert(member));
                 }

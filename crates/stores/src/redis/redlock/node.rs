@@ -9,7 +9,7 @@
 //! docs/internals/redlock.md rests on this (steps 1 and 2). Tested over real nodes that crash, by the
 //! tests of restarted nodes.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use bb8_redis::redis::ScriptInvocation;
@@ -17,6 +17,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::messages::Report;
+use crate::conn::locked;
 use crate::error::OpenError;
 use crate::redis::pool::{self, Pool};
 use crate::redis::server::{ProcessLife, Server};
@@ -142,10 +143,6 @@ impl VoterQuarantine {
         *known = Some(KnownProcess { run_id: life.run_id.clone(), votes_from });
         votes_from
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
