@@ -180,8 +180,7 @@ impl Target {
         let listen = format!(
             "LISTEN \"{channel}\"; SELECT pg_try_advisory_lock_shared({class}, hashtext('{channel}'))"
         );
-        let listening = timeout(CALL_LIMIT, session.client.batch_execute(&listen)).await;
-        listening.map_err(|_| StoreError::Deadline(CALL_LIMIT))?.map_err(classify)?;
+        session.run(&listen).await?;
         Ok(session)
     }
 
