@@ -39,9 +39,6 @@ use reads::ReadRequest;
 
 /// The most requests that share one transaction.
 const BATCH: usize = 1024;
-/// The fewest requests of a batch that leaves others for the next. With fewer, the syncs of many batches cost more than
-/// is gained.
-const LEAST_HALF: usize = 16;
 /// The most requests that wait for a leader: more than there are clients whose requests are served at once.
 /// Each whose caller has gone stays in the queue as long as the disk hangs.
 const QUEUE: usize = 16 * BATCH;
@@ -242,7 +239,7 @@ impl Shared {
         if queue.leader != Leader::None {
             return Ok(());
         }
-        if is_step && self.may_overlap() && self.state.lone.load(Ordering::Relaxed) {
+        if is_step && self.may_commit_inline() {
             queue.leader = Leader::AppointedTask;
             drop(queue);
             let term = InlineTerm(Arc::clone(self));
@@ -297,7 +294,7 @@ impl Shared {
         let mut queue = self.queue();
         loop {
             if queue.leader == Leader::Thread {
-                return Some(self.take_batch(queue));
+                return Some(queue.take_first(BATCH));
             }
             if queue.closed && queue.leader == Leader::None {
                 return None;
@@ -306,36 +303,11 @@ impl Shared {
         }
     }
 
-    /// What the thread commits next.
-    ///
-    /// Where the two may overlap, a batch leaves half of the queue for the next one: the workers serve the callers of
-    /// one batch while the disk has the other. One batch of all would have workers and disk wait for each other. A slow
-    /// disk, or a lone worker, gets all that is queued.
-    fn take_batch(&self, mut queue: MutexGuard<'_, Queue>) -> Vec<WriteRequest> {
-        if !self.may_overlap() {
-            return self.gather(queue).take_first(BATCH);
-        }
-        let half = queue.requests.len().div_ceil(2);
-        queue.take_first(half.clamp(LEAST_HALF, BATCH))
-    }
-
-    /// Whether a commit may overlap with the work of the runtime's workers: the last one was quick, and a worker is left
-    /// to serve callers and to keep deadlines.
-    fn may_overlap(&self) -> bool {
-        self.has_spare_workers && self.state.quick.load(Ordering::Relaxed)
-    }
-
-    /// Lets the callers that are about to queue a request do so, for as long as each turn brings more:
-    /// one sync serves them all. A lone caller costs one turn.
-    fn gather<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
-        let mut gathered = 0;
-        while (gathered + 1..BATCH).contains(&queue.requests.len()) {
-            gathered = queue.requests.len();
-            drop(queue);
-            thread::yield_now();
-            queue = self.queue();
-        }
-        queue
+    /// Whether the next batch is likely to be one quick request too, and another worker is left to serve callers and to
+    /// keep deadlines.
+    fn may_commit_inline(&self) -> bool {
+        let State { quick, lone, .. } = &*self.state;
+        self.has_spare_workers && quick.load(Ordering::Relaxed) && lone.load(Ordering::Relaxed)
     }
 
     /// Commits a batch; `None` if that panicked. Commands of it whose replies have to be read are queued.
