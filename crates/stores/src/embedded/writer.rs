@@ -16,6 +16,7 @@ mod reads;
 
 use std::collections::VecDeque;
 use std::io;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
@@ -54,8 +55,8 @@ pub(super) enum WriteRequest {
     Sweep(SweptKeys, Answer<()>),
     /// Tell whether the last batch was kept; if not, try whether there is room again.
     Probe(Answer<()>),
-    /// Take a step towards a file without room that it does not need.
-    Compact(Answer<()>),
+    /// Take a step towards a file without room that it does not need. The answer is whether there are more.
+    Compact(Answer<bool>),
     /// Give a copy of the file as it is after the batch.
     Copy(Answer<Arc<Snapshot>>),
 }
@@ -96,6 +97,8 @@ struct Queue {
     requests: Vec<WriteRequest>,
     reads: VecDeque<ReadRequest>,
     leader: Leader,
+    /// The last batch was one quick request, and the next one is likely to be.
+    is_light: bool,
     closed: bool,
 }
 
@@ -110,32 +113,20 @@ enum Leader {
     Thread,
 }
 
-/// How the writer is doing.
+/// What callers read of the disk without a request.
 #[derive(Debug, Default)]
 struct State {
-    /// The last transaction was not kept.
-    unwell: AtomicBool,
     /// The disk may have changes that the table does not.
     in_doubt: AtomicBool,
-    /// The last transaction was kept quickly.
-    quick: AtomicBool,
-    /// The last transaction was of one request. With more callers a worker that waits for the disk would
-    /// be missed.
-    lone: AtomicBool,
-    /// The file has more room than it needs.
-    loose: AtomicBool,
     /// The file has no more room than it needs, and its log is empty.
     at_rest: AtomicBool,
-    /// The log is to be shortened.
-    long_log: AtomicBool,
 }
 
 impl Writer {
     /// Starts the writer; it has to be called within a tokio runtime.
     pub(super) fn start(table: Arc<Table>, engine: Engine) -> io::Result<Self> {
         let (ending, ended) = mpsc::channel();
-        let state = State { unwell: (!engine.is_writable()).into(), ..State::default() };
-        let state = Arc::new(state);
+        let state = Arc::<State>::default();
         let runtime = Handle::current();
         let workers = match runtime.runtime_flavor() {
             RuntimeFlavor::MultiThread => runtime.metrics().num_workers(),
@@ -195,8 +186,7 @@ impl Writer {
         if self.shared.state.at_rest.load(Ordering::Acquire) {
             return Ok(false);
         }
-        self.submit(WriteRequest::Compact).await?;
-        Ok(self.shared.state.loose.load(Ordering::Acquire))
+        self.submit(WriteRequest::Compact).await
     }
 
     /// A copy of the file, with all that was answered before.
@@ -239,7 +229,7 @@ impl Shared {
         if queue.leader != Leader::None {
             return Ok(());
         }
-        if is_step && self.may_commit_inline() {
+        if is_step && queue.is_light && self.has_spare_workers {
             queue.leader = Leader::AppointedTask;
             drop(queue);
             let term = InlineTerm(Arc::clone(self));
@@ -303,21 +293,14 @@ impl Shared {
         }
     }
 
-    /// Whether the next batch is likely to be one quick request too, and another worker is left to serve callers and to
-    /// keep deadlines.
-    fn may_commit_inline(&self) -> bool {
-        let State { quick, lone, .. } = &*self.state;
-        self.has_spare_workers && quick.load(Ordering::Relaxed) && lone.load(Ordering::Relaxed)
-    }
-
     /// Commits a batch; `None` if that panicked. Commands of it whose replies have to be read are queued.
     fn commit(&self, batch: Vec<WriteRequest>) -> Option<CommitResult> {
         // The rules run before anything is written, and the file is opened again where a transaction
         // was left open.
         let mut committed = self.with_committer(|committer| committer.commit(batch))?;
-        if !committed.reads.is_empty() {
-            self.queue().reads.extend(committed.reads.drain(..));
-        }
+        let mut queue = self.queue();
+        queue.is_light = committed.is_light;
+        queue.reads.extend(committed.reads.drain(..));
         Some(committed)
     }
 
@@ -360,7 +343,7 @@ impl Queue {
     /// The requests that came first, at most so many.
     fn take_first(&mut self, most: usize) -> Vec<WriteRequest> {
         if self.requests.len() <= most {
-            return std::mem::take(&mut self.requests);
+            return mem::take(&mut self.requests);
         }
         self.requests.drain(..most).collect()
     }
@@ -402,7 +385,7 @@ impl InlineTerm {
 
 impl Drop for InlineTerm {
     fn drop(&mut self) {
-        let due = self.0.state.long_log.load(Ordering::Acquire);
+        let due = self.0.committer().as_ref().is_some_and(|it| it.engine.is_log_long());
         let mut queue = self.0.queue();
         // Not where the thread was appointed in its place.
         if matches!(queue.leader, Leader::AppointedTask | Leader::Task) && queue.resign(due) {
@@ -418,6 +401,10 @@ struct Committer {
     engine: Engine,
     answers: AnswersInUse,
     state: Arc<State>,
+    /// The last transaction was not kept.
+    is_unwell: bool,
+    /// The last transaction was one request, and kept quickly.
+    is_light: bool,
 }
 
 /// A batch that was committed, or was not, and its waiters.
@@ -428,6 +415,9 @@ struct CommitResult {
     kept: Result<(), Failure>,
     /// The copy of the file after the batch, if a request is for one.
     copied: Result<Option<Arc<Snapshot>>, Failure>,
+    /// Whether the file has more room than it needs, if a request is to compact it.
+    is_loose: bool,
+    is_light: bool,
 }
 
 /// What the requests of a batch come to beside changes.
@@ -443,6 +433,7 @@ struct BatchResults {
 enum PendingAnswer {
     Reply(Reply, Answer<Reply>),
     Done(Answer<()>),
+    Compacted(Answer<bool>),
     Copy(Answer<Arc<Snapshot>>),
 }
 
@@ -454,6 +445,9 @@ impl CommitResult {
             match waiting {
                 PendingAnswer::Reply(reply, answer) => drop(answer.send(outcome(&kept, reply))),
                 PendingAnswer::Done(answer) => drop(answer.send(outcome(&kept, ()))),
+                PendingAnswer::Compacted(answer) => {
+                    drop(answer.send(outcome(&kept, self.is_loose)));
+                }
                 PendingAnswer::Copy(answer) => drop(answer.send(copy_of(&self.copied))),
             }
         }
@@ -477,7 +471,8 @@ fn copy_of(copied: &Result<Option<Arc<Snapshot>>, Failure>) -> Result<Arc<Snapsh
 
 impl Committer {
     fn new(table: Arc<Table>, engine: Engine, state: Arc<State>) -> Self {
-        Self { table, engine, answers: AnswersInUse::default(), state }
+        let (answers, is_unwell) = (AnswersInUse::default(), !engine.is_writable());
+        Self { table, engine, answers, state, is_unwell, is_light: false }
     }
 
     /// Puts what the requests come to on disk and then in the table.
@@ -493,18 +488,15 @@ impl Committer {
         let changes = batch.finish();
         let kept = settled.and_then(|()| self.write(changes, probing));
         if matches!(kept, Ok(true)) {
-            self.state.quick.store(self.engine.is_quick(started.elapsed()), Ordering::Relaxed);
-            self.state.lone.store(is_lone, Ordering::Relaxed);
+            self.is_light = is_lone && self.engine.is_quick(started.elapsed());
         }
         self.note(&kept);
-        if compacting && kept.is_ok() {
-            self.compact();
-        }
+        let is_loose = compacting && kept.is_ok() && self.compact();
         self.state.at_rest.store(self.engine.is_at_rest(), Ordering::Release);
         let kept = kept.map(|_| ());
         let copying = answers.iter().any(|answer| matches!(answer, PendingAnswer::Copy(_)));
         let copied = if copying { kept.clone().and_then(|()| self.copy()) } else { Ok(None) };
-        CommitResult { answers, reads, kept, copied }
+        CommitResult { answers, reads, kept, copied, is_loose, is_light: self.is_light }
     }
 
     /// Runs a request of a batch.
@@ -521,12 +513,12 @@ impl Committer {
                 PendingAnswer::Done(answer)
             }
             WriteRequest::Probe(answer) => {
-                results.probing |= self.state.unwell.load(Ordering::Acquire);
+                results.probing |= self.is_unwell;
                 PendingAnswer::Done(answer)
             }
             WriteRequest::Compact(answer) => {
                 results.compacting = true;
-                PendingAnswer::Done(answer)
+                PendingAnswer::Compacted(answer)
             }
             WriteRequest::Copy(answer) => PendingAnswer::Copy(answer),
         });
@@ -557,7 +549,6 @@ impl Committer {
             self.engine.commit(&changes)?;
         }
         self.install(changes);
-        self.state.long_log.store(self.engine.is_log_long(), Ordering::Release);
         Ok(probing || durable)
     }
 
@@ -586,13 +577,13 @@ impl Committer {
         }
     }
 
-    /// Returns room that the file does not need. What fails here undoes nothing that was kept.
-    fn compact(&mut self) {
+    /// Returns room that the file does not need. Whether there is more. What fails here undoes nothing that was kept.
+    fn compact(&mut self) -> bool {
         let compacted = self.engine.compact();
-        self.state.loose.store(matches!(compacted, Ok(true)), Ordering::Release);
-        if let Err(failure) = compacted {
+        compacted.unwrap_or_else(|failure| {
             self.note(&Err(failure));
-        }
+            false
+        })
     }
 
     /// The file as it is now. What fails here undoes nothing that was kept.
@@ -605,7 +596,6 @@ impl Committer {
     }
 
     fn shorten_log(&mut self) {
-        self.state.long_log.store(false, Ordering::Release);
         if let Err(failure) = self.engine.shorten_log() {
             self.note(&Err(failure));
         }
@@ -613,19 +603,19 @@ impl Committer {
 
     /// Remembers how the batch went, before its callers are answered. One that had nothing to write
     /// says nothing of the disk.
-    fn note(&self, kept: &Result<bool, Failure>) {
+    fn note(&mut self, kept: &Result<bool, Failure>) {
         if matches!(kept, Err(Failure::InDoubt(_))) {
             self.state.in_doubt.store(true, Ordering::Release);
         }
         match kept {
             Err(Failure::NotKept(error) | Failure::InDoubt(error)) => {
-                self.state.quick.store(false, Ordering::Relaxed);
-                if !self.state.unwell.swap(true, Ordering::AcqRel) {
+                self.is_light = false;
+                if !mem::replace(&mut self.is_unwell, true) {
                     tracing::error!(error, "changes cannot be kept on disk");
                 }
             }
             Ok(true) => {
-                if self.state.unwell.swap(false, Ordering::AcqRel) {
+                if mem::take(&mut self.is_unwell) {
                     tracing::info!("changes are kept on disk again");
                 }
             }
