@@ -2,7 +2,9 @@
 //!
 //! [`LockState`](crate::lock::LockState) and [`RecordState`](crate::idempotency::RecordState) have their rules
 //! under the same names, so that whoever runs rules is written once for both. A step is on a slice of entries, and
-//! on one entry it is on a slice of one. Invariant: each method is a pure function. The differential tests hold every store to them, and `tests/snapshots` holds the bytes.
+//! on one entry it is on a slice of one. Invariant: what a step makes of the entries, and its reply, depend on nothing
+//! but the entries, the command and the moments. The differential tests hold every store to the rules, and
+//! `tests/snapshots` holds the bytes.
 
 use std::fmt;
 use std::hash::Hash;
@@ -22,8 +24,8 @@ pub type Few<T> = SmallVec<[T; 1]>;
 pub struct Found<'a, E: Entry> {
     /// What the entry is kept under.
     pub key: &'a E::Key,
-    /// What the store remembers of it.
-    pub state: &'a E,
+    /// What the store remembers of it. The step changes it in place.
+    pub state: &'a mut E,
     /// When the step is.
     pub moment: Moment,
 }
@@ -43,11 +45,11 @@ pub trait Entry: Clone + Default + PartialEq + fmt::Debug + Send + Sync + 'stati
     /// Whether a command undoes another, which may still be on its way.
     fn is_undo(command: &Self::Command) -> bool;
 
-    /// The states after one step on all of `found`, in their order, and what the command found.
+    /// Takes one step on all of `found`, and gives what the command found. A refusal takes from the entries what has
+    /// ended by itself, and changes nothing else.
     ///
     /// A grant or a run takes its fencing token from the moment; the store has to keep it as the bucket's last.
-    #[must_use]
-    fn step(found: &[Found<'_, Self>], command: &Self::Command) -> (Few<Self>, Self::Reply);
+    fn step(found: &mut [Found<'_, Self>], command: &Self::Command) -> Self::Reply;
 
     /// The state after a step on this entry alone.
     #[must_use]
@@ -57,15 +59,24 @@ pub trait Entry: Clone + Default + PartialEq + fmt::Debug + Send + Sync + 'stati
         command: &Self::Command,
         moment: &Moment,
     ) -> (Self, Self::Reply) {
-        let (states, reply) = Self::step(&[Found { key, state: self, moment: *moment }], command);
-        (states.into_iter().next().unwrap_or_default(), reply)
+        let mut state = self.clone();
+        let found = Found { key, state: &mut state, moment: *moment };
+        let reply = Self::step(&mut [found], command);
+        (state, reply)
     }
 
-    /// What the state still says at `moment`, without what has ended by itself.
-    #[must_use]
-    fn live(&self, moment: &Moment) -> Self;
+    /// Takes from the state what has ended by itself at `moment`.
+    fn settle(&mut self, moment: &Moment);
 
-    /// Whether [`live`](Entry::live) differs from the state at `moment`.
+    /// What the state still says at `moment`.
+    #[must_use]
+    fn live(&self, moment: &Moment) -> Self {
+        let mut state = self.clone();
+        state.settle(moment);
+        state
+    }
+
+    /// Whether [`settle`](Entry::settle) changes the state at `moment`.
     fn is_stale(&self, moment: &Moment) -> bool;
 
     /// Whether something in it has ended by itself, be it to be written down or not.

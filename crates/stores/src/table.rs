@@ -83,8 +83,8 @@ pub(super) trait TableEntry: HintedEntry {
     fn due(_: &mut Shard) -> Option<&mut Due> {
         None
     }
-    /// Keeps the shard's index of such entries, when `self` becomes the entry's state.
-    fn index(&self, _: &Self::Key, _: &mut Shard) {}
+    /// Keeps what the shard knows of such entries, when it becomes `after`.
+    fn index(&self, _after: &Self, _: &Self::Key, _: &mut Shard) {}
     /// Counts what it takes in the room of records, when it becomes `after`.
     fn count_room(&self, _after: &Self, _room: &RecordRoom) {}
     /// Whether it is one of those that the table counts: held locks, and records that are done.
@@ -106,12 +106,8 @@ impl TableEntry for LockState {
         Some(&mut shard.locks_due)
     }
 
-    fn index(&self, name: &LockName, shard: &mut Shard) {
-        if self.history().ends().is_empty() {
-            return;
-        }
-        let before = shard.locks.get(name).map(Self::history).cloned().unwrap_or_default();
-        let new = self.history().ends_after(&before).filter_map(GrantEnd::broken_at);
+    fn index(&self, after: &Self, _: &LockName, shard: &mut Shard) {
+        let new = after.history().ends_after(self.history()).filter_map(GrantEnd::broken_at);
         shard.breaks.extend(new);
         let too_many = shard.breaks.len().saturating_sub(BREAKS_MAX);
         for oldest in shard.breaks.drain(..too_many) {
@@ -138,8 +134,8 @@ impl TableEntry for RecordState {
         &mut shard.records
     }
 
-    fn index(&self, key: &RecordKey, shard: &mut Shard) {
-        if self.is_unfinished() {
+    fn index(&self, after: &Self, key: &RecordKey, shard: &mut Shard) {
+        if after.is_unfinished() {
             shard.unfinished.insert(*key);
         } else {
             shard.unfinished.remove(key);
@@ -166,18 +162,18 @@ struct LockedShards<'a> {
     places: Few<usize>,
 }
 
-/// What a command comes to: its reply, and the new state of each entry that changed.
+/// An entry as a step finds it and leaves it. The rules change a copy, so that a rule that panics leaves the entry whole.
 #[derive(Debug)]
-pub(super) struct Step<E: Entry> {
-    pub(super) reply: E::Reply,
-    pub(super) changes: Few<Option<E>>,
-    cause: ChangeCause,
+pub(super) struct Draft<E> {
+    pub(super) before: E,
+    pub(super) after: E,
+    pub(super) moment: Moment,
 }
 
-/// Why a step has changes, or may have in a moment.
+/// Why a step changes an entry, or may do so in a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum ChangeCause {
-    /// It has none.
+    /// It does not.
     None,
     /// Something has ended by itself. A change that is on its way may have been made before that end.
     Lapse,
@@ -224,24 +220,28 @@ impl Table {
     pub(super) fn refuse(&self, command: &Command) -> Option<Refusal> {
         let (reply, cause) = match command {
             Command::Lock(names, command) => {
-                let (_, step) = self.consider::<LockState>(names.names(), command);
-                (Reply::Lock(step.reply), step.cause)
+                let (_, drafts, reply) = self.consider::<LockState>(names.names(), command);
+                (Reply::Lock(reply), drafts.iter().map(Draft::cause).max())
             }
             Command::Record(key, command) => {
-                let (_, step) = self.consider::<RecordState>(slice::from_ref(key), command);
-                (Reply::Record(step.reply), step.cause)
+                let key = slice::from_ref(key);
+                let (_, drafts, reply) = self.consider::<RecordState>(key, command);
+                (Reply::Record(reply), drafts.iter().map(Draft::cause).max())
             }
         };
+        let cause = cause.unwrap_or(ChangeCause::None);
         let has_lapsed = cause == ChangeCause::Lapse;
         (cause != ChangeCause::Command).then_some(Refusal { reply, has_lapsed })
     }
 
     fn run<E: TableEntry>(&self, keys: &[E::Key], command: &E::Command) -> E::Reply {
-        let (mut shards, Step { reply, changes, .. }) = self.consider::<E>(keys, command);
+        let (mut shards, drafts, reply) = self.consider::<E>(keys, command);
         let mut wakeups = Vec::new();
-        for ((key, place), change) in keys.iter().zip(&shards.places).zip(changes) {
-            if let Some(state) = change {
-                wakeups.extend(self.put(&mut shards.shards[*place], key, state));
+        for ((key, place), Draft { before, after, .. }) in
+            keys.iter().zip(&shards.places).zip(drafts)
+        {
+            if before != after {
+                wakeups.extend(self.put(&mut shards.shards[*place], key, &before, after));
             }
         }
         drop(shards);
@@ -254,16 +254,15 @@ impl Table {
         &self,
         keys: &[E::Key],
         command: &E::Command,
-    ) -> (LockedShards<'_>, Step<E>) {
-        let locked = self.shards_of::<E>(keys);
-        let (none, now) = (E::default(), self.clocks());
-        let found = keys.iter().zip(&locked.places).map(|(key, place)| {
+    ) -> (LockedShards<'_>, Few<Draft<E>>, E::Reply) {
+        let (locked, now) = (self.shards_of::<E>(keys), self.clocks());
+        let drafts = keys.iter().zip(&locked.places).map(|(key, place)| {
             let shard = &locked.shards[*place];
-            let state = E::all(shard).get(key).unwrap_or(&none);
-            Found { key, state, moment: shard.moment(now) }
+            Draft::of(shard.state(key), shard.moment(now))
         });
-        let step = step(&found.collect::<Few<_>>(), command);
-        (locked, step)
+        let mut drafts: Few<_> = drafts.collect();
+        let reply = step(keys, &mut drafts, command);
+        (locked, drafts, reply)
     }
 
     /// The shards of some entries. They are locked in the order of their buckets, so that no two steps wait for each
@@ -281,13 +280,15 @@ impl Table {
     /// An entry and the moment at which the next command finds it.
     pub(super) fn look<E: TableEntry>(&self, key: &E::Key) -> (E, Moment) {
         let shard = self.shard(E::bucket(key));
-        let state = E::all(&shard).get(key).cloned().unwrap_or_default();
-        (state, self.moment(&shard))
+        (shard.state(key), self.moment(&shard))
     }
 
     /// Makes `state` the entry's.
     pub(super) fn install<E: TableEntry>(&self, key: &E::Key, state: E) {
-        let wakeups = self.put(&mut self.shard(E::bucket(key)), key, state);
+        let mut shard = self.shard(E::bucket(key));
+        let before = shard.state(key);
+        let wakeups = self.put(&mut shard, key, &before, state);
+        drop(shard);
         self.wake(wakeups);
     }
 
@@ -342,21 +343,29 @@ impl Table {
         (0..=u8::MAX).map(|bucket| self.shard(bucket).locks.len()).sum()
     }
 
-    /// Makes `state` the entry's, and reports that to its watchers in the order in which it happens.
+    /// Makes an entry that was `before` the one `after`, and reports that to its watchers in the order in which it
+    /// happens. Gives the waiters to wake. A grant that expired on its way is kept all the same: the sweep forgets it,
+    /// also on disk.
     fn put<E: TableEntry>(
         &self,
         shard: &mut Shard,
         key: &E::Key,
-        state: E,
+        before: &E,
+        after: E,
     ) -> Vec<(LockName, TokenHash)> {
-        let none = E::default();
-        let before = E::all(shard).get(key).unwrap_or(&none);
         if self.changes.any() {
-            before.report(key, &state, self.now(), &self.changes);
+            before.report(key, &after, self.now(), &self.changes);
         }
-        before.report_ends(key, &state, &self.ends);
-        self.count(before, &state);
-        shard.install(key, state)
+        before.report_ends(key, &after, &self.ends);
+        self.count(before, &after);
+        shard.note(key, before, &after);
+        let wakeups = E::new_wakeups(key, before, &after);
+        if after.is_empty() {
+            E::all_mut(shard).remove(key);
+        } else {
+            E::all_mut(shard).insert(key.clone(), after);
+        }
+        wakeups
     }
 
     /// Counts an entry that becomes `after`.
@@ -398,53 +407,49 @@ impl Shard {
         Moment { last_fencing_token, breaks_from, ..now }
     }
 
-    /// Notes what the shard knows of all its entries together, when one becomes `state`.
-    fn note<E: TableEntry>(&mut self, key: &E::Key, state: &E) {
+    /// What it has under the key.
+    fn state<E: TableEntry>(&self, key: &E::Key) -> E {
+        E::all(self).get(key).cloned().unwrap_or_default()
+    }
+
+    /// Notes what the shard knows of all its entries together, when one that was `before` becomes `after`.
+    fn note<E: TableEntry>(&mut self, key: &E::Key, before: &E, after: &E) {
         if let Some(due) = E::due(self)
-            && let Some(end) = state.ends().min()
+            && let Some(end) = after.ends().min()
         {
             due.add(end);
         }
         self.last_fencing_token =
-            self.last_fencing_token.max(state.fencing_token().unwrap_or_default());
-        state.index(key, self);
-    }
-
-    /// A grant that expired on its way is kept all the same: the sweep forgets it, also on disk.
-    /// Gives the waiters to wake.
-    fn install<E: TableEntry>(&mut self, key: &E::Key, state: E) -> Vec<(LockName, TokenHash)> {
-        self.note(key, &state);
-        let all = E::all_mut(self);
-        if state.is_empty() {
-            all.remove(key);
-            return Vec::new();
-        }
-        if let Some(old) = all.get_mut(key) {
-            let wakeups = E::new_wakeups(key, old, &state);
-            *old = state;
-            return wakeups;
-        }
-        let wakeups = E::new_wakeups(key, &E::default(), &state);
-        all.insert(key.clone(), state);
-        wakeups
+            self.last_fencing_token.max(after.fencing_token().unwrap_or_default());
+        before.index(after, key, self);
     }
 }
 
-/// One step of the rules. What has ended by itself is a change too, so that it does not come back once a client was told
-/// of the end.
-pub(super) fn step<E: Entry>(found: &[Found<'_, E>], command: &E::Command) -> Step<E> {
-    let (after, reply) = E::step(found, command);
-    let causes = found.iter().zip(&after).map(|(it, after)| cause_of(it.state, after, &it.moment));
-    let cause = causes.max().unwrap_or(ChangeCause::None);
-    let changes = found.iter().zip(after);
-    let changes = changes.map(|(it, after)| (after != *it.state).then_some(after)).collect();
-    Step { reply, changes, cause }
+/// Takes one step of the rules. What has ended by itself is a change too, so that it does not come back once a client
+/// was told of the end.
+pub(super) fn step<E: Entry>(
+    keys: &[E::Key],
+    drafts: &mut [Draft<E>],
+    command: &E::Command,
+) -> E::Reply {
+    let found = keys.iter().zip(drafts);
+    let found =
+        found.map(|(key, draft)| Found { key, state: &mut draft.after, moment: draft.moment });
+    E::step(&mut found.collect::<Few<_>>(), command)
 }
 
-fn cause_of<E: Entry>(before: &E, after: &E, moment: &Moment) -> ChangeCause {
-    match before.has_lapsed(moment) {
-        true if *after == before.live(moment) => ChangeCause::Lapse,
-        false if after == before => ChangeCause::None,
-        _ => ChangeCause::Command,
+impl<E: Entry> Draft<E> {
+    /// Of an entry that is `state` at this moment.
+    pub(super) fn of(state: E, moment: Moment) -> Self {
+        Self { after: state.clone(), before: state, moment }
+    }
+
+    fn cause(&self) -> ChangeCause {
+        let Self { before, after, moment } = self;
+        match before.has_lapsed(moment) {
+            true if *after == before.live(moment) => ChangeCause::Lapse,
+            false if after == before => ChangeCause::None,
+            _ => ChangeCause::Command,
+        }
     }
 }

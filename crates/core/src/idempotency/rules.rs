@@ -1,7 +1,7 @@
 //! The rules of a record: what a command does to it, as one pure function.
 //!
-//! [`RecordState::step`] is a function of the state, a command and the moment, as the rules of a
-//! lock are, and for the same reasons. Every timed thing is `since` plus a span. Invariants: only the
+//! [`RecordState::step`] reads the state, a command and the moment, and nothing else, as the rules of a
+//! lock do, and for the same reasons. Every timed thing is `since` plus a span. Invariants: only the
 //! token of a run whose lease lasts ends it; a later run has a larger fencing token; an unknown
 //! outcome stays until it is resolved or its retention ends. The differential tests hold every store
 //! to these rules.
@@ -16,7 +16,7 @@ use super::{
     RecordCommand, RecordKey, RecordReply, RecordScope, RecordStatus, RecordView, ResolveCommand,
     ResolveReply, Run, RunEnd, RunRenewal, Settlement, StoredResponse, UnknownReason,
 };
-use crate::entry::{Entry, Few, Found};
+use crate::entry::{Entry, Found};
 use crate::lock::{FencingToken, Moment, TokenHash};
 use crate::snapshot::{self, SnapshotError, deserialize_time};
 
@@ -49,17 +49,19 @@ impl Entry for RecordState {
     }
 
     /// A step is on one record, and finds nothing where it is on none.
-    fn step(found: &[Found<'_, Self>], command: &RecordCommand) -> (Few<Self>, RecordReply) {
-        let none = (&Self::default(), Moment::default());
-        let (state, moment) = found.first().map_or(none, |found| (found.state, found.moment));
-        let (after, reply) = state.after(command, &moment);
-        (Few::from_buf([after]), reply)
+    fn step(found: &mut [Found<'_, Self>], command: &RecordCommand) -> RecordReply {
+        match found {
+            [Found { state, moment, .. }, ..] => state.change(command, moment),
+            [] => Self::default().change(command, &Moment::default()),
+        }
     }
 
     /// A run whose lease is over has an unknown outcome, and what was kept for long enough is forgotten.
-    fn live(&self, moment: &Moment) -> Self {
-        let kept = self.record.as_ref().filter(|record| record.expires() > moment.now);
-        Self { record: kept.map(|record| record.at(moment)) }
+    fn settle(&mut self, moment: &Moment) {
+        self.record.take_if(|record| record.expires() <= moment.now);
+        if let Some(record) = &mut self.record {
+            record.settle(moment);
+        }
     }
 
     fn is_stale(&self, moment: &Moment) -> bool {
@@ -102,40 +104,22 @@ impl Entry for RecordState {
 }
 
 impl RecordState {
-    fn after(&self, command: &RecordCommand, moment: &Moment) -> (Self, RecordReply) {
-        let live = self.live(moment);
-        let record = live.record.as_ref();
-        let (record, reply) = match command {
-            RecordCommand::Begin(begin) => {
-                let (record, reply) = begin.apply(record, moment);
-                (record, RecordReply::Begin(reply))
-            }
-            RecordCommand::Renew { token } => {
-                let (record, reply) = renew(record, token, moment.now);
-                (record, RecordReply::Renew(reply))
-            }
+    fn change(&mut self, command: &RecordCommand, moment: &Moment) -> RecordReply {
+        self.settle(moment);
+        let (record, now) = (&mut self.record, moment.now);
+        match command {
+            RecordCommand::Begin(begin) => RecordReply::Begin(begin.apply(record, moment)),
+            RecordCommand::Renew { token } => RecordReply::Renew(renew(record, token, now)),
             RecordCommand::Complete { token, end } => {
-                let (record, reply) = complete(record, token, end, moment);
-                (record, RecordReply::Complete(reply))
+                RecordReply::Complete(complete(record, token, end, moment))
             }
-            RecordCommand::Abandon { token } => {
-                let (record, reply) = abandon(record, token, moment.now);
-                (record, RecordReply::Abandon(reply))
-            }
-            RecordCommand::Resolve(resolve) => {
-                let (record, reply) = resolve.apply(record, moment);
-                (record, RecordReply::Resolve(reply))
-            }
-            RecordCommand::Erase => {
-                let (record, reply) = erase(record, moment.now);
-                (record, RecordReply::Erase(reply))
-            }
+            RecordCommand::Abandon { token } => RecordReply::Abandon(abandon(record, token, now)),
+            RecordCommand::Resolve(resolve) => RecordReply::Resolve(resolve.apply(record, moment)),
+            RecordCommand::Erase => RecordReply::Erase(erase(record, now)),
             RecordCommand::Look => {
-                let view = record.map(|record| record.view(moment.now));
-                return (live, RecordReply::Look(view));
+                RecordReply::Look(record.as_ref().map(|record| record.view(now)))
             }
-        };
-        (Self { record }, reply)
+        }
     }
 
     /// Whether a run is under way whose lease is over, whatever that leaves behind.
@@ -262,15 +246,13 @@ impl Record {
         self.is_interrupted(now) && self.on_crash == OnCrash::Rerun
     }
 
-    /// The record at `moment`, when a lease may have ended since it was written.
-    fn at(&self, moment: &Moment) -> Self {
-        let now = moment.now;
-        if !self.is_interrupted(now) || self.may_run_again(now) {
-            return self.clone();
+    /// The lease may have ended since the record was written.
+    fn settle(&mut self, moment: &Moment) {
+        if self.is_interrupted(moment.now) && !self.may_run_again(moment.now) {
+            let since = self.since + self.lease;
+            let reason = UnknownReason::Interrupted;
+            self.end(RecordStage::Unknown(moment.date_of(since), reason), since);
         }
-        let since = self.since + self.lease;
-        let stage = RecordStage::Unknown(moment.date_of(since), UnknownReason::Interrupted);
-        Self { stage, since, ..self.clone() }
     }
 
     pub(super) fn view(&self, now: Duration) -> RecordView {
@@ -310,69 +292,65 @@ impl Record {
         self.stage == RecordStage::InFlight && self.token == *token && !self.is_interrupted(now)
     }
 
-    fn ended(&self, stage: RecordStage, now: Duration) -> Self {
-        Self { stage, since: now, ..self.clone() }
+    fn end(&mut self, stage: RecordStage, since: Duration) {
+        (self.stage, self.since) = (stage, since);
     }
 }
 
 impl BeginCommand {
-    fn apply(&self, record: Option<&Record>, moment: &Moment) -> (Option<Record>, BeginReply) {
-        let now = moment.now;
-        if let Some(record) = record {
-            if record.fingerprint != self.fingerprint {
-                return (Some(record.clone()), BeginReply::Reused(record.view(now)));
+    fn apply(&self, record: &mut Option<Record>, moment: &Moment) -> BeginReply {
+        let (before, now) = (record.as_ref(), moment.now);
+        if let Some(before) = before {
+            if before.fingerprint != self.fingerprint {
+                return BeginReply::Reused(before.view(now));
             }
-            if record.is_run_by(&self.token, now) {
-                return (Some(record.clone()), BeginReply::Again(record.run(now)));
+            if before.is_run_by(&self.token, now) {
+                return BeginReply::Again(before.run(now));
             }
-            if !record.may_run_again(now) {
-                return (Some(record.clone()), BeginReply::Found(record.view(now)));
+            if !before.may_run_again(now) {
+                return BeginReply::Found(before.view(now));
             }
         }
         if !self.has_room {
-            return (record.cloned(), BeginReply::NoRoom);
+            return BeginReply::NoRoom;
         }
+        let begun = before.map_or(moment.unix_micros / 1000, |before| before.begun_at_millis);
         let started = Record {
             token: self.token,
             fingerprint: self.fingerprint,
             scope: self.scope.clone(),
             fencing_token: moment.last_fencing_token.next(moment.least_micros),
-            attempts: record.map_or(0, |record| record.attempts).saturating_add(1),
-            begun_at_millis: record
-                .map_or(moment.unix_micros / 1000, |record| record.begun_at_millis),
+            attempts: before.map_or(0, |before| before.attempts).saturating_add(1),
+            begun_at_millis: begun,
             lease: self.lease,
             retention: self.retention,
             on_crash: self.on_crash,
             stage: RecordStage::InFlight,
             since: now,
         };
-        let run = started.run(now);
-        (Some(started), BeginReply::Started(run))
+        BeginReply::Started(record.insert(started).run(now))
     }
 }
 
 /// Lets the lease of a run last its full time from now.
-fn renew(
-    record: Option<&Record>,
-    token: &TokenHash,
-    now: Duration,
-) -> (Option<Record>, RunRenewal) {
+fn renew(record: &mut Option<Record>, token: &TokenHash, now: Duration) -> RunRenewal {
     match record {
         Some(record) if record.is_run_by(token, now) => {
-            (Some(record.ended(RecordStage::InFlight, now)), RunRenewal::Extended)
+            record.since = now;
+            RunRenewal::Extended
         }
-        other => (other.cloned(), RunRenewal::Lost),
+        _ => RunRenewal::Lost,
     }
 }
 
 /// Ends a run and keeps what it came to.
 fn complete(
-    record: Option<&Record>,
+    record: &mut Option<Record>,
     token: &TokenHash,
     end: &RunEnd,
     moment: &Moment,
-) -> (Option<Record>, CompleteReply) {
-    let Some(record) = record else { return (None, CompleteReply::Absent) };
+) -> CompleteReply {
+    let Some(record) = record else { return CompleteReply::Absent };
     let now = moment.now;
     if record.is_run_by(token, now) {
         let at_millis = moment.unix_micros / 1000;
@@ -382,12 +360,11 @@ fn complete(
             }
             RunEnd::Unknown(reason) => RecordStage::Unknown(at_millis, *reason),
         };
-        let mut ended = record.ended(stage, now);
+        record.end(stage, now);
         if let RunEnd::DoneFor(_, retention) = end {
-            ended.retention = *retention;
+            record.retention = *retention;
         }
-        let view = ended.view(now);
-        return (Some(ended), CompleteReply::Done(view));
+        return CompleteReply::Done(record.view(now));
     }
     let same_end = match (&record.stage, end) {
         (RecordStage::Done(_, kept), RunEnd::Done(end) | RunEnd::DoneFor(end, _)) => kept == end,
@@ -396,67 +373,60 @@ fn complete(
     };
     let view = record.view(now);
     let repeated = same_end && record.token == *token;
-    let reply = if repeated { CompleteReply::Done(view) } else { CompleteReply::Refused(view) };
-    (Some(record.clone()), reply)
+    if repeated { CompleteReply::Done(view) } else { CompleteReply::Refused(view) }
 }
 
 /// Frees a key under which nothing was done.
-fn abandon(
-    record: Option<&Record>,
-    token: &TokenHash,
-    now: Duration,
-) -> (Option<Record>, AbandonReply) {
-    match record {
-        None => (None, AbandonReply::Absent),
-        Some(record) if record.is_run_by(token, now) => (None, AbandonReply::Done(())),
-        Some(record) => (Some(record.clone()), AbandonReply::Refused(record.view(now))),
+fn abandon(record: &mut Option<Record>, token: &TokenHash, now: Duration) -> AbandonReply {
+    let Some(run) = record else { return AbandonReply::Absent };
+    if !run.is_run_by(token, now) {
+        return AbandonReply::Refused(run.view(now));
     }
+    *record = None;
+    AbandonReply::Done(())
 }
 
 /// The retention stays as it was: what is erased is no new outcome.
-fn erase(record: Option<&Record>, now: Duration) -> (Option<Record>, EraseReply) {
-    let Some(record) = record else { return (None, EraseReply::Absent) };
-    let RecordStage::Done(at_millis, kept) = &record.stage else {
-        return (Some(record.clone()), EraseReply::Refused(record.view(now)));
+fn erase(record: &mut Option<Record>, now: Duration) -> EraseReply {
+    let Some(record) = record else { return EraseReply::Absent };
+    let RecordStage::Done(_, kept) = &mut record.stage else {
+        return EraseReply::Refused(record.view(now));
     };
-    let stage = RecordStage::Done(*at_millis, StoredResponse::Mark(kept.status()));
-    let erased = Record { stage, ..record.clone() };
-    let view = erased.view(now);
-    (Some(erased), EraseReply::Done(view))
+    *kept = StoredResponse::Mark(kept.status());
+    EraseReply::Done(record.view(now))
 }
 
 impl ResolveCommand {
-    fn apply(&self, record: Option<&Record>, moment: &Moment) -> (Option<Record>, ResolveReply) {
-        let Some(record) = record else { return (None, ResolveReply::Absent) };
-        let now = moment.now;
-        let meant =
-            self.fencing_token.is_none_or(|fencing_token| fencing_token == record.fencing_token);
+    fn apply(&self, found: &mut Option<Record>, moment: &Moment) -> ResolveReply {
+        let Some(record) = found else { return ResolveReply::Absent };
+        let (now, fencing_token) = (moment.now, record.fencing_token);
+        let meant = self.fencing_token.is_none_or(|meant| meant == fencing_token);
         let named = self.fencing_token.is_some();
         match (&record.stage, &self.end) {
             (RecordStage::Unknown(..), Settlement::NotExecuted) if meant => {
-                (None, ResolveReply::Freed(record.fencing_token))
+                *found = None;
+                ResolveReply::Freed(fencing_token)
             }
             (RecordStage::Done(..), Settlement::Undone) if meant && named => {
-                (None, ResolveReply::Freed(record.fencing_token))
+                *found = None;
+                ResolveReply::Freed(fencing_token)
             }
             (
                 RecordStage::Unknown(..),
                 end @ (Settlement::Done(kept) | Settlement::DoneFor(kept, _)),
             ) if meant => {
-                let stage = RecordStage::Done(moment.unix_micros / 1000, kept.clone());
-                let mut done = record.ended(stage, now);
+                record.end(RecordStage::Done(moment.unix_micros / 1000, kept.clone()), now);
                 if let Settlement::DoneFor(_, retention) = end {
-                    done.retention = *retention;
+                    record.retention = *retention;
                 }
-                let view = done.view(now);
-                (Some(done), ResolveReply::Completed(view))
+                ResolveReply::Completed(record.view(now))
             }
             (RecordStage::Done(_, kept), Settlement::Done(end) | Settlement::DoneFor(end, _))
                 if meant && kept == end =>
             {
-                (Some(record.clone()), ResolveReply::Completed(record.view(now)))
+                ResolveReply::Completed(record.view(now))
             }
-            _ => (Some(record.clone()), ResolveReply::Refused(record.view(now))),
+            _ => ResolveReply::Refused(record.view(now)),
         }
     }
 }

@@ -199,17 +199,15 @@ impl History {
         })
     }
 
-    /// Whether [`History::live`] differs at `moment`.
+    /// Whether [`History::settle`] takes anything away at `moment`.
     pub(super) fn is_stale(&self, moment: &Moment) -> bool {
         self.ends().iter().any(|end| end.is_over(moment))
     }
 
-    /// The history without the breaks that were kept for long enough.
-    pub(super) fn live(&self, moment: &Moment) -> Self {
+    /// Takes away the breaks that were kept for long enough.
+    pub(super) fn settle(&mut self, moment: &Moment) {
         if self.is_stale(moment) {
-            self.ends().iter().filter(|end| !end.is_over(moment)).cloned().collect()
-        } else {
-            self.clone()
+            *self = self.ends().iter().filter(|end| !end.is_over(moment)).cloned().collect();
         }
     }
 }

@@ -169,12 +169,11 @@ impl WaitQueue {
         self.entries().is_empty()
     }
 
-    /// The queue without the entries that have expired at `now`.
-    pub(super) fn live(&self, now: Duration) -> Self {
+    /// Takes away the entries that have expired at `now`.
+    pub(super) fn settle(&mut self, now: Duration) {
         if self.is_stale(now) {
-            self.entries().iter().filter(|entry| !entry.has_expired(now)).cloned().collect()
-        } else {
-            self.clone()
+            let live = self.entries().iter().filter(|entry| !entry.has_expired(now));
+            *self = live.cloned().collect();
         }
     }
 

@@ -1,6 +1,6 @@
 //! The rules of a lock: what a command does to its state, as one pure function.
 //!
-//! [`LockState::step`] is a function of the states, a command and the moments, so that a store which executes
+//! [`LockState::step`] reads the states, a command and the moments, and nothing else, so that a store which executes
 //! Rust runs it. A step is on one lock or several (`step.rs`); what one of them does is here. Every timed thing
 //! is `since` plus a span, so that a state can be written down and read on another clock without loss
 //! (`src/snapshot.rs`).
@@ -24,7 +24,7 @@ use super::{
     EntryName, FencingToken, Holding, Lease, Limit, LockCommand, LockLoss, LockName, LockReply,
     Moment, Release, ReleaseReply, RenewReply, TokenHash, Ttl,
 };
-use crate::entry::{self, Entry as _, Few, Found};
+use crate::entry::{self, Entry as _, Found};
 use crate::snapshot::{self, SnapshotError};
 
 /// How many holders of a lock a client reads that did not ask for the holders.
@@ -67,26 +67,24 @@ impl entry::Entry for LockState {
         command.is_undo()
     }
 
-    fn step(found: &[Found<'_, Self>], command: &LockCommand) -> (Few<Self>, LockReply) {
+    fn step(found: &mut [Found<'_, Self>], command: &LockCommand) -> LockReply {
         step::step(found, command)
     }
 
-    fn live(&self, moment: &Moment) -> Self {
+    fn settle(&mut self, moment: &Moment) {
         if !self.is_stale(moment) {
-            return self.clone();
+            return;
         }
         let now = moment.now;
-        let queue = self.queue.live(now);
-        let mut history = self.history.live(moment);
-        let expired = self.holders().filter(|holder| holder.has_expired(now));
+        self.queue.settle(now);
+        self.history.settle(moment);
+        let expired = self.holders.iter().filter(|holder| holder.has_expired(now));
         let mut expired: Vec<_> = expired.collect();
         // In the order in which they ended, however late this step sees it.
         expired.sort_by_key(|holder| holder.expires());
         let ends = expired.into_iter();
-        history.extend(ends.map(|holder| holder.end(holder.expires(), moment)));
-        let mut holders = self.holders.clone();
-        holders.retain(|holder| !holder.has_expired(now));
-        Self { holders, queue, history }
+        self.history.extend(ends.map(|holder| holder.end(holder.expires(), moment)));
+        self.holders.retain(|holder| !holder.has_expired(now));
     }
 
     fn is_stale(&self, moment: &Moment) -> bool {
@@ -415,7 +413,7 @@ impl LockState {
         });
         match ends_in.or(is_known.then_some(Duration::ZERO)) {
             Some(ends_in) => {
-                *self = self.live(moment);
+                self.settle(moment);
                 BreakReply::Broken { ends_in }
             }
             None => match self.holding_told(name, moment.now) {

@@ -75,14 +75,12 @@ impl Locks {
 
     fn run(&mut self, locks: &[usize], command: &LockCommand) -> LockReply {
         let names: Vec<_> = locks.iter().map(|lock| name(*lock)).collect();
-        let found = names.iter().zip(locks).map(|(key, lock)| Found {
-            key,
-            state: &self.states[*lock],
-            moment: self.moment(*lock),
-        });
-        let found: Vec<_> = found.collect();
-        let (after, reply) = LockState::step(&found, command);
-        for (lock, state) in locks.iter().zip(after) {
+        let entries = locks.iter().map(|lock| (self.states[*lock].clone(), self.moment(*lock)));
+        let mut entries: Vec<_> = entries.collect();
+        let found = names.iter().zip(&mut entries);
+        let found = found.map(|(key, (state, moment))| Found { key, state, moment: *moment });
+        let reply = LockState::step(&mut found.collect::<Vec<_>>(), command);
+        for (lock, (state, _)) in locks.iter().zip(entries) {
             self.put(*lock, state);
         }
         reply
@@ -289,7 +287,14 @@ proptest! {
                 }
             };
             prop_assert_eq!(&found, &expected, "step {}: {:?} on {:?}", number, step, locks);
+            let is_refused = match step {
+                Step::Acquire { waits, .. } => found.starts_with("not alone") || found.starts_with("busy") && !waits,
+                Step::Renew { .. } => found.starts_with("lost"),
+                Step::Release { .. } => found == format!("lost {}", locks.len()),
+                Step::Withdraw { .. } => false,
+            };
             for (lock, before) in before.iter().enumerate() {
+                prop_assert!(!is_refused || *before == rules.live(lock), "step {}: lock {} changed", number, lock);
                 let (state, oracle) = (rules.live(lock), &models.locks[lock]);
                 let mut holders: Vec<_> = state.holders().map(|it| it.token).collect();
                 let mut held: Vec<_> = oracle.holders.iter().map(|it| token_hash(it.token)).collect();

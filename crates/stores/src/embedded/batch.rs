@@ -8,10 +8,10 @@ use std::slice;
 
 use super::row::AgeRow;
 use super::tables::BatchChanges;
-use crate::table::{Step, Table, TableEntry, step};
-use keylatch_core::entry::{Entry as _, Few, Found};
+use crate::table::{Draft, Table, TableEntry, step};
+use keylatch_core::entry::{Entry as _, Few};
 use keylatch_core::idempotency::{RecordKey, RecordState};
-use keylatch_core::lock::{FencingToken, LockName, LockState, Moment};
+use keylatch_core::lock::{FencingToken, LockName, LockState};
 use keylatch_core::store::{Command, Reply};
 
 /// Entries that a sweep has found.
@@ -73,28 +73,26 @@ impl<'a> Batch<'a> {
 
     /// All entries of the step change in this batch, or none does: so a crash leaves no part of the step.
     fn step<E: BatchEntry>(&mut self, keys: &[E::Key], command: &E::Command) -> E::Reply {
-        let looked: Few<_> = keys.iter().map(|key| self.look::<E>(key)).collect();
-        let now = looked.iter().map(|(_, moment)| moment.now).max().unwrap_or_default();
-        let found = keys.iter().zip(&looked).map(|(key, (state, moment))| {
-            let moment = Moment { now, ..*moment };
-            Found { key, state, moment }
-        });
-        let Step { reply, changes, .. } = step(&found.collect::<Few<_>>(), command);
-        for ((key, (_, moment)), change) in keys.iter().zip(&looked).zip(changes) {
-            if let Some(after) = change {
+        let drafts = keys.iter().map(|key| self.draft::<E>(key));
+        let mut drafts: Few<_> = drafts.collect();
+        let now = drafts.iter().map(|draft| draft.moment.now).max().unwrap_or_default();
+        drafts.iter_mut().for_each(|draft| draft.moment.now = now);
+        let reply = step(keys, &mut drafts, command);
+        for (key, Draft { before, after, moment }) in keys.iter().zip(drafts) {
+            if before != after {
                 self.change(key, after, moment.last_fencing_token);
             }
         }
         reply
     }
 
-    /// An entry as the requests so far leave it, and the moment at which the next one finds it.
-    fn look<E: BatchEntry>(&mut self, key: &E::Key) -> (E, Moment) {
+    /// An entry as the requests so far leave it, at the moment at which the next one finds it.
+    fn draft<E: BatchEntry>(&mut self, key: &E::Key) -> Draft<E> {
         let (state, mut moment) = self.table.look::<E>(key);
-        let state = E::changed(&mut self.changes).get(key).unwrap_or(&state).clone();
+        let state = E::changed(&mut self.changes).get(key).cloned().unwrap_or(state);
         let given = self.changes.fences.get(&E::bucket(key)).copied().unwrap_or_default();
         moment.last_fencing_token = moment.last_fencing_token.max(given);
-        (state, moment)
+        Draft::of(state, moment)
     }
 
     fn change<E: BatchEntry>(&mut self, key: &E::Key, after: E, last: FencingToken) {

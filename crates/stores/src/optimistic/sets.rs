@@ -284,16 +284,14 @@ fn step<'a>(
     drafts: &mut BTreeMap<&'a LockName, Draft<'_, LockState>>,
     changed: &mut BTreeSet<&'a LockName>,
 ) -> LockReply {
-    let found = names.names().iter().filter_map(|key| {
-        let Draft { state, moment, .. } = drafts.get(key)?;
-        Some(Found { key, state, moment: *moment })
-    });
-    let found: Few<_> = found.collect();
-    let (after, reply) = LockState::step(&found, command);
-    drop(found);
+    let of_set = names.names().iter().filter_map(|name| drafts.get(name));
+    let mut after: Few<_> = of_set.map(|draft| (draft.state.clone(), draft.moment)).collect();
+    let found = names.names().iter().zip(&mut after);
+    let found = found.map(|(key, (state, moment))| Found { key, state, moment: *moment });
+    let reply = LockState::step(&mut found.collect::<Few<_>>(), command);
     let traits = StepTraits::of::<LockState>(command, &reply);
     let mut is_change = false;
-    for (name, after) in names.names().iter().zip(after) {
+    for (name, (after, _)) in names.names().iter().zip(after) {
         if let Some(draft) = drafts.get_mut(name) {
             is_change |= draft.step(after, traits);
         }

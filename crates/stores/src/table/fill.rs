@@ -44,7 +44,7 @@ impl<'a, E: TableEntry> Fill<'a, E> {
         let mut entries: BTreeMap<_, _> = self.entries.drain(..).collect();
         for (key, state) in &entries {
             self.table.count(&none, state);
-            shard.note(key, state);
+            shard.note(key, &none, state);
         }
         E::all_mut(&mut shard).append(&mut entries);
     }

@@ -98,8 +98,8 @@ impl Table {
             let moment = self.moment(shard);
             let found = shard.look_for_stale(sweep, &moment, most);
             for key in &found.keys {
-                let live = E::all(shard).get(key).map(|state| state.live(&moment));
-                let wakeups = self.put(shard, key, live.unwrap_or_default());
+                let before: E = shard.state(key);
+                let wakeups = self.put(shard, key, &before, before.live(&moment));
                 self.wake(wakeups);
             }
             found

@@ -111,8 +111,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "a queue that never loses its dead",
         Store::DurableRedis,
         RULES,
-        "        let queue = self.queue.live(now);\n",
-        "        let queue = if mutant!() { self.queue.clone() } else { self.queue.live(now) };\n",
+        "        self.queue.settle(now);\n",
+        "        if !mutant!() {\n            self.queue.settle(now);\n        }\n",
     ),
     edit(
         "released, and still there",
@@ -329,8 +329,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "modes: a set that keeps half",
         Store::Embedded,
         STEP,
-        "    if !leases.is_empty() {\n        *states = live(found);\n    }\n    let waits",
-        "    if !leases.is_empty() && !(mutant!() && command.queue.is_none()) {\n        *states = live(found);\n    }\n    let waits",
+        "    restore(found, before);\n    let waits",
+        "    if !(mutant!() && command.queue.is_none()) {\n        restore(found, before);\n    }\n    let waits",
     ),
     edit_for(
         "modes::sets::fencing_tokens_of_one_step_rise_in_the_order_of_the_names",

@@ -24,77 +24,75 @@ use crate::lock::{
 
 type Lock<'a> = Found<'a, LockState>;
 
-/// The states after a command, in the order of `found`, and what the command found.
-pub(super) fn step(found: &[Lock<'_>], command: &LockCommand) -> (Few<LockState>, LockReply) {
-    let mut states = live(found);
-    let first = found.first().zip(states.first_mut());
-    let reply = match command {
-        LockCommand::Acquire(command) => LockReply::Acquire(acquire(found, &mut states, command)),
+/// Takes a step, and gives what the command found.
+pub(super) fn step(found: &mut [Lock<'_>], command: &LockCommand) -> LockReply {
+    found.iter_mut().for_each(|it| it.state.settle(&it.moment));
+    match command {
+        LockCommand::Acquire(command) => LockReply::Acquire(acquire(found, command)),
         LockCommand::Withdraw { token, attempt } => {
-            let each = found.iter().zip(&mut states);
-            each.for_each(|(it, state)| state.withdraw(token, *attempt, &it.moment));
+            found.iter_mut().for_each(|it| it.state.withdraw(token, *attempt, &it.moment));
             LockReply::Withdraw
         }
-        LockCommand::Renew { token, ttl } => {
-            LockReply::Renew(renew(found, &mut states, token, *ttl))
-        }
+        LockCommand::Renew { token, ttl } => LockReply::Renew(renew(found, token, *ttl)),
         LockCommand::Release { token, entry } => {
-            let each = found.iter().zip(&mut states);
-            let released = each.map(|(it, state)| state.release(token, entry.as_ref(), &it.moment));
+            let each = found.iter_mut();
+            let released = each.map(|it| it.state.release(token, entry.as_ref(), &it.moment));
             LockReply::Release(released.collect())
         }
         LockCommand::Break(command) => {
-            let broken = first.map(|(it, state)| state.break_lease(it.key, command, &it.moment));
+            let broken =
+                found.first_mut().map(|it| it.state.break_lease(it.key, command, &it.moment));
             LockReply::Break(broken.unwrap_or(BreakReply::NotHeld))
         }
-        LockCommand::Look => {
-            let of = |(it, state): (&Lock<'_>, &mut LockState)| {
-                state.holding(it.key, it.moment.now, Limit::HOLDERS_MAX)
-            };
-            LockReply::Look(first.and_then(of))
-        }
+        LockCommand::Look => LockReply::Look(
+            found
+                .first()
+                .and_then(|it| it.state.holding(it.key, it.moment.now, Limit::HOLDERS_MAX)),
+        ),
         LockCommand::LookAtQueue => {
-            let waiters = first.map(|(it, state)| state.queue().public(it.moment.now));
+            let waiters = found.first().map(|it| it.state.queue().public(it.moment.now));
             LockReply::LookAtQueue(waiters.unwrap_or_default())
         }
         LockCommand::Recall => {
-            let ends = first.map(|(_, state)| state.history().grants().cloned().collect());
+            let ends = found.first().map(|it| it.state.history().grants().cloned().collect());
             LockReply::Recall(ends.unwrap_or_default())
         }
-    };
-    (states, reply)
+    }
 }
 
-/// The states as they are at their moments.
-fn live(found: &[Lock<'_>]) -> Few<LockState> {
-    found.iter().map(|it| it.state.live(&it.moment)).collect()
+/// The states before a step on several, which may come to nothing after it changed one. A step on one lock alone
+/// refuses before it changes any.
+fn copies(found: &[Lock<'_>]) -> Few<LockState> {
+    let several = found.iter().filter(|_| found.len() > 1);
+    several.map(|it| it.state.clone()).collect()
 }
 
-fn acquire(
-    found: &[Lock<'_>],
-    states: &mut Few<LockState>,
-    command: &AcquireCommand,
-) -> SetAcquireReply {
-    let Verdicts { leases, is_new, refusals } = take_all(found, states, command);
+fn restore(found: &mut [Lock<'_>], before: Few<LockState>) {
+    for (it, before) in found.iter_mut().zip(before) {
+        *it.state = before;
+    }
+}
+
+fn acquire(found: &mut [Lock<'_>], command: &AcquireCommand) -> SetAcquireReply {
+    let before = copies(found);
+    let Verdicts { leases, is_new, refusals } = take_all(found, command);
     let most_ahead = refusals.iter().map(|(_, refusal)| refusal.ahead()).max().unwrap_or_default();
     // The first that says so, but what no release changes counts more.
     let refusal = refusals.into_iter().min_by_key(|(_, refusal)| refusal.rank());
     let Some((place, refusal)) = refusal else {
         return if is_new { AcquireReply::Granted(leases) } else { AcquireReply::Repeated(leases) };
     };
-    if !leases.is_empty() {
-        *states = live(found);
-    }
+    restore(found, before);
     let waits = command.queue.filter(|_| matches!(refusal, Refusal::Busy(_)));
-    let holds =
-        waits.is_some() && states.iter().any(|it| it.holders.find(&command.token).is_some());
+    let holds = |it: &Lock<'_>| it.state.holders.find(&command.token).is_some();
+    let holds = waits.is_some() && found.iter().any(holds);
     if let Some(lasts) = waits.filter(|_| !holds) {
-        join(found, states, command, lasts);
+        join(found, command, lasts);
     }
     let contention = |ahead| {
-        let (name, now) = (found[place].key, found[place].moment.now);
-        let contention = states[place].contention(name, now, ahead);
-        SetContention { name: name.clone(), contention, most_ahead }
+        let Found { key, state, moment } = &found[place];
+        let contention = state.contention(key, moment.now, ahead);
+        SetContention { name: (*key).clone(), contention, most_ahead }
     };
     match refusal {
         Refusal::Busy(ahead) if !holds => AcquireReply::Busy(contention(ahead)),
@@ -103,7 +101,7 @@ fn acquire(
         }
         Refusal::WaitEnded(why) => AcquireReply::WaitEnded(why),
         Refusal::Full => {
-            states.iter_mut().for_each(|state| state.queue.leave(&command.token, None));
+            found.iter_mut().for_each(|it| it.state.queue.leave(&command.token, None));
             AcquireReply::Full
         }
     }
@@ -120,11 +118,11 @@ struct Verdicts {
 }
 
 /// Takes the locks that are to be had.
-fn take_all(found: &[Lock<'_>], states: &mut Few<LockState>, command: &AcquireCommand) -> Verdicts {
+fn take_all(found: &mut [Lock<'_>], command: &AcquireCommand) -> Verdicts {
     let (mut all, mut given) = (Verdicts::default(), FencingToken::NONE);
-    for (place, (it, state)) in found.iter().zip(states).enumerate() {
+    for (place, it) in found.iter_mut().enumerate() {
         let last_fencing_token = it.moment.last_fencing_token.max(given);
-        match state.take(command, &Moment { last_fencing_token, ..it.moment }) {
+        match it.state.take(command, &Moment { last_fencing_token, ..it.moment }) {
             Ok(Taken { lease, is_new }) => {
                 given = given.max(lease.fencing_token);
                 all.is_new |= is_new;
@@ -153,30 +151,21 @@ impl Refusal {
 
 /// Queues the token for every lock: at all places that it had, or at the end of all. A set that kept its place in some
 /// queues alone might be before another set there, and behind it elsewhere.
-fn join(
-    found: &[Lock<'_>],
-    states: &mut Few<LockState>,
-    command: &AcquireCommand,
-    lasts: Duration,
-) {
-    let keeps_places = states.iter().all(|state| state.queue.find(&command.token).is_some());
-    for (it, state) in found.iter().zip(states) {
+fn join(found: &mut [Lock<'_>], command: &AcquireCommand, lasts: Duration) {
+    let keeps_places = found.iter().all(|it| it.state.queue.find(&command.token).is_some());
+    for it in found {
         if !keeps_places {
-            state.queue.leave(&command.token, None);
+            it.state.queue.leave(&command.token, None);
         }
-        state.queue.join(QueueEntry::of(command, lasts, it.moment.now));
+        it.state.queue.join(QueueEntry::of(command, lasts, it.moment.now));
     }
 }
 
-fn renew(
-    found: &[Lock<'_>],
-    states: &mut Few<LockState>,
-    token: &TokenHash,
-    ttl: Ttl,
-) -> SetRenewReply {
+fn renew(found: &mut [Lock<'_>], token: &TokenHash, ttl: Ttl) -> SetRenewReply {
+    let before = copies(found);
     let (mut leases, mut lost) = (Few::new(), Few::new());
-    for (it, state) in found.iter().zip(&mut *states) {
-        match state.renew(token, ttl, it.moment.now) {
+    for it in &mut *found {
+        match it.state.renew(token, ttl, it.moment.now) {
             RenewReply::Renewed(lease) => leases.push(lease),
             RenewReply::Lost(loss) => lost.push(LostLock { name: it.key.clone(), loss }),
         }
@@ -184,8 +173,6 @@ fn renew(
     if lost.is_empty() {
         return RenewReply::Renewed(leases);
     }
-    if !leases.is_empty() {
-        *states = live(found);
-    }
+    restore(found, before);
     RenewReply::Lost(lost)
 }

@@ -7,13 +7,13 @@
 //! has the answer that is on disk, or is an error.
 //! Tested in `crates/stores/tests/faults/answers.rs`.
 
+use std::slice;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
 use super::{Answer, Committer, Leader, Shared, WriteRequest, Writer, outcome};
-use crate::table::{Step, step};
-use keylatch_core::entry::Found;
+use crate::table::{Draft, step};
 use keylatch_core::idempotency::{RecordCommand, RecordKey, RecordState};
 use keylatch_core::store::{Command, Reply, StoreError};
 
@@ -96,8 +96,9 @@ impl Committer {
         let state = state.map_err(|error| StoreError::Refused(error.into()))?;
         // It may have expired meanwhile.
         let (_, moment) = self.table.look::<RecordState>(key);
-        let Step { reply, changes, .. } = step(&[Found { key, state: &state, moment }], command);
-        let is_change = changes.iter().any(Option::is_some);
-        Ok((!is_change).then(|| (Reply::Record(reply), state.kept_bytes())))
+        let mut draft = Draft::of(state, moment);
+        let reply = step(slice::from_ref(key), slice::from_mut(&mut draft), command);
+        let Draft { before, after, .. } = draft;
+        Ok((before == after).then(|| (Reply::Record(reply), before.kept_bytes())))
     }
 }
