@@ -1,20 +1,21 @@
 //! The writer of the embedded store: leader group commit.
 //!
-//! A caller queues a [`WriteRequest`]. If no leader is at work, the caller appoints one: a task of the runtime that
-//! commits inline, when the last batch was one quick request and another worker is left to keep deadlines; else the
-//! writer's thread. Callers that come meanwhile share the next batch, which the thread leads. Why inline: to wake a
-//! thread, and the thread a task again, costs as much as half a sync of a quick disk. Why not always: a disk that hangs
-//! holds the worker that leads. It never holds a second one, and no deadline, because the callers wait in tasks of their
-//! own. So a task leads one batch and nothing more. The thread reads answers from the disk too (`writer/reads.rs`).
+//! A caller queues a [`WriteRequest`]. If nobody commits, it appoints a leader (`writer/queue.rs`): a task of the
+//! runtime that commits inline, when the last batch was one quick request and another worker is left to keep deadlines;
+//! else the writer's thread. Callers that come meanwhile share the next batch, which the thread leads. Why inline: to
+//! wake a thread, and the thread a task again, costs as much as half a sync of a quick disk. Why not always: a disk that
+//! hangs holds the worker that leads. It never holds a second one, and no deadline, because the callers wait in tasks of
+//! their own. So a task leads one request and nothing more. The thread reads answers from the disk too
+//! (`writer/reads.rs`).
 //!
 //! Invariant: a request is answered once its batch is on disk, or is known not to be, or is in doubt; one that finds
 //! the queue full is refused at once. A batch that panics ends without answers, which its callers read as doubt. A
 //! thread that panics between two batches leaves a store that is dead and says so. Tested in `crates/stores/tests/faults`:
 //! `leader.rs`, `batches.rs` and the fault disk.
 
+mod queue;
 mod reads;
 
-use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,13 +37,9 @@ use crate::table::Table;
 use keylatch_core::idempotency::{RecordKey, RecordState};
 use keylatch_core::lock::{LockName, LockState};
 use keylatch_core::store::{Command, Reply, StoreError};
+use queue::{Appointed, Turn};
 use reads::ReadRequest;
 
-/// The most requests that share one transaction.
-const BATCH: usize = 1024;
-/// The most requests that wait for a leader: more than there are clients whose requests are served at once.
-/// Each whose caller has gone stays in the queue as long as the disk hangs.
-const QUEUE: usize = 16 * BATCH;
 /// How long the writer may take to end.
 const END: Duration = Duration::from_millis(900);
 
@@ -70,6 +67,8 @@ impl WriteRequest {
 
 type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
+type Queue = queue::Queue<WriteRequest, ReadRequest>;
+
 /// The way to the file and the table.
 #[derive(Debug)]
 pub(super) struct Writer {
@@ -92,27 +91,6 @@ struct Shared {
     has_spare_workers: bool,
 }
 
-#[derive(Debug, Default)]
-struct Queue {
-    requests: Vec<WriteRequest>,
-    reads: VecDeque<ReadRequest>,
-    leader: Leader,
-    /// The last batch was one quick request, and the next one is likely to be.
-    is_light: bool,
-    closed: bool,
-}
-
-/// What commits the next batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Leader {
-    #[default]
-    None,
-    /// A task that has not begun. Its worker may do something else first, even close the writer.
-    AppointedTask,
-    Task,
-    Thread,
-}
-
 /// What callers read of the disk without a request.
 #[derive(Debug, Default)]
 struct State {
@@ -133,7 +111,7 @@ impl Writer {
             _ => 1,
         };
         let shared = Arc::new(Shared {
-            queue: Mutex::default(),
+            queue: Mutex::new(Queue::new()),
             appointed: Condvar::new(),
             committer: Mutex::new(Some(Committer::new(table, engine, Arc::clone(&state)))),
             state,
@@ -222,44 +200,33 @@ impl Drop for Writer {
 impl Shared {
     /// Queues a request that a leader will commit, and appoints one where there is none.
     fn push(self: &Arc<Self>, request: WriteRequest) -> Result<(), StoreError> {
-        let mut queue = self.queue();
-        queue.check_room(queue.requests.len())?;
         let is_step = request.is_step();
-        queue.requests.push(request);
-        if queue.leader != Leader::None {
-            return Ok(());
-        }
-        if is_step && queue.is_light && self.has_spare_workers {
-            queue.leader = Leader::AppointedTask;
-            drop(queue);
-            let term = InlineTerm(Arc::clone(self));
-            self.runtime.spawn(async move { term.lead() });
-        } else {
-            queue.leader = Leader::Thread;
-            drop(queue);
-            self.appointed.notify_one();
-        }
+        let appointed = self.queue().push(request, is_step)?;
+        self.start(appointed);
         Ok(())
+    }
+
+    fn start(self: &Arc<Self>, appointed: Option<Appointed>) {
+        match appointed {
+            Some(Appointed::Task) => {
+                let term = InlineTerm(Arc::clone(self));
+                self.runtime.spawn(async move { term.lead() });
+            }
+            Some(Appointed::Thread) => self.appointed.notify_one(),
+            None => {}
+        }
     }
 
     /// Refuses every request from now on, because the thread ended by a panic between two batches. What is
     /// queued ends without an answer.
     fn abort(&self) {
         tracing::error!("the writer ended by a panic: only a restart of the process helps");
-        let mut queue = self.queue();
-        queue.closed = true;
-        queue.requests.clear();
-        queue.reads.clear();
+        self.queue().abort();
     }
 
     /// Has the thread end after what is queued.
     fn close(&self) {
-        let mut queue = self.queue();
-        queue.closed = true;
-        if queue.leader == Leader::AppointedTask {
-            queue.leader = Leader::Thread;
-        }
-        drop(queue);
+        self.queue().close();
         self.appointed.notify_one();
     }
 
@@ -272,8 +239,7 @@ impl Shared {
             }
             self.shorten_log();
             self.answer_reads();
-            // If more is queued, this thread leads it.
-            let _ = self.queue().resign(false);
+            self.queue().resign();
         }
         // The file is closed here, and not by a caller that drops the store.
         self.committer().take();
@@ -283,13 +249,13 @@ impl Shared {
     fn next_batch(&self) -> Option<Vec<WriteRequest>> {
         let mut queue = self.queue();
         loop {
-            if queue.leader == Leader::Thread {
-                return Some(queue.take_first(BATCH));
+            match queue.turn() {
+                Turn::Lead(batch) => return Some(batch),
+                Turn::End => return None,
+                Turn::Wait => {
+                    queue = self.appointed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                }
             }
-            if queue.closed && queue.leader == Leader::None {
-                return None;
-            }
-            queue = self.appointed.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -298,9 +264,8 @@ impl Shared {
         // The rules run before anything is written, and the file is opened again where a transaction
         // was left open.
         let mut committed = self.with_committer(|committer| committer.commit(batch))?;
-        let mut queue = self.queue();
-        queue.is_light = committed.is_light;
-        queue.reads.extend(committed.reads.drain(..));
+        let is_light = committed.is_light && self.has_spare_workers;
+        self.queue().note(mem::take(&mut committed.reads), is_light, committed.is_log_long);
         Some(committed)
     }
 
@@ -328,41 +293,12 @@ impl Shared {
     }
 }
 
-impl Queue {
-    /// Fails where no more may be queued beside so many.
-    fn check_room(&self, queued: usize) -> Result<(), StoreError> {
-        if self.closed {
-            return Err(StoreError::Unreachable("the writer has ended".into()));
-        }
-        if queued >= QUEUE {
-            return Err(StoreError::Refused("too many requests wait for the disk".into()));
-        }
-        Ok(())
-    }
-
-    /// The requests that came first, at most so many.
-    fn take_first(&mut self, most: usize) -> Vec<WriteRequest> {
-        if self.requests.len() <= most {
-            return mem::take(&mut self.requests);
-        }
-        self.requests.drain(..most).collect()
-    }
-
-    /// Ends a leader's term. The thread leads next if anything is queued, or more work is `due`.
-    /// Whether it has to be woken.
-    fn resign(&mut self, due: bool) -> bool {
-        let idle = self.requests.is_empty() && self.reads.is_empty() && !due;
-        self.leader = if idle { Leader::None } else { Leader::Thread };
-        !idle || self.closed
-    }
-}
-
 /// The term of a leader that is a task. It ends also when the runtime drops the task unpolled.
 struct InlineTerm(Arc<Shared>);
 
 impl InlineTerm {
     fn lead(self) {
-        let Some(batch) = self.begin() else { return };
+        let Some(batch) = self.0.queue().begin_task() else { return };
         let committed = self.0.commit(batch);
         // Before the answers: a caller that asks again at once finds no leader.
         drop(self);
@@ -370,25 +306,11 @@ impl InlineTerm {
             committed.answer();
         }
     }
-
-    /// The batch, if it is still this task that is to lead, and all of it is steps.
-    fn begin(&self) -> Option<Vec<WriteRequest>> {
-        let mut queue = self.0.queue();
-        let leads = queue.leader == Leader::AppointedTask;
-        if !leads || !queue.requests.iter().all(WriteRequest::is_step) {
-            return None;
-        }
-        queue.leader = Leader::Task;
-        Some(queue.take_first(BATCH))
-    }
 }
 
 impl Drop for InlineTerm {
     fn drop(&mut self) {
-        let due = self.0.committer().as_ref().is_some_and(|it| it.engine.is_log_long());
-        let mut queue = self.0.queue();
-        // Not where the thread was appointed in its place.
-        if matches!(queue.leader, Leader::AppointedTask | Leader::Task) && queue.resign(due) {
+        if self.0.queue().end_task() {
             self.0.appointed.notify_one();
         }
     }
@@ -417,6 +339,7 @@ struct CommitResult {
     copied: Result<Option<Arc<Snapshot>>, Failure>,
     /// Whether the file has more room than it needs, if a request is to compact it.
     is_loose: bool,
+    is_log_long: bool,
     is_light: bool,
 }
 
@@ -496,7 +419,8 @@ impl Committer {
         let kept = kept.map(|_| ());
         let copying = answers.iter().any(|answer| matches!(answer, PendingAnswer::Copy(_)));
         let copied = if copying { kept.clone().and_then(|()| self.copy()) } else { Ok(None) };
-        CommitResult { answers, reads, kept, copied, is_loose, is_light: self.is_light }
+        let (is_log_long, is_light) = (self.engine.is_log_long(), self.is_light);
+        CommitResult { answers, reads, kept, copied, is_loose, is_log_long, is_light }
     }
 
     /// Runs a request of a batch.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::{Answer, Committer, Leader, Shared, WriteRequest, Writer, outcome};
+use super::{Answer, Committer, Shared, WriteRequest, Writer, outcome};
 use crate::table::{Draft, step};
 use keylatch_core::idempotency::{RecordCommand, RecordKey, RecordState};
 use keylatch_core::store::{Command, Reply, StoreError};
@@ -43,15 +43,9 @@ impl Writer {
 
 impl Shared {
     /// Queues a command for the thread, and appoints it where there is no leader.
-    fn push_read(&self, read: ReadRequest) -> Result<(), StoreError> {
-        let mut queue = self.queue();
-        queue.check_room(queue.reads.len())?;
-        queue.reads.push_back(read);
-        if queue.leader == Leader::None {
-            queue.leader = Leader::Thread;
-            drop(queue);
-            self.appointed.notify_one();
-        }
+    fn push_read(self: &Arc<Self>, read: ReadRequest) -> Result<(), StoreError> {
+        let appointed = self.queue().push_read(read)?;
+        self.start(appointed);
         Ok(())
     }
 
@@ -59,7 +53,7 @@ impl Shared {
     pub(super) fn answer_reads(self: &Arc<Self>) {
         let mut bytes = 0;
         while bytes < READ_BYTES {
-            let Some(ReadRequest { key, command, answer }) = self.queue().reads.pop_front() else {
+            let Some(ReadRequest { key, command, answer }) = self.queue().pop_read() else {
                 return;
             };
             // A caller that has gone needs no answer.
