@@ -194,6 +194,12 @@ class Shop {
             return null;
         }
 
+        @Once(key = "#{#event.id}")
+        @Locked(value = "mail", onHeld = Locked.OnHeld.SKIP)
+        public void skip(Event event) {
+            run();
+        }
+
         @Once(key = "#{#event.id}", nothingDoneOn = DeclinedException.class)
         public void pay(Event event) {
             run();

@@ -94,7 +94,7 @@ public class KeylatchAutoConfiguration {
     @Role(BeanDefinition.ROLE_INFRASTRUCTURE)
     static Advisor onceAdvisor(ConfigurableBeanFactory beans, ObjectProvider<Keylatch> keylatch, ObjectProvider<Meters> meters,
             ObjectProvider<OnceResults> results, Environment environment) {
-        return advisor(Once.class, -1, environment,
+        return advisor(Once.class, 1, environment,
             new OnceInterceptor(keylatch::getObject, meters(meters), results::getIfAvailable, new Calls(beans)));
     }
 
@@ -102,9 +102,9 @@ public class KeylatchAutoConfiguration {
         return () -> meters.getIfAvailable(() -> (name, since, tags) -> { });
     }
 
-    private static Advisor advisor(Class<? extends Annotation> type, int before, Environment environment, MethodInterceptor interceptor) {
+    private static Advisor advisor(Class<? extends Annotation> type, int behind, Environment environment, MethodInterceptor interceptor) {
         DefaultPointcutAdvisor advisor = new DefaultPointcutAdvisor(new AnnotationMatchingPointcut(null, type, true), interceptor);
-        advisor.setOrder(environment.getProperty("keylatch.advice-order", Integer.class, ORDER) + before);
+        advisor.setOrder(environment.getProperty("keylatch.advice-order", Integer.class, ORDER) + behind);
         return advisor;
     }
 

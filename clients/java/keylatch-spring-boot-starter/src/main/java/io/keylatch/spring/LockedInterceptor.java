@@ -53,7 +53,7 @@ final class LockedInterceptor implements MethodInterceptor {
             }
         };
         if (Transactions.isRunning()) {
-            Transactions.atEnd(() -> lock.lease().check(), committed -> {
+            Transactions.atEnd(Transactions.LOCK, () -> lock.lease().check(), committed -> {
                 try {
                     unlock.run();
                 } catch (LeaseLostException lost) {

@@ -80,7 +80,7 @@ final class OnceInterceptor implements MethodInterceptor {
             throw failed;
         }
         if (Transactions.isRunning()) {
-            Transactions.atEnd(run::check, committed -> {
+            Transactions.atEnd(Transactions.KEY, run::check, committed -> {
                 if (committed) {
                     run.complete(answer);
                 } else {
