@@ -16,6 +16,8 @@ import org.junit.jupiter.api.Test;
 import org.springframework.aop.framework.AopProxyUtils;
 import org.springframework.beans.factory.annotation.Autowired;
 import org.springframework.beans.factory.annotation.Qualifier;
+import org.springframework.boot.autoconfigure.AutoConfigurations;
+import org.springframework.boot.test.context.runner.ApplicationContextRunner;
 import org.springframework.messaging.MessageChannel;
 import org.springframework.messaging.support.GenericMessage;
 import org.springframework.transaction.support.TransactionSynchronization;
@@ -65,6 +67,15 @@ class OnceTest extends StarterTest {
         mail.send(event);
         mail.pay(event);
         assertEquals(2, mail().runs);
+        mail.count(event.id());
+        mail.count(event.id().hashCode());
+        mail.count(String.valueOf(event.id().hashCode()));
+        assertEquals(5, mail().runs);
+        new ApplicationContextRunner().withConfiguration(AutoConfigurations.of(KeylatchAutoConfiguration.class))
+            .withPropertyValues("keylatch.url=" + Service.url()).withBean(Shop.Parcels.class).run(other -> {
+                other.getBean(Shop.Parcels.class).send(event);
+                assertEquals(1, ((Shop.Mail) AopProxyUtils.getSingletonTarget(other.getBean(Shop.Parcels.class))).runs);
+            });
     }
 
     @Test

@@ -200,6 +200,16 @@ class Shop {
             run();
         }
 
+        @Once(key = "#{#no}")
+        public void count(Integer no) {
+            run();
+        }
+
+        @Once(key = "#{#no}")
+        public void count(String no) {
+            run();
+        }
+
         @Once(key = "#{#event.id}", nothingDoneOn = DeclinedException.class)
         public void pay(Event event) {
             run();
@@ -222,6 +232,9 @@ class Shop {
             return null;
         }
     }
+
+    /** Another listener of the same messages. */
+    static class Parcels extends Mail { }
 
     /** The routes of a shop. */
     @RestController

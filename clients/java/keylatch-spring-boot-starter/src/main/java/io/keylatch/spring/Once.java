@@ -25,7 +25,7 @@ public @interface Once {
     String key();
 
     /** In which space the key is one.
-     * @return by default the class and the method */
+     * @return by default the class of the bean, and the method with the types of its parameters */
     String scope() default "";
 
     /** Tells two things apart that have the same key by mistake ("idempotency-key-reused").

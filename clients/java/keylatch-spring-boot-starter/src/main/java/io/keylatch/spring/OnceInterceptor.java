@@ -8,8 +8,10 @@ import java.io.IOException;
 import java.lang.reflect.Method;
 import java.util.Arrays;
 import java.util.function.Supplier;
+import java.util.stream.Collectors;
 import org.aopalliance.intercept.MethodInterceptor;
 import org.aopalliance.intercept.MethodInvocation;
+import org.springframework.aop.support.AopUtils;
 
 /** Carries out {@link Once}. */
 final class OnceInterceptor implements MethodInterceptor {
@@ -50,8 +52,14 @@ final class OnceInterceptor implements MethodInterceptor {
         }
     }
 
+    /** Sets apart methods that differ in their parameters alone, and classes that inherit a method. */
+    private static String scope(MethodInvocation call, Method method) {
+        return AopUtils.getTargetClass(call.getThis()).getName() + "." + method.getName()
+            + Arrays.stream(method.getParameterTypes()).map(Class::getSimpleName).collect(Collectors.joining(",", "(", ")"));
+    }
+
     private Run begin(Once once, Method method, MethodInvocation call) {
-        String scope = once.scope().isEmpty() ? method.getDeclaringClass().getName() + "." + method.getName() : once.scope();
+        String scope = once.scope().isEmpty() ? scope(call, method) : once.scope();
         io.keylatch.client.Once thing = keylatch.get().once(calls.text(once.key(), call)).scope("CALL", "/" + scope, "")
             .lease(calls.duration(once.lease())).retention(calls.duration(once.retention()))
             .onCrash(once.rerun() ? "rerun" : "unknown");
