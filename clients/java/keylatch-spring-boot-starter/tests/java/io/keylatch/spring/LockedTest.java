@@ -135,6 +135,18 @@ class LockedTest extends StarterTest {
     }
 
     @Test
+    void runningTransactionWaitsForTheStage() {
+        CompletableFuture<String> doneWhenAwaited = new CompletableFuture<>() {
+            @Override
+            public CompletableFuture<String> toCompletableFuture() {
+                complete("done");
+                return this;
+            }
+        };
+        new TransactionTemplate(transactions).executeWithoutResult(status -> assertTrue(stock.later(doneWhenAwaited).isDone()));
+    }
+
+    @Test
     void nameWithoutAValueIsRefused() {
         String said = assertThrows(IllegalArgumentException.class, () -> stock.order(null)).getMessage();
         assertTrue(said.contains("#userId"), said);

@@ -63,18 +63,23 @@ final class LockedInterceptor implements MethodInterceptor {
                     }
                 }
             });
-            return call.proceed();
+            return done(call.proceed());
         }
         return proceed(call, unlock);
+    }
+
+    /** The result, after the end of its stage. */
+    private static Object done(Object result) {
+        if (result instanceof CompletionStage) {
+            ((CompletionStage<?>) result).toCompletableFuture().handle((value, failed) -> value).join();
+        }
+        return result;
     }
 
     private static Object proceed(MethodInvocation call, Runnable unlock) throws Throwable {
         Object result;
         try {
-            result = call.proceed();
-            if (result instanceof CompletionStage) {
-                ((CompletionStage<?>) result).toCompletableFuture().handle((value, failed) -> value).join();
-            }
+            result = done(call.proceed());
         } catch (Throwable failed) {
             try {
                 unlock.run();
