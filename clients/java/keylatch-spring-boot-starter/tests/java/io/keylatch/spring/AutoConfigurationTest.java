@@ -2,6 +2,8 @@ package io.keylatch.spring;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 import static org.springframework.test.web.servlet.request.MockMvcRequestBuilders.get;
 import static org.springframework.test.web.servlet.result.MockMvcResultMatchers.jsonPath;
@@ -17,6 +19,7 @@ import java.util.Map;
 import java.util.TreeSet;
 import java.util.UUID;
 import org.junit.jupiter.api.Test;
+import org.springframework.aop.framework.AopProxyUtils;
 import org.springframework.beans.factory.annotation.Autowired;
 import org.springframework.boot.autoconfigure.AutoConfigurations;
 import org.springframework.boot.context.properties.bind.BindHandler;
@@ -29,6 +32,7 @@ import org.springframework.boot.test.context.FilteredClassLoader;
 import org.springframework.boot.test.context.runner.ApplicationContextRunner;
 import org.springframework.boot.test.context.runner.WebApplicationContextRunner;
 import org.springframework.test.web.servlet.setup.MockMvcBuilders;
+import org.springframework.util.ClassUtils;
 import org.springframework.web.context.WebApplicationContext;
 
 /** What a program gets, by what it has and what it sets. */
@@ -109,6 +113,24 @@ class AutoConfigurationTest extends StarterTest {
                 assertFalse(List.of(bare.getBeanDefinitionNames()).stream().anyMatch(name -> name.matches("keylatch(Lock|Leader|Health|Meters|Jackson|Idem).*")));
             });
         runner.run(all -> assertTrue(all.getBeansOfType(IdempotencyFilter.class).isEmpty()));
+    }
+
+    @Test
+    void methodWithAResultThatCannotBeKeptDoesNotRun() {
+        new ApplicationContextRunner().withConfiguration(AUTO).withPropertyValues("keylatch.url=" + Service.url()).withBean(Shop.Mail.class).run(bare -> {
+            Shop.Mail unkept = bare.getBean(Shop.Mail.class);
+            Shop.Event event = new Shop.Event(UUID.randomUUID().toString(), 1);
+            assertThrows(IllegalStateException.class, () -> unkept.book(event));
+            assertEquals(0, ((Shop.Mail) AopProxyUtils.getSingletonTarget(unkept)).runs);
+            unkept.send(event);
+        });
+    }
+
+    @Test
+    void programMayHaveTwoMappersOfJson() throws Exception {
+        Class<?> type = Class.forName(ClassUtils.isPresent("tools.jackson.databind.json.JsonMapper", null)
+            ? "tools.jackson.databind.json.JsonMapper" : "com.fasterxml.jackson.databind.ObjectMapper");
+        runner.withBean("a", type).withBean("b", type).run(two -> assertNull(two.getStartupFailure()));
     }
 
     @Test

@@ -26,6 +26,7 @@ import org.springframework.boot.autoconfigure.condition.ConditionalOnBean;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnClass;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnMissingBean;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnProperty;
+import org.springframework.boot.autoconfigure.condition.ConditionalOnSingleCandidate;
 import org.springframework.boot.context.properties.EnableConfigurationProperties;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
@@ -192,7 +193,7 @@ public class KeylatchAutoConfiguration {
     @ConditionalOnClass(com.fasterxml.jackson.databind.ObjectMapper.class)
     static class Jackson2 {
         @Bean
-        @ConditionalOnBean(com.fasterxml.jackson.databind.ObjectMapper.class)
+        @ConditionalOnSingleCandidate(com.fasterxml.jackson.databind.ObjectMapper.class)
         @ConditionalOnMissingBean(OnceResults.class)
         OnceResults keylatchJackson2Results(com.fasterxml.jackson.databind.ObjectMapper json) {
             return results(json::writeValueAsBytes, (bytes, type) -> json.readValue(bytes, json.constructType(type)));
@@ -203,7 +204,7 @@ public class KeylatchAutoConfiguration {
     @ConditionalOnClass(tools.jackson.databind.ObjectMapper.class)
     static class Jackson3 {
         @Bean
-        @ConditionalOnBean(tools.jackson.databind.ObjectMapper.class)
+        @ConditionalOnSingleCandidate(tools.jackson.databind.ObjectMapper.class)
         @ConditionalOnMissingBean(OnceResults.class)
         OnceResults keylatchJackson3Results(tools.jackson.databind.ObjectMapper json) {
             return results(json::writeValueAsBytes, (bytes, type) -> json.readValue(bytes, json.constructType(type)));

@@ -35,6 +35,9 @@ final class OnceInterceptor implements MethodInterceptor {
         String outcome = "failed";
         long asked = System.nanoTime();
         try {
+            if (method.getReturnType() != void.class) {
+                results();
+            }
             Run run = begin(once, method, call);
             if (run.answer().isPresent()) {
                 Object result = result(run.answer().get(), method);
