@@ -27,6 +27,7 @@ import org.springframework.jdbc.datasource.DataSourceTransactionManager;
 import org.springframework.transaction.TransactionDefinition;
 import org.springframework.transaction.annotation.Transactional;
 import org.springframework.transaction.support.DefaultTransactionStatus;
+import org.springframework.web.bind.annotation.PatchMapping;
 import org.springframework.web.bind.annotation.PathVariable;
 import org.springframework.web.bind.annotation.PostMapping;
 import org.springframework.web.bind.annotation.RequestBody;
@@ -248,6 +249,11 @@ class Shop {
             boolean isFenced = (Long) request.getAttribute("keylatch.fencing-token") > 0;
             return ResponseEntity.created(URI.create("/orders/" + no)).header("X-Piece", "a", "b")
                 .body(Map.of("no", no, "fenced", isFenced, "amount", order.get("amount")));
+        }
+
+        @PatchMapping("/orders/form")
+        String change(@RequestParam("amount") String amount) {
+            return made.incrementAndGet() + ":" + amount;
         }
 
         @PostMapping("/orders/form")

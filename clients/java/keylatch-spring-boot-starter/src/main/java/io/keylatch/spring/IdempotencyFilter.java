@@ -178,12 +178,22 @@ final class IdempotencyFilter extends OncePerRequestFilter implements Ordered {
     }
 
     private byte[] body(HttpServletRequest request) throws IOException {
-        if (String.valueOf(request.getContentType()).toLowerCase(Locale.ROOT).startsWith("multipart/")) {
+        String type = String.valueOf(request.getContentType()).toLowerCase(Locale.ROOT);
+        if (type.startsWith("multipart/")) {
             throw new Refusal(415, "multipart-unsupported", "A multipart body has no key here; the gateway takes it.", "never", Duration.ZERO);
         }
         int limit = (int) Math.min(settings.bodyLimit.toBytes(), Integer.MAX_VALUE - 1);
-        // Of a form this gives what the container has read of its fields.
+        // Of the form of a POST this gives what the container has read of its fields.
         byte[] body = new ServletServerHttpRequest(request).getBody().readNBytes(limit + 1);
+        if (body.length == 0 && type.startsWith("application/x-www-form-urlencoded")) {
+            // Spring's FormContentFilter has read that of another method.
+            body = new ServletServerHttpRequest(new HttpServletRequestWrapper(request) {
+                @Override
+                public String getMethod() {
+                    return "POST";
+                }
+            }).getBody().readNBytes(limit + 1);
+        }
         if (body.length > limit) {
             throw new Refusal(413, "payload-too-large", "The body has more than " + limit + " bytes.", "new-key", Duration.ZERO);
         }
