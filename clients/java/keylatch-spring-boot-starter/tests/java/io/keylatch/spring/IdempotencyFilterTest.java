@@ -196,6 +196,30 @@ class IdempotencyFilterTest extends StarterTest {
         return HttpClient.newHttpClient().send(request, HttpResponse.BodyHandlers.ofString());
     }
 
+    /** Nobody has seen its response, and it is not renewed for ever. */
+    @Test
+    void asynchronousRequestThatEndsByItselfIsUnknown() throws Exception {
+        CompletableFuture<Integer> first = CompletableFuture.supplyAsync(() -> {
+            try {
+                return overTheWire("/orders/raw", "text/plain", "5").statusCode();
+            } catch (Exception failed) {
+                throw new IllegalStateException(failed);
+            }
+        });
+        while (orders.made.get() == 0) {
+            Thread.onSpinWait();
+        }
+        assertTrue(overTheWire("/orders/raw", "text/plain", "5").body().contains("request-in-progress"));
+        orders.paying.complete("paid");
+        assertEquals(200, first.join());
+        String said = "request-in-progress";
+        while (said.contains("request-in-progress")) {
+            said = overTheWire("/orders/raw", "text/plain", "5").body();
+        }
+        assertTrue(said.contains("outcome-unknown"), said);
+        assertEquals(1, orders.made.get());
+    }
+
     /** Where nothing of the server is played: bodies, asynchronous requests, errors. */
     @Test
     void realServerHasTheFilter() throws Exception {

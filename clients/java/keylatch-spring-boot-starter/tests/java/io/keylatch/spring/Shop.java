@@ -291,6 +291,14 @@ class Shop {
             return paying;
         }
 
+        /** What does not use Spring for its asynchronous responses. */
+        @PostMapping("/orders/raw")
+        void raw(HttpServletRequest request) {
+            made.incrementAndGet();
+            var asynchronous = request.startAsync();
+            paying.thenRun(asynchronous::complete);
+        }
+
         @PostMapping("/search")
         String search() {
             return "found " + made.incrementAndGet();

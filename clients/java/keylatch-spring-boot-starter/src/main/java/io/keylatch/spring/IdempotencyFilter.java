@@ -7,6 +7,8 @@ import io.keylatch.client.Once;
 import io.keylatch.client.ProblemException;
 import io.keylatch.client.Run;
 import io.keylatch.client.UnreachableException;
+import jakarta.servlet.AsyncEvent;
+import jakarta.servlet.AsyncListener;
 import jakarta.servlet.FilterChain;
 import jakarta.servlet.ReadListener;
 import jakarta.servlet.ServletException;
@@ -31,6 +33,7 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Supplier;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
@@ -99,16 +102,31 @@ final class IdempotencyFilter extends OncePerRequestFilter implements Ordered {
     }
 
     /** A request that runs now, for as long as it is asynchronous. */
-    private static final class Guarded {
+    private final class Guarded implements AsyncListener {
         private final Run run;
         private final ContentCachingResponseWrapper response;
         private final Collection<String> before;
+        private final AtomicBoolean hasEnded = new AtomicBoolean();
 
         Guarded(Run run, HttpServletResponse response) {
             this.run = run;
             this.response = new ContentCachingResponseWrapper(response);
             before = new HashSet<>(response.getHeaderNames());
         }
+
+        @Override
+        public void onComplete(AsyncEvent event) {
+            end(this, 500, null, "its response did not come through Spring");
+        }
+
+        @Override
+        public void onTimeout(AsyncEvent event) { }
+
+        @Override
+        public void onError(AsyncEvent event) { }
+
+        @Override
+        public void onStartAsync(AsyncEvent event) { }
     }
 
     @Override
@@ -253,19 +271,25 @@ final class IdempotencyFilter extends OncePerRequestFilter implements Ordered {
         try {
             chain.doFilter(request, response);
         } catch (Throwable failed) {
-            end(guarded.run, 500, null, failed.toString());
+            end(guarded, 500, null, failed.toString());
             throw failed;
         }
-        if (!isAsyncStarted(request)) {
+        if (request.isAsyncStarted()) {
+            request.getAsyncContext().addListener(guarded);
+        } else {
             ContentCachingResponseWrapper said = guarded.response;
             boolean isNotBegun = said.getStatus() == 503 && said.getHeader("Retry-After") != null;
-            end(guarded.run, said.getStatus(), isNotBegun ? null : answer(guarded), isNotBegun ? null : "status " + said.getStatus());
+            end(guarded, said.getStatus(), isNotBegun ? null : answer(guarded), isNotBegun ? null : "status " + said.getStatus());
             said.copyBodyToResponse();
         }
     }
 
     /** Without an answer and without a reason nothing was done. The client gets its response also where the service cannot be told. */
-    private void end(Run run, int status, Answer answer, String why) {
+    private void end(Guarded guarded, int status, Answer answer, String why) {
+        if (guarded.hasEnded.getAndSet(true)) {
+            return;
+        }
+        Run run = guarded.run;
         try {
             boolean isReleased = status >= 500 && settings.onFailure == KeylatchProperties.OnFailure.RELEASE;
             if (why == null || isReleased || FREE.contains(status)) {
