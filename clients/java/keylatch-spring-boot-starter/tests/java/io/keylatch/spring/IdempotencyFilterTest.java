@@ -129,6 +129,14 @@ class IdempotencyFilterTest extends StarterTest {
         assertEquals(1, orders.made.get());
     }
 
+    /** Spring Security has it be a 403 outside of this filter. */
+    @Test
+    void requestThatIsDeniedLeavesItsKeyFree() throws Exception {
+        assertThrows(Exception.class, () -> order("/orders/denied"));
+        assertThrows(Exception.class, () -> order("/orders/denied"));
+        assertEquals(2, orders.made.get());
+    }
+
     @Test
     void secondClickWaitsForAnAsynchronousFirst() throws Exception {
         MvcResult first = order("/payments").andExpect(request().asyncStarted()).andReturn();

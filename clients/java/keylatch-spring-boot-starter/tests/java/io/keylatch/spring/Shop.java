@@ -24,6 +24,7 @@ import org.springframework.integration.channel.DirectChannel;
 import org.springframework.integration.leader.event.AbstractLeaderEvent;
 import org.springframework.jdbc.core.JdbcTemplate;
 import org.springframework.jdbc.datasource.DataSourceTransactionManager;
+import org.springframework.security.access.AccessDeniedException;
 import org.springframework.transaction.TransactionDefinition;
 import org.springframework.transaction.annotation.Transactional;
 import org.springframework.transaction.support.DefaultTransactionStatus;
@@ -277,6 +278,12 @@ class Shop {
         String bug() {
             made.incrementAndGet();
             throw new IllegalStateException("bug");
+        }
+
+        @PostMapping("/orders/denied")
+        String denied() {
+            made.incrementAndGet();
+            throw new AccessDeniedException() { };
         }
 
         @PostMapping("/orders/none")

@@ -62,6 +62,8 @@ final class IdempotencyFilter extends OncePerRequestFilter implements Ordered {
         "date", "set-cookie", "idempotency-key-source", "preference-applied");
     /** 4xx that free the key: the request was not carried out, or may be corrected under its key. */
     private static final Set<Integer> FREE = Set.of(400, 401, 403, 407, 408, 421, 422, 425, 426, 429);
+    private static final Set<String> DENIED = Set.of("org.springframework.security.access.AccessDeniedException",
+        "org.springframework.security.core.AuthenticationException");
     private final Keylatch keylatch;
     private final KeylatchProperties.Idempotency settings;
     private final Supplier<Meters> meters;
@@ -271,7 +273,7 @@ final class IdempotencyFilter extends OncePerRequestFilter implements Ordered {
         try {
             chain.doFilter(request, response);
         } catch (Throwable failed) {
-            end(guarded, 500, null, failed.toString());
+            end(guarded, isDenied(failed) ? 403 : 500, null, failed.toString());
             throw failed;
         }
         if (request.isAsyncStarted()) {
@@ -282,6 +284,18 @@ final class IdempotencyFilter extends OncePerRequestFilter implements Ordered {
             end(guarded, said.getStatus(), isNotBegun ? null : answer(guarded), isNotBegun ? null : "status " + said.getStatus());
             said.copyBodyToResponse();
         }
+    }
+
+    /** Whether Spring Security, outside of this filter, makes a 401 or a 403 of it. */
+    private static boolean isDenied(Throwable failed) {
+        for (Throwable why = failed; why != null; why = why.getCause()) {
+            for (Class<?> type = why.getClass(); type != null; type = type.getSuperclass()) {
+                if (DENIED.contains(type.getName())) {
+                    return true;
+                }
+            }
+        }
+        return false;
     }
 
     /** Without an answer and without a reason nothing was done. The client gets its response also where the service cannot be told. */
