@@ -12,6 +12,9 @@ import static org.springframework.test.web.servlet.result.MockMvcResultMatchers.
 import static org.springframework.test.web.servlet.result.MockMvcResultMatchers.request;
 import static org.springframework.test.web.servlet.result.MockMvcResultMatchers.status;
 
+import com.sun.net.httpserver.HttpServer;
+import io.keylatch.client.Keylatch;
+import java.net.InetSocketAddress;
 import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
@@ -181,6 +184,25 @@ class IdempotencyFilterTest extends StarterTest {
         }
         passing.perform(post("/search").header("Idempotency-Key", key).content("y".repeat(200_000)))
             .andExpect(jsonPath("$.code").value("idempotency-key-reused"));
+    }
+
+    /** The user is not the one who has to sign in. */
+    @Test
+    void keyOfTheProgramThatIsRefusedIsNoMatterOfTheUser() throws Exception {
+        HttpServer refusing = HttpServer.create(new InetSocketAddress("127.0.0.1", 0), 0);
+        refusing.createContext("/", exchange -> {
+            exchange.sendResponseHeaders(401, -1);
+            exchange.close();
+        });
+        refusing.start();
+        Keylatch unknown = Keylatch.builder().url("http://127.0.0.1:" + refusing.getAddress().getPort()).build();
+        try {
+            shop(new IdempotencyFilter(unknown, new KeylatchProperties.Idempotency(), () -> (name, since, tags) -> { }))
+                .perform(post("/search").header("Idempotency-Key", key)).andExpect(status().isServiceUnavailable())
+                .andExpect(jsonPath("$.code").value("store-unavailable"));
+        } finally {
+            refusing.stop(0);
+        }
     }
 
     @Test

@@ -248,6 +248,10 @@ final class IdempotencyFilter extends OncePerRequestFilter implements Ordered {
         try {
             return once.begin(wait(isDerived, request, response));
         } catch (ProblemException problem) {
+            if (problem.status() == 401 || problem.status() == 403) {
+                logger.error("keylatch does not take the key of this program, so a request was refused", problem);
+                throw new Refusal(503, "store-unavailable", "Nothing was done, as keylatch refuses this program.", "same-key", Duration.ofSeconds(1));
+            }
             throw new Refusal(problem.status(), problem.code(), problem.getMessage(), problem.retry(), problem.retryAfter());
         } catch (UnreachableException none) {
             logger.warn("keylatch does not respond, so a request was refused", none);
