@@ -20,7 +20,10 @@ import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.time.Duration;
+import java.util.HashSet;
 import java.util.List;
+import java.util.Map;
+import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
 import org.junit.jupiter.api.BeforeEach;
@@ -174,6 +177,23 @@ class IdempotencyFilterTest extends StarterTest {
         anonymous.perform(post("/search?q=" + key)).andExpect(content().string("found 4"));
         anonymous.perform(post("/search?q=" + key)).andExpect(content().string("found 4"));
         anonymous.perform(post("/search?q=" + key).content("x")).andExpect(content().string("found 5"));
+    }
+
+    /** Otherwise one could take the key of what others are about to send. */
+    @Test
+    void clientCannotSendADerivedKey() throws Exception {
+        MockMvc anonymous = shop(KeylatchProperties.Missing.DERIVE, true);
+        Set<String> before = keys();
+        anonymous.perform(post("/search?q=" + key)).andExpect(content().string("found 1"));
+        Set<String> derived = keys();
+        derived.removeAll(before);
+        anonymous.perform(post("/search?q=" + key).header("Idempotency-Key", derived.iterator().next())).andExpect(content().string("found 2"));
+    }
+
+    private Set<String> keys() {
+        Set<String> keys = new HashSet<>();
+        ((List<?>) keylatch.call("GET", "/v1/idempotency", null).get("records")).forEach(each -> keys.add((String) ((Map<?, ?>) each).get("key")));
+        return keys;
     }
 
     @Test

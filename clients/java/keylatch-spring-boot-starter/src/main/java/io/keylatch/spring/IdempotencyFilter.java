@@ -242,7 +242,9 @@ final class IdempotencyFilter extends OncePerRequestFilter implements Ordered {
             .lease(settings.lease).retention(isDerived ? settings.window : settings.retention);
         once = body.length > LONGEST_SENT ? once.fingerprint(digest(request, user, body))
             : once.request(request.getQueryString(), request.getContentType(), headers, body);
-        if (!isDerived && !settings.header.equalsIgnoreCase(DEFAULT_HEADER)) {
+        if (isDerived) {
+            once = once.source("derived");
+        } else if (!settings.header.equalsIgnoreCase(DEFAULT_HEADER)) {
             once = once.source("header:" + settings.header);
         }
         try {
