@@ -29,6 +29,7 @@ class OnceTest extends StarterTest {
     @Autowired private Shop.Mail mail;
     @Autowired private Shop.Watched transactions;
     @Autowired @Qualifier("events") private MessageChannel events;
+    @Autowired private Shop.Till till;
     private final Shop.Event event = new Shop.Event(UUID.randomUUID().toString(), 1);
 
     @BeforeEach
@@ -83,6 +84,7 @@ class OnceTest extends StarterTest {
         Shop.Receipt receipt = new Shop.Receipt(event.id(), List.of(1, 1));
         assertEquals(List.of(receipt, receipt), List.of(mail.book(event), mail.book(event)));
         assertEquals("idempotency-key-reused", refused(() -> mail.book(new Shop.Event(event.id(), 2))));
+        assertEquals(List.of(receipt, receipt), List.of(till.keep(event, receipt), till.keep(event, receipt)));
         assertNull(mail.none(event));
         assertNull(mail.none(event));
     }

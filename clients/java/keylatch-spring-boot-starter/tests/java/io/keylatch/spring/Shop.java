@@ -238,6 +238,21 @@ class Shop {
     /** Another listener of the same messages. */
     static class Parcels extends Mail { }
 
+    /** What keeps any result, and one that keeps receipts. */
+    static class Desk<T> {
+        @Once(key = "#{#event.id}")
+        public T keep(Event event, T what) {
+            return what;
+        }
+    }
+
+    static class Till extends Desk<Receipt> { }
+
+    @Bean
+    Till till() {
+        return new Till();
+    }
+
     /** The routes of a shop. */
     @RestController
     static class Orders {

@@ -12,6 +12,7 @@ import java.util.stream.Collectors;
 import org.aopalliance.intercept.MethodInterceptor;
 import org.aopalliance.intercept.MethodInvocation;
 import org.springframework.aop.support.AopUtils;
+import org.springframework.core.GenericTypeResolver;
 
 /** Carries out {@link Once}. */
 final class OnceInterceptor implements MethodInterceptor {
@@ -40,7 +41,7 @@ final class OnceInterceptor implements MethodInterceptor {
             }
             Run run = begin(once, method, call);
             if (run.answer().isPresent()) {
-                Object result = result(run.answer().get(), method);
+                Object result = result(run.answer().get(), method, AopUtils.getTargetClass(call.getThis()));
                 outcome = "replayed";
                 return result;
             }
@@ -112,11 +113,12 @@ final class OnceInterceptor implements MethodInterceptor {
         }
     }
 
-    private Object result(Answer answer, Method method) throws IOException {
+    private Object result(Answer answer, Method method, Class<?> owner) throws IOException {
         if (!answer.isKept()) {
             throw new IllegalStateException("the result of " + method + " was too large to be kept; the method has run");
         }
-        return answer.status() == NO_CONTENT ? null : results().read(answer.body(), method.getGenericReturnType());
+        return answer.status() == NO_CONTENT ? null
+            : results().read(answer.body(), GenericTypeResolver.resolveType(method.getGenericReturnType(), owner));
     }
 
     private OnceResults results() {
