@@ -59,6 +59,7 @@ class IdempotencyFilterTest extends StarterTest {
         KeylatchProperties.Idempotency changed = new KeylatchProperties.Idempotency();
         changed.missing = missing;
         changed.anonymous = isAnonymous;
+        changed.methods = List.of("post");
         changed.window = Duration.ofHours(1);
         return shop(new IdempotencyFilter(keylatch, changed, () -> (name, since, tags) -> { }));
     }

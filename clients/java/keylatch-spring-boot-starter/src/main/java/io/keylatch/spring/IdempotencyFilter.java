@@ -138,7 +138,7 @@ final class IdempotencyFilter extends OncePerRequestFilter implements Ordered {
         String path = request.getServletPath() + (request.getPathInfo() == null ? "" : request.getPathInfo());
         if (running != null) {
             carryOut(running, request, response, chain);
-        } else if (!settings.methods.contains(request.getMethod()) || settings.paths.stream().noneMatch(each -> paths.match(each, path))) {
+        } else if (settings.methods.stream().noneMatch(request.getMethod()::equalsIgnoreCase) || settings.paths.stream().noneMatch(each -> paths.match(each, path))) {
             chain.doFilter(request, response);
         } else {
             long asked = System.nanoTime();
