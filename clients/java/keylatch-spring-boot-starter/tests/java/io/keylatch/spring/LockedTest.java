@@ -47,6 +47,7 @@ class LockedTest extends StarterTest {
     void methodRunsUnderTheLockOfItsArgument() {
         assertEquals("held1", stock.order(17L));
         assertTrue(keylatch.show("order:17").isEmpty());
+        assertEquals(1, stock.alone());
     }
 
     /** What the order of the advice is for: by hand within the transaction, others see the stock of before its commit. */

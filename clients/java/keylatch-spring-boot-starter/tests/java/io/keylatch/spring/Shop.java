@@ -4,6 +4,8 @@ import io.keylatch.client.Keylatch;
 import jakarta.servlet.http.HttpServletRequest;
 import jakarta.servlet.http.HttpServletResponse;
 import java.io.IOException;
+import java.lang.annotation.Retention;
+import java.lang.annotation.RetentionPolicy;
 import java.net.URI;
 import java.util.ArrayList;
 import java.util.List;
@@ -122,6 +124,15 @@ class Shop {
         @Locked(value = "stock", onHeld = Locked.OnHeld.SKIP)
         public String skip() {
             return "ran";
+        }
+
+        @Locked("stock")
+        @Retention(RetentionPolicy.RUNTIME)
+        @interface Alone { }
+
+        @Alone
+        public int alone() {
+            return keylatch.lock("stock").asLock().getHoldCount();
         }
 
         @Locked("stock")

@@ -16,7 +16,7 @@ import java.lang.annotation.Target;
  * its end. Reactive types are refused.
  */
 @Documented
-@Target(ElementType.METHOD)
+@Target({ElementType.METHOD, ElementType.ANNOTATION_TYPE})
 @Retention(RetentionPolicy.RUNTIME)
 public @interface Locked {
     /** The name of the lock.

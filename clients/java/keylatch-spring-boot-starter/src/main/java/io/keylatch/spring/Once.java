@@ -16,7 +16,7 @@ import java.lang.annotation.Target;
  * with the code "outcome-unknown"; while the method runs elsewhere, with "request-in-progress".
  */
 @Documented
-@Target(ElementType.METHOD)
+@Target({ElementType.METHOD, ElementType.ANNOTATION_TYPE})
 @Retention(RetentionPolicy.RUNTIME)
 public @interface Once {
     /** What is done once.
