@@ -18,13 +18,14 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use keylatch::access::{ApiKey, IdentityName};
 use keylatch::app::{self, App};
 use keylatch::command::{
-    self, BackupCommand, Failure, LeaseArguments, LockCommand, RecordCommand, ServiceArguments,
+    self, BackupCommand, Failure, LeaseArguments, LockCommand, OnceCommand, RecordCommand,
+    ServiceArguments,
 };
 use keylatch::config::{Config, ConfigError, Flags};
 use keylatch::error::Error;
 use keylatch::http::{self, Extras, Part, SandboxMode};
 use keylatch::plain::say;
-use keylatch::run::{EXIT_CODES, Job, Locks, Reentry};
+use keylatch::run::{EXIT_CODES, Job, Locks, ONCE_EXIT_CODES, Reentry, once};
 use keylatch::signals::Signals;
 use keylatch::traces::Traces;
 use keylatch::{healthcheck, telemetry};
@@ -90,6 +91,18 @@ enum Command {
     /// KEYLATCH_NAMES their names, one a line, and with --limit KEYLATCH_SLOTS lines `SLOT NAME`.
     #[command(after_help = EXIT_CODES)]
     Run(Run),
+    /// Run a command once for a key, be it on one machine of many.
+    ///
+    /// The first machine that comes with KEY runs COMMAND, with KEYLATCH_KEY and KEYLATCH_FENCING_TOKEN in its environment.
+    /// Its exit code is kept, zero or not. Whoever comes later with KEY gets that exit code and runs nothing. Whoever
+    /// comes meanwhile exits with 0 at once, or waits with --wait.
+    ///
+    /// A run that did not end, since its machine or COMMAND was killed, has an unknown outcome, which a person settles
+    /// with `keylatch key resolve`. With --on-crash rerun another machine runs COMMAND again, under a higher fencing
+    /// token, and the others wait. A COMMAND that cannot be started leaves KEY free. As with `keylatch run`, COMMAND is
+    /// stopped before another machine can run it.
+    #[command(after_help = ONCE_EXIT_CODES)]
+    Once(OnceCommand),
 }
 
 #[derive(Debug, Subcommand)]
@@ -266,6 +279,10 @@ fn main() -> ExitCode {
             Ok(code) => return code,
             Err(error) => Err(error),
         },
+        Command::Once(command) => {
+            let job = command.job();
+            return ask_service(async { Ok(once(&job).await) });
+        }
     };
     match ran {
         Ok(()) => ExitCode::SUCCESS,
@@ -303,13 +320,15 @@ fn with_environment(command: clap::Command, of_parent: Option<String>) -> clap::
 fn wrong_use(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     let command = std::env::args_os().nth(1).and_then(|command| command.into_string().ok());
-    let of_run = command.as_deref() == Some("run");
-    let of_client = of_run || matches!(command.as_deref(), Some("lock" | "key" | "backup"));
+    let command = command.as_deref();
+    let runs = matches!(command, Some("run" | "once"));
+    let of_client = runs || matches!(command, Some("lock" | "key" | "backup"));
     let has_dashes = std::env::args_os().any(|argument| argument == "--");
     let is_of_command =
         matches!(error.kind(), ErrorKind::MissingRequiredArgument | ErrorKind::UnknownArgument);
-    if of_run && !has_dashes && is_of_command {
-        let hint = "\nPut `--` before the command: keylatch run NAME -- COMMAND";
+    if runs && !has_dashes && is_of_command {
+        let usage = if command == Some("once") { "once KEY" } else { "run NAME" };
+        let hint = format!("\nPut `--` before the command: keylatch {usage} -- COMMAND");
         let _ = writeln!(std::io::stderr(), "{hint}");
     }
     match error.exit_code() {

@@ -8,7 +8,8 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use keylatch_client::{Error, Held};
+use keylatch_client::{Error, Held, Retry};
+use keylatch_wire::Code;
 
 /// What the help says about exit codes.
 pub const EXIT_CODES: &str = "\
@@ -23,12 +24,38 @@ Exit codes:
   126  COMMAND cannot be executed
   127  COMMAND is not found";
 
+/// What the help of `once` says about exit codes.
+pub const ONCE_EXIT_CODES: &str = "\
+Exit codes:
+  that of COMMAND, be it now or in an earlier run, or 128 + N if signal N ended it; otherwise
+  0    another machine runs COMMAND, and this one does not wait
+  64   the arguments are wrong
+  65   it is not known what came of an earlier run
+  69   the service cannot be reached, or cannot answer
+  70   something on this machine is missing, such as random bytes
+  73   another machine ran COMMAND until the wait was over
+  75   the lease was lost or about to end, and COMMAND was stopped
+  76   the service refuses the request, keeps no records of keys, or is no keylatch
+  126  COMMAND cannot be executed
+  127  COMMAND is not found";
+
 /// Why the command did not run to its own end.
 #[derive(Debug)]
 pub(super) enum Failure {
     Held {
         held: Box<Held>,
         waited: Duration,
+    },
+    /// Another machine runs what is done once.
+    InProgress {
+        what: String,
+        /// How long this one has waited, if it was to wait.
+        waited: Option<Duration>,
+    },
+    /// It is not known what came of an earlier run.
+    Unknown {
+        key: String,
+        why: String,
     },
     Service {
         server: String,
@@ -59,7 +86,9 @@ impl Failure {
     /// The exit code, after sysexits.h and the shells where they have one.
     pub(super) fn code(&self) -> u8 {
         match self {
-            Self::Held { .. } => 73,
+            Self::InProgress { waited: None, .. } => 0,
+            Self::Held { .. } | Self::InProgress { .. } => 73,
+            Self::Unknown { .. } => 65,
             Self::Service { error, .. } => code_of_error(error),
             Self::Spawn { error, .. } if error.kind() == io::ErrorKind::NotFound => 127,
             Self::Spawn { .. } => 126,
@@ -79,9 +108,15 @@ pub(crate) fn code_of_error(error: &Error) -> u8 {
         | Error::OtherStore(_)
         | Error::Unanswered(_)
         | Error::Unavailable(_) => 69,
+        Error::Problem(problem) if problem.known_code().is_some_and(passes) => 69,
         Error::Problem(_) | Error::Refused(_) => 76,
         _ => 70,
     }
+}
+
+/// Whether the same request may succeed later.
+fn passes(code: Code) -> bool {
+    code.retry() == Retry::SameKey
 }
 
 /// The exit code of what a signal ended, as shells have it.
@@ -95,6 +130,15 @@ impl fmt::Display for Failure {
             Self::Held { held, waited } => {
                 write!(f, "{held}; waited {:.1} s", waited.as_secs_f64())
             }
+            Self::InProgress { what, waited: None } => f.write_str(what),
+            Self::InProgress { what, waited: Some(waited) } => {
+                write!(f, "{what}; waited {:.1} s", waited.as_secs_f64())
+            }
+            Self::Unknown { key, why } => write!(
+                f,
+                "the outcome of `{key}` is unknown: {why}. Find out what it did, then settle it: \
+                 keylatch key resolve {key} --done, or --not-done, with --reason TEXT"
+            ),
             // A URL that is wrong may hold a password.
             Self::Service { error: error @ Error::Url(_), .. } => error.fmt(f),
             Self::Service { server, error } => write!(f, "{server}: {error}"),

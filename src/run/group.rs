@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, IsTerminal as _};
 use std::os::unix::process::CommandExt as _;
-use std::process::Command;
+use std::process::{ChildStderr, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, killpg};
@@ -23,7 +23,7 @@ use tokio::signal::unix::{self, SignalKind};
 use tokio::time::{Instant, interval, timeout_at};
 
 use super::descendants::Descendants;
-use super::exit::{StopResult, of_signal};
+use super::exit::{Failure, StopResult, of_signal};
 
 /// How often a group is looked at while it is being stopped: nothing tells when its last process
 /// has ended.
@@ -39,24 +39,57 @@ pub(super) struct Group {
     id: Pid,
     descendants: Descendants,
     changes: unix::Signal,
-    /// The exit code, once the command has ended.
-    code: Option<u8>,
+    /// How the command has ended, once it has.
+    end: Option<End>,
+    /// What is read of the command's output, where it is captured.
+    pipes: Option<(ChildStdout, ChildStderr)>,
+}
+
+/// How the command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// By itself, with this exit code.
+    Exit(u8),
+    /// By this signal.
+    Signal(i32),
+}
+
+impl End {
+    /// The exit code, as shells have it.
+    pub(super) fn code(self) -> u8 {
+        match self {
+            Self::Exit(code) => code,
+            Self::Signal(signal) => of_signal(signal),
+        }
+    }
 }
 
 /// What happened to the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ProcessChange {
-    /// It ended, with this exit code.
-    Ended(u8),
+    /// It ended.
+    Ended(End),
     /// A signal stopped it for now.
     Suspended(Signal),
 }
 
 impl Group {
-    /// Starts the command, with these variables set or, where there is no value, removed.
+    /// Starts the command, with these variables set or, where there is no value, removed. With `captured`, its output
+    /// goes to [`pipes`](Self::pipes).
     pub(super) fn spawn(
         command: &[OsString],
         environment: Vec<(&'static str, Option<String>)>,
+        captured: bool,
+    ) -> Result<Self, Failure> {
+        let program = command.first().cloned().unwrap_or_default();
+        let spawned = Self::try_spawn(command, environment, captured);
+        spawned.map_err(|error| Failure::Spawn { program, error })
+    }
+
+    fn try_spawn(
+        command: &[OsString],
+        environment: Vec<(&'static str, Option<String>)>,
+        captured: bool,
     ) -> io::Result<Self> {
         let changes = unix::signal(SignalKind::child())?;
         let (program, arguments) = command.split_first().ok_or(io::ErrorKind::NotFound)?;
@@ -67,10 +100,19 @@ impl Group {
                 None => command.env_remove(variable),
             };
         }
+        if captured {
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        }
         let descendants = Descendants::adopt();
         let child = command.args(arguments).process_group(0).spawn()?;
         let id = i32::try_from(child.id()).map_err(io::Error::other)?;
-        Ok(Self { id: Pid::from_raw(id), descendants, changes, code: None })
+        let pipes = child.stdout.zip(child.stderr);
+        Ok(Self { id: Pid::from_raw(id), descendants, changes, end: None, pipes })
+    }
+
+    /// The command's output, where it is captured, for who calls this first.
+    pub(super) fn pipes(&mut self) -> Option<(ChildStdout, ChildStderr)> {
+        self.pipes.take()
     }
 
     /// The id of the group.
@@ -139,7 +181,7 @@ impl Group {
             }
         };
         let others_live = has_children && self.descendants.any_lives();
-        self.code.is_some() && !others_live && killpg(self.id, None).is_err()
+        self.end.is_some() && !others_live && killpg(self.id, None).is_err()
     }
 
     fn send_to_all(&self, signal: Signal) {
@@ -149,13 +191,13 @@ impl Group {
 
     /// What has become of the command since the last call.
     fn change(&mut self) -> io::Result<Option<ProcessChange>> {
-        if let Some(code) = self.code {
-            return Ok(Some(ProcessChange::Ended(code)));
+        if let Some(end) = self.end {
+            return Ok(Some(ProcessChange::Ended(end)));
         }
         while let Some((child, status)) = self.news()? {
             let stopped_by = status.stopping_signal().map(Signal::try_from);
-            match (self.code, stopped_by) {
-                (Some(code), _) => return Ok(Some(ProcessChange::Ended(code))),
+            match (self.end, stopped_by) {
+                (Some(end), _) => return Ok(Some(ProcessChange::Ended(end))),
                 (None, Some(Ok(signal))) if child == self.id => {
                     return Ok(Some(ProcessChange::Suspended(signal)));
                 }
@@ -172,13 +214,13 @@ impl Group {
             return Ok(None);
         };
         let child = Pid::from_raw(child.as_raw_nonzero().get());
-        let code = status.exit_status().map(|code| code as u8);
-        let code = code.or_else(|| status.terminating_signal().map(of_signal));
-        if code.is_some() {
+        let end = status.exit_status().map(|code| End::Exit(code as u8));
+        let end = end.or_else(|| status.terminating_signal().map(End::Signal));
+        if end.is_some() {
             self.descendants.forget(child);
         }
         if child == self.id {
-            self.code = code;
+            self.end = end;
         }
         Ok(Some((child, status)))
     }
@@ -186,7 +228,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        if self.code.is_none() {
+        if self.end.is_none() {
             self.send_to_all(Signal::SIGKILL);
         }
     }

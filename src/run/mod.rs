@@ -13,14 +13,18 @@ mod exit;
 mod group;
 mod job;
 mod locks;
+mod once;
+mod output;
 mod reentry;
 mod signals;
+mod supervision;
 mod waiting;
 
-pub use exit::EXIT_CODES;
 pub(crate) use exit::code_of_error;
+pub use exit::{EXIT_CODES, ONCE_EXIT_CODES};
 pub use job::run;
 pub use locks::Locks;
+pub use once::{OnceJob, once};
 pub use reentry::Reentry;
 pub(crate) use waiting::narrate;
 

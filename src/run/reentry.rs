@@ -15,13 +15,13 @@ use super::locks::Locks;
 
 /// The variables that a command reads: of one lock, and of several with a line for each.
 const NAME: &str = "KEYLATCH_NAME";
-const FENCING_TOKEN: &str = "KEYLATCH_FENCING_TOKEN";
+pub(super) const FENCING_TOKEN: &str = "KEYLATCH_FENCING_TOKEN";
 const SLOT: &str = "KEYLATCH_SLOT";
 const NAMES: &str = "KEYLATCH_NAMES";
 const FENCING_TOKENS: &str = "KEYLATCH_FENCING_TOKENS";
 const SLOTS: &str = "KEYLATCH_SLOTS";
 /// Those for a `run` within it.
-const URL: &str = "KEYLATCH_URL";
+pub(super) const URL: &str = "KEYLATCH_URL";
 const TOKEN: &str = "KEYLATCH_TOKEN";
 const TTL: &str = "KEYLATCH_TTL_MS";
 const LIMIT: &str = "KEYLATCH_LIMIT";
@@ -121,6 +121,12 @@ pub(super) fn of_set(job: &Job, guard: &SetGuard) -> Environment {
         (SLOTS, lines(&|lock| Some(format!("{} {}", lock.slot?, lock.name)))),
     ]);
     environment
+}
+
+/// What a command that asks another service than an outer `run` does without: the token is for that one.
+pub(super) fn outside_of(server: &str) -> Environment {
+    let is_same = std::env::var(URL).is_ok_and(|outer| outer == server);
+    if is_same { Environment::new() } else { vec![(TOKEN, None)] }
 }
 
 /// What every command has; what an outer `run` said of other locks goes.

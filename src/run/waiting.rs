@@ -17,6 +17,7 @@ use keylatch_client::{Client, Error};
 use keylatch_core::lock::LockName;
 use keylatch_wire::HeldLock;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::de::DeserializeOwned;
 use tokio::time::{sleep, timeout};
 
 use crate::plain::say;
@@ -113,12 +114,21 @@ async fn contention(client: &Client, names: &[LockName]) -> Result<Option<Conten
 /// How a lock is held, and when by the service's clock.
 async fn look(client: &Client, name: &LockName) -> Result<Option<(HeldLock, Timestamp)>, Error> {
     let name = utf8_percent_encode(name.as_str(), NON_ALPHANUMERIC);
-    let request = Request::get(format!("/v1/locks/{name}")).body(Bytes::new());
-    let Ok(request) = request else { return Ok(None) };
+    let (lock, headers) = read(client, format!("/v1/locks/{name}")).await?;
+    Ok(lock.map(|lock| (lock, date_of(&headers).unwrap_or_else(Timestamp::now))))
+}
+
+/// What is at a path, and the headers of the response; `None` where it is something else.
+pub(super) async fn read<T: DeserializeOwned>(
+    client: &Client,
+    path: String,
+) -> Result<(Option<T>, HeaderMap), Error> {
+    let request = Request::get(path).body(Bytes::new());
+    let Ok(request) = request else { return Ok((None, HeaderMap::new())) };
     let (head, body) = client.send(request).await?.into_parts();
     let body = Limited::new(body, MAX_ANSWER).collect().await;
-    let lock = body.ok().and_then(|body| serde_json::from_slice(&body.to_bytes()).ok());
-    Ok(lock.map(|lock| (lock, date_of(&head.headers).unwrap_or_else(Timestamp::now))))
+    let value = body.ok().and_then(|body| serde_json::from_slice(&body.to_bytes()).ok());
+    Ok((value, head.headers))
 }
 
 fn date_of(headers: &HeaderMap) -> Option<Timestamp> {

@@ -17,6 +17,7 @@ mod key_commands;
 mod keys;
 mod listeners;
 mod lock_commands;
+mod once;
 mod recipes;
 mod run;
 mod run_descendants;

@@ -1,0 +1,97 @@
+//! The arguments of `keylatch once`.
+//!
+//! What they mean together is decided here, before anything is asked. Tested in `tests/cli/once.rs`.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use keylatch_client::{FOREVER, OnceOptions};
+use keylatch_core::idempotency::IdempotencyKey;
+use keylatch_core::lock::Ttl;
+use keylatch_wire::OnCrash;
+
+use super::ServiceArguments;
+use super::arguments::{duration, ttl};
+use crate::run::OnceJob;
+
+/// The shortest and the longest time for which a service keeps what came of a run.
+const KEPT: (Duration, Duration) =
+    (Duration::from_secs(1), Duration::from_secs(365 * 24 * 60 * 60));
+
+/// A command to run once.
+#[derive(Debug, Args)]
+pub struct OnceCommand {
+    #[command(flatten)]
+    service: ServiceArguments,
+    /// How long the exit code is kept, and COMMAND does not run again
+    #[arg(long = "for", value_parser = retention, value_name = "TIME", default_value = "24h")]
+    retention: Duration,
+    /// What comes of a run that did not end, because its machine did: a person settles it, or whoever waits runs
+    /// COMMAND again
+    #[arg(long, value_name = "WHAT", default_value = "unknown")]
+    on_crash: Crash,
+    /// How long to wait for the end of a run of another machine [default: not at all; with --on-crash rerun for as
+    /// long as it takes]
+    #[arg(long, value_parser = duration, value_name = "TIME")]
+    wait: Option<Duration>,
+    /// Keep the last 64 KiB that COMMAND prints, and print them where it ran before
+    #[arg(long)]
+    replay_output: bool,
+    /// Say nothing of the runs of other machines
+    #[arg(short, long)]
+    quiet: bool,
+    /// How long the run lasts unless renewed
+    #[arg(long, value_parser = ttl, value_name = "TIME", default_value = "30s")]
+    ttl: Ttl,
+    /// What is done once: a name with what tells tonight from tomorrow in it, as `nightly-2026-11-21`
+    #[arg(value_parser = IdempotencyKey::parse)]
+    key: IdempotencyKey,
+    /// The program and its arguments
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// What comes of a run that did not end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Crash {
+    /// A person settles it
+    Unknown,
+    /// Whoever waits, or comes later, runs COMMAND again
+    Rerun,
+}
+
+impl OnceCommand {
+    /// What is to be run.
+    pub fn job(self) -> OnceJob {
+        let (on_crash, wait) = match self.on_crash {
+            Crash::Unknown => (OnCrash::Unknown, Duration::ZERO),
+            Crash::Rerun => (OnCrash::Rerun, FOREVER),
+        };
+        let options = OnceOptions {
+            lease: self.ttl.get(),
+            retention: Some(self.retention),
+            wait: self.wait.unwrap_or(wait),
+            on_crash,
+            ..OnceOptions::default()
+        };
+        OnceJob {
+            server: self.service.server,
+            key: self.key.as_str().to_owned(),
+            options,
+            replays_output: self.replay_output,
+            is_quiet: self.quiet,
+            command: self.command,
+        }
+    }
+}
+
+fn retention(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    let (least, most) = KEPT;
+    if (least..=most).contains(&time) {
+        Ok(time)
+    } else {
+        Err("it must be from 1s to 8760h".into())
+    }
+}

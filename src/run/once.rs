@@ -1,0 +1,230 @@
+//! One `keylatch once`: run the command if no machine has, keep its exit code, and give that to whoever comes later.
+//!
+//! The record of the key decides who runs it. Invariant: a command that has ended by itself has its exit code kept, one that
+//! did not start frees the key, and one that was stopped or killed has an unknown outcome, or may run again where the caller
+//! said so. It has ended, or was killed, before its lease ends. Tested in `tests/cli/once.rs`.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use keylatch_client::{
+    BeginReply, Client, Error, LossReason, OnceOptions, Response, Run, StatusCode, Token,
+};
+use keylatch_wire::{Code, IdempotencyRecord};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use tokio::time::timeout;
+
+use super::exit::{Failure, StopResult};
+use super::group::{End, Group};
+use super::job::{client, service_failure};
+use super::output::Output;
+use super::reentry::{self, Environment};
+use super::signals::Signals;
+use super::supervision::supervise;
+use super::waiting::read;
+use crate::plain::say;
+
+/// The header of the kept answer that has the exit code.
+const EXIT_CODE: &str = "exit-code";
+/// How long to ask who runs the command.
+const LOOK_LIMIT: Duration = Duration::from_secs(1);
+
+/// What is to be run once.
+#[derive(Debug)]
+pub struct OnceJob {
+    /// The URL of the service.
+    pub server: String,
+    /// What is done once.
+    pub key: String,
+    /// How it is begun.
+    pub options: OnceOptions,
+    /// Whether who comes later is shown what the command printed.
+    pub replays_output: bool,
+    /// Whether to be silent about runs of others.
+    pub is_quiet: bool,
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+}
+
+/// Runs the command once; gives its exit code, and says on standard error what went wrong.
+pub async fn once(job: &OnceJob) -> u8 {
+    match try_once(job).await {
+        Ok(code) => code,
+        Err(failure) => {
+            if !(job.is_quiet && matches!(failure, Failure::InProgress { .. })) {
+                say(&failure);
+            }
+            failure.code()
+        }
+    }
+}
+
+async fn try_once(job: &OnceJob) -> Result<u8, Failure> {
+    let mut signals = Signals::catch().map_err(Failure::System)?;
+    let client = client(&job.server).map_err(|error| service_failure(&job.server, error))?;
+    let token = Token::generate().map_err(|error| service_failure(&job.server, error.into()))?;
+    let options = OnceOptions { token: Some(token), ..job.options.clone() };
+    let begun = tokio::select! {
+        begun = begin(&client, job, &options) => begun,
+        signal = signals.end() => {
+            give_up(&client, job, options).await;
+            Err(Failure::Signal(signal as i32))
+        }
+    };
+    let ran = match begun {
+        Ok(BeginReply::Begun(run)) => run_now(job, run, &mut signals).await,
+        Ok(BeginReply::Done(answer)) => replay(job, answer),
+        Err(failure) => Err(failure),
+    };
+    client.close().await;
+    ran
+}
+
+/// Frees the key if the begin that was given up has begun a run, under which nothing was done.
+async fn give_up(client: &Client, job: &OnceJob, options: OnceOptions) {
+    let again = OnceOptions { wait: Duration::ZERO, ..options };
+    if let Ok(BeginReply::Begun(run)) = client.begin(&job.key, &again).await {
+        let _ = run.abandon().await;
+    }
+}
+
+/// Begins at once, or else says who runs it, and waits for as long as the options say.
+async fn begin(
+    client: &Client,
+    job: &OnceJob,
+    options: &OnceOptions,
+) -> Result<BeginReply, Failure> {
+    let begun = Instant::now();
+    let at_once = OnceOptions { wait: Duration::ZERO, ..options.clone() };
+    let failure = match client.begin(&job.key, &at_once).await {
+        Ok(reply) => return Ok(reply),
+        Err(error) => failure(client, job, error, None).await,
+    };
+    if options.wait.is_zero() || !matches!(failure, Failure::InProgress { .. }) {
+        return Err(failure);
+    }
+    if !job.is_quiet {
+        say(&format!("{failure}; waiting"));
+    }
+    match client.begin(&job.key, options).await {
+        Ok(reply) => Ok(reply),
+        Err(error) => Err(self::failure(client, job, error, Some(begun.elapsed())).await),
+    }
+}
+
+async fn failure(
+    client: &Client,
+    job: &OnceJob,
+    error: Error,
+    waited: Option<Duration>,
+) -> Failure {
+    let code = match &error {
+        Error::Problem(problem) => problem.known_code(),
+        _ => None,
+    };
+    let key = &job.key;
+    match code {
+        Some(Code::RequestInProgress) => {
+            Failure::InProgress { what: what_runs(key, look(client, key).await), waited }
+        }
+        Some(Code::OutcomeUnknown) => {
+            let when = look(client, key).await.and_then(|record| record.begun_at);
+            let when = when.map(|at| format!(" at {at}")).unwrap_or_default();
+            Failure::Unknown {
+                key: key.clone(),
+                why: format!("the run that began{when} did not end"),
+            }
+        }
+        _ => service_failure(&job.server, error),
+    }
+}
+
+/// Who runs the command, and since when, as far as this client may know.
+fn what_runs(key: &str, record: Option<IdempotencyRecord>) -> String {
+    let since = record.and_then(|record| record.begun_at);
+    let since = since.map(|at| format!(", since {at}")).unwrap_or_default();
+    format!("`{key}` runs elsewhere{since}")
+}
+
+async fn look(client: &Client, key: &str) -> Option<IdempotencyRecord> {
+    let path = format!("/v1/idempotency/{}", utf8_percent_encode(key, NON_ALPHANUMERIC));
+    let (record, _) = timeout(LOOK_LIMIT, read(client, path)).await.ok()?.ok()?;
+    record
+}
+
+/// Runs the command under the lease of its run, and says what came of it.
+async fn run_now(job: &OnceJob, run: Run, signals: &mut Signals) -> Result<u8, Failure> {
+    let mut group = match Group::spawn(&job.command, environment(job, &run), job.replays_output) {
+        Ok(group) => group,
+        Err(failure) => {
+            kept(job, run.abandon().await);
+            return Err(failure);
+        }
+    };
+    let output = group.pipes().map(Output::follow);
+    let lost = |reason: &LossReason| format!("the run of `{}` is lost: {reason}", job.key);
+    let ran = supervise(group, &run, signals, &lost).await;
+    match ran {
+        Ok(End::Exit(code)) => {
+            let output = match output {
+                Some(output) => output.tail().await,
+                None => Vec::new(),
+            };
+            let answer = answer(code, output).map_err(io::Error::other).map_err(Failure::System)?;
+            kept(job, run.complete(answer).await);
+        }
+        Ok(End::Signal(signal)) => {
+            kept(job, run.fail(&format!("signal {signal} ended the command")).await);
+        }
+        // It may still run, so nothing else may.
+        Err(Failure::Lost(StopResult::StillThere)) => run.leave(),
+        // The lease has ended or will, whether the service hears of it or not.
+        Err(_) => drop(run.fail("the lease was lost, and the command was stopped").await),
+    }
+    ran.map(End::code)
+}
+
+/// Says where the end of a run is not kept.
+fn kept(job: &OnceJob, ended: Result<(), Error>) {
+    if let Err(error) = ended {
+        say(&format!("how `{}` ended is not kept, and so unknown to others: {error}", job.key));
+    }
+}
+
+/// What is kept of a command that has ended.
+fn answer(code: u8, output: Vec<u8>) -> Result<Response<Bytes>, keylatch_client::http::Error> {
+    let status = if code == 0 { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
+    let response = Response::builder().status(status).header(EXIT_CODE, code.to_string());
+    response.header("content-type", "text/plain").body(output.into())
+}
+
+/// What the command of an earlier run came to.
+fn replay(job: &OnceJob, answer: Option<Response<Bytes>>) -> Result<u8, Failure> {
+    let Some(answer) = answer else {
+        let why = "it was done, and what it came to was erased".to_owned();
+        return Err(Failure::Unknown { key: job.key.clone(), why });
+    };
+    let code = answer.headers().get(EXIT_CODE).and_then(|code| code.to_str().ok()?.parse().ok());
+    // A person has settled an outcome without an exit code.
+    let code = code.unwrap_or_else(|| u8::from(!answer.status().is_success()));
+    if job.replays_output {
+        io::stdout().write_all(answer.body()).map_err(Failure::System)?;
+    }
+    if !job.is_quiet && (code != 0 || io::stderr().is_terminal()) {
+        say(&format!("`{}` ran before, with exit code {code}", job.key));
+    }
+    Ok(code)
+}
+
+/// What the command has in its environment. An outer `run` of the same service keeps its variables, for a `run` within.
+fn environment(job: &OnceJob, run: &Run) -> Environment {
+    let mut environment = reentry::outside_of(&job.server);
+    environment.extend([
+        (reentry::URL, Some(job.server.clone())),
+        ("KEYLATCH_KEY", Some(job.key.clone())),
+        (reentry::FENCING_TOKEN, Some(run.fencing_token().to_string())),
+    ]);
+    environment
+}

@@ -1,0 +1,287 @@
+//! Goal: a command under `keylatch once` runs once for its key, whatever becomes of the machines.
+//!
+//! Method: several commands as the machines, shell scripts, and a service that is cut off. What a key came to is read
+//! over HTTP.
+
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use keylatch_testkit::{
+    Answer, Exit, RunningCommand, ScriptDirectory, Service, WallClock, eventually,
+};
+use reqwest::Method;
+use serde_json::json;
+
+use crate::{KEYLATCH, staged};
+
+async fn once(server: &str, arguments: &[&str]) -> Exit {
+    KEYLATCH.run_with(&[&["once"], arguments].concat(), &[("KEYLATCH_URL", server)]).await
+}
+
+/// Starts `keylatch once ARGUMENTS -- sh -c SCRIPT`.
+fn start(
+    stage: &ScriptDirectory,
+    server: &str,
+    arguments: &[&str],
+    script: &str,
+) -> RunningCommand {
+    let script = stage.script(script);
+    let arguments = [&["once"], arguments, &["--", "sh", "-c", &script]].concat();
+    KEYLATCH.start(&arguments, &[("KEYLATCH_URL", server)])
+}
+
+#[track_caller]
+fn is(ended: &Exit, code: i32, why: &[&str]) {
+    assert_eq!(ended.code, Some(code), "{ended:?}");
+    for why in why {
+        assert!(ended.stderr.contains(why), "`{why}` is not in {ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn exit_code_of_the_first_is_that_of_all() {
+    let (service, stage) = staged().await;
+    for code in [0, 7] {
+        let key = format!("nightly-{code}");
+        let script =
+            stage.script(&format!("echo $KEYLATCH_KEY $KEYLATCH_FENCING_TOKEN >>ran; exit {code}"));
+        let command = [&*key, "--", "sh", "-c", &script];
+        for _ in 0..3 {
+            is(&once(&service.url(), &command).await, code, &[]);
+        }
+        let ran = stage.read("ran");
+        let last: Vec<_> = ran.lines().last().expect("it ran").split(' ').collect();
+        assert_eq!(last[0], key);
+        assert!(last[1].parse::<u64>().is_ok(), "{ran}");
+    }
+    assert_eq!(stage.read("ran").lines().count(), 2, "each key ran once");
+}
+
+/// What cron gives to a shell of a line of the example's crontab, where `%` is a newline and `\\%` is `%`.
+fn of_crontab(program: &str, report: &str) -> String {
+    let crontab = include_str!("../../examples/cron/nightly-report");
+    let line = crontab.lines().rfind(|line| !line.starts_with('#')).expect("a line");
+    let command = line.splitn(7, ' ').last().expect("a command").replace("\\%", "\0");
+    assert!(!command.contains('%'), "{command}");
+    let command = command.replace('\0', "%").replace("keylatch once", &format!("{program} once"));
+    command.replace("/usr/local/bin/report", report)
+}
+
+#[tokio::test]
+async fn short_cron_job_runs_once_on_machines_whose_clocks_differ() {
+    let (service, stage) = staged().await;
+    let clocks = tempfile::tempdir().expect("a directory");
+    let clock = WallClock::new(clocks.path()).expect("a clock");
+    std::fs::write(stage.path("report"), "#!/bin/sh\necho ran >>\"$0.ran\"\n").expect("a script");
+    let executable = PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(stage.path("report"), executable).expect("it may be executed");
+    let command = of_crontab(
+        env!("CARGO_BIN_EXE_keylatch"),
+        stage.path("report").to_str().expect("a plain path"),
+    );
+    // Each cron fires when the clock of its machine is at midnight, one after the other.
+    let day = 24 * 60 * 60;
+    for machine in ["one", "two", "three"] {
+        let clock = clock.another(machine);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
+        clock.set(Duration::from_secs(day - now % day));
+        let url = service.url();
+        let environment = [&clock.environment()[..], &[("KEYLATCH_URL", &url)]].concat();
+        let ended = RunningCommand::of(&["sh", "-c", &command], &environment).ended().await;
+        is(&ended, 0, &[]);
+    }
+    assert_eq!(stage.read("report.ran"), "ran\n");
+}
+
+#[tokio::test]
+async fn output_is_replayed_where_that_is_asked_for() {
+    let service = Service::start("memory:").await;
+    let script = "echo out; echo error >&2; exit 3";
+    let command = ["--replay-output", "a", "--", "sh", "-c", script];
+    let first = once(&service.url(), &command).await;
+    is(&first, 3, &[]);
+    assert_eq!((first.stdout.as_str(), first.stderr.as_str()), ("out\n", "error\n"));
+    let next = once(&service.url(), &command).await;
+    is(&next, 3, &["keylatch: `a` ran before, with exit code 3"]);
+    let mut lines: Vec<_> = next.stdout.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["error", "out"]);
+    let silent = once(&service.url(), &["-q", "a", "--", "false"]).await;
+    is(&silent, 3, &[]);
+    assert_eq!((silent.stdout.as_str(), silent.stderr.as_str()), ("", ""));
+}
+
+#[tokio::test]
+async fn last_64_kib_of_the_output_are_kept() {
+    let service = Service::start("memory:").await;
+    let script = "head -c 100000 /dev/zero | tr '\\0' a; printf end";
+    let command = ["--replay-output", "a", "--", "sh", "-c", script];
+    assert_eq!(once(&service.url(), &command).await.stdout.len(), 100_003);
+    let replayed = once(&service.url(), &command).await.stdout;
+    assert_eq!(replayed.len(), 65536);
+    assert!(replayed.ends_with("aend"));
+}
+
+#[tokio::test]
+async fn output_that_a_child_holds_open_does_not_hold_the_end() {
+    let (service, stage) = staged().await;
+    let script = "(held) & echo out";
+    let first = start(&stage, &service.url(), &["--replay-output", "a"], script);
+    // The record is done while the child lives.
+    let done = async || {
+        let next = once(&service.url(), &["--replay-output", "-q", "a", "--", "false"]).await;
+        (next.stdout == "out\n").then_some(())
+    };
+    eventually(done).await;
+    assert!(stage.is_alive());
+    stage.go();
+    is(&first.ended().await, 0, &[]);
+}
+
+#[tokio::test]
+async fn others_end_at_once_and_are_told_who_runs_it() {
+    let (service, stage) = staged().await;
+    let first = start(&stage, &service.url(), &["a"], "begun; held; exit 4");
+    stage.begun().await;
+    let other = once(&service.url(), &["a", "--", "echo", "ran"]).await;
+    is(&other, 0, &["keylatch: `a` runs elsewhere, since 20"]);
+    assert_eq!(other.stdout, "");
+    let quiet = once(&service.url(), &["--quiet", "a", "--", "echo", "ran"]).await;
+    is(&quiet, 0, &[]);
+    assert_eq!(quiet.stderr, "");
+    let impatient = once(&service.url(), &["--wait", "1s", "a", "--", "echo", "ran"]).await;
+    is(&impatient, 73, &["runs elsewhere", "waiting", "; waited "]);
+    let waiting = KEYLATCH.start(
+        &["once", "--wait", "1m", "a", "--", "echo", "ran"],
+        &[("KEYLATCH_URL", &service.url())],
+    );
+    stage.go();
+    is(&first.ended().await, 4, &[]);
+    let waited = waiting.ended().await;
+    is(&waited, 4, &[]);
+    assert_eq!(waited.stdout, "", "it did not run");
+}
+
+#[tokio::test]
+async fn machine_that_dies_leaves_it_to_a_person() {
+    let (service, stage) = staged().await;
+    let first = start(&stage, &service.url(), &["--ttl", "3s", "a"], "begun; held");
+    stage.begun().await;
+    first.signal("-KILL");
+    stage.go();
+    let unknown = async || {
+        let next = once(&service.url(), &["a", "--", "echo", "ran"]).await;
+        assert_eq!(next.stdout, "");
+        (next.code == Some(65)).then_some(next)
+    };
+    let told = eventually(unknown).await;
+    is(&told, 65, &["the outcome of `a` is unknown", "keylatch key resolve a --done"]);
+    let url = service.url();
+    let settle = ["key", "resolve", "a", "--server", &url, "--not-done", "--reason", "looked"];
+    is(&KEYLATCH.run(&settle).await, 0, &[]);
+    assert_eq!(once(&url, &["a", "--", "echo", "ran"]).await.stdout, "ran\n");
+}
+
+#[tokio::test]
+async fn rerun_takes_over_from_a_machine_that_died() {
+    let (service, stage) = staged().await;
+    let arguments = ["--ttl", "3s", "--on-crash", "rerun", "a"];
+    let script = "echo $KEYLATCH_FENCING_TOKEN >>fences; begun; held";
+    let first = start(&stage, &service.url(), &arguments, script);
+    stage.begun().await;
+    let others = [0, 1].map(|_| start(&stage, &service.url(), &arguments, script));
+    first.signal("-KILL");
+    // What it started goes on, and is not stopped.
+    stage.go();
+    let fences = || -> Vec<u64> {
+        stage.read("fences").lines().map(|line| line.parse().expect("a number")).collect()
+    };
+    eventually(async || (fences().len() == 2).then_some(())).await;
+    assert!(fences()[0] < fences()[1], "{:?}", fences());
+    stage.go();
+    for other in others {
+        is(&other.ended().await, 0, &[]);
+    }
+    assert_eq!(fences().len(), 2, "one of the others ran it");
+}
+
+#[tokio::test]
+async fn command_that_a_signal_ends_has_not_ended_by_itself() {
+    let (service, stage) = staged().await;
+    let first = start(&stage, &service.url(), &["a"], "begun; held");
+    stage.begun().await;
+    first.signal("-TERM");
+    is(&first.ended().await, 143, &[]);
+    is(&once(&service.url(), &["a", "--", "true"]).await, 65, &["unknown"]);
+    let rerun = ["--on-crash", "rerun", "b", "--", "sh", "-c"];
+    is(&once(&service.url(), &[&rerun[..], &["kill -9 $$"]].concat()).await, 137, &[]);
+    is(&once(&service.url(), &[&rerun[..], &["exit 5"]].concat()).await, 5, &[]);
+}
+
+#[tokio::test]
+async fn command_that_cannot_start_frees_the_key() {
+    let service = Service::start("memory:").await;
+    for (program, code) in [("no-such-program", 127), ("/etc/passwd", 126)] {
+        let ended = once(&service.url(), &["a", "--", program]).await;
+        is(&ended, code, &[&format!("keylatch: `{program}` ")]);
+    }
+    is(&once(&service.url(), &["a", "--", "sh", "-c", "exit 6"]).await, 6, &[]);
+}
+
+#[tokio::test]
+async fn command_is_stopped_before_another_machine_can_run_it() {
+    let (service, proxy) = Service::behind_proxy().await;
+    let stage = ScriptDirectory::new();
+    let script = "trap 'echo stopped; exit 0' TERM; begun; held; held";
+    let first = start(&stage, &proxy.http_url(), &["--ttl", "4s", "a"], script);
+    stage.begun().await;
+    proxy.refuse();
+    stage.left().await;
+    let look = once(&service.url(), &["a", "--", "echo", "ran"]).await;
+    assert_eq!(look.stdout, "");
+    proxy.forward();
+    let ended = first.ended().await;
+    is(&ended, 75, &["the run of `a` is lost", "could not be renewed", "the command was stopped"]);
+    assert_eq!(ended.stdout, "stopped\n");
+}
+
+#[cfg(feature = "test-engines")]
+#[tokio::test]
+async fn store_without_records_is_refused_before_anything_runs() {
+    let nodes = keylatch_testkit::RedlockNodes::start().await;
+    let service = Service::start_with(nodes.config()).await;
+    let ended = once(&service.url(), &["a", "--", "echo", "ran"]).await;
+    is(&ended, 76, &["keeps no records"]);
+    assert_eq!(ended.stdout, "");
+}
+
+#[tokio::test]
+async fn what_cannot_be_meant_is_refused() {
+    for (arguments, why) in [
+        (&["a"][..], "COMMAND"),
+        (&["a", "true"], "Put `--` before the command: keylatch once KEY -- COMMAND"),
+        (&["", "--", "true"], "KEY"),
+        (&["--for", "0s", "a", "--", "true"], "it must be from 1s to 8760h"),
+        (&["--for", "1y", "a", "--", "true"], "write it like `30s`"),
+        (&["--on-crash", "again", "a", "--", "true"], "possible values: unknown, rerun"),
+        (&["--wait", "soon", "a", "--", "true"], "write it like `30s`"),
+        (&["--ttl", "25h", "a", "--", "true"], "it must be from 100ms to 24h"),
+    ] {
+        let ended = once("http://127.0.0.1:9", arguments).await;
+        is(&ended, 64, &[why]);
+    }
+    let help = once("", &["--help"]).await;
+    is(&help, 0, &[]);
+    for word in ["64 ", "65 ", "73 ", "75 ", "76 ", "126 ", "KEYLATCH_URL"] {
+        assert!(help.stdout.contains(word), "{word}: {help:?}");
+    }
+}
+
+#[tokio::test]
+async fn kept_exit_code_is_part_of_the_record() {
+    let service = Service::start("memory:").await;
+    is(&once(&service.url(), &["a", "--", "sh", "-c", "exit 9"]).await, 9, &[]);
+    let begin = service.request(Method::POST, "/v1/idempotency/a").json(&json!({}));
+    let record = Answer::of(begin).await;
+    assert_eq!(record.json["answer"]["headers"]["exit-code"][0], "9", "{record:?}");
+}
