@@ -97,7 +97,7 @@ pub struct Hold {
 pub struct Renew {
     #[command(flatten)]
     service: ServiceArguments,
-    /// How long the lease lasts from now [default: 30s]
+    /// How long the lease lasts from now [default: as long as it did]
     #[arg(long, value_parser = ttl, value_name = "TIME")]
     ttl: Option<Ttl>,
     /// Print the answer as JSON

@@ -351,7 +351,12 @@ pub(super) fn lock_page(page: &Page<Holding>) -> LockPage {
 
 /// The TTL that is asked for, or the default, if the store takes that long a one.
 pub(super) fn ttl(millis: Option<u64>, max: Ttl) -> Result<Ttl, Problem> {
-    let Some(millis) = millis else { return Ok(Ttl::DEFAULT.min(max)) };
+    Ok(asked_ttl(millis, max)?.unwrap_or_else(|| Ttl::DEFAULT.min(max)))
+}
+
+/// The TTL that is asked for, if one is.
+pub(super) fn asked_ttl(millis: Option<u64>, max: Ttl) -> Result<Option<Ttl>, Problem> {
+    let Some(millis) = millis else { return Ok(None) };
     let ttl = Ttl::from_millis(millis).map_err(|error| invalid("ttl_ms", error))?;
     if ttl > max {
         let most = max.as_millis();
@@ -360,7 +365,7 @@ pub(super) fn ttl(millis: Option<u64>, max: Ttl) -> Result<Ttl, Problem> {
             format!("must be at most {most} on this store, not {millis}"),
         ));
     }
-    Ok(ttl)
+    Ok(Some(ttl))
 }
 
 /// A member of the body is wrong.

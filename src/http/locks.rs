@@ -13,7 +13,9 @@ use axum::response::{IntoResponse, Response};
 
 use super::api::Api;
 use super::audit::Auditor;
-use super::body::{Json, RequestedChanges, acquire_request, held_lock, lease_body, lock_page, ttl};
+use super::body::{
+    Json, RequestedChanges, acquire_request, asked_ttl, held_lock, lease_body, lock_page,
+};
 use super::caller::Caller;
 use super::extract::{
     LOCK_TOKEN, LeftEntry, ListQuery, Name, OptionalJson, OptionalToken, RequiredToken,
@@ -91,8 +93,8 @@ pub(super) async fn create_lock(
 
 /// Renew a lock
 ///
-/// The lease lasts `ttl_ms` from now, be that longer or shorter than what was left. The fencing
-/// token stays. When the outcome is unknown, count the shorter of both until you know.
+/// The lease lasts `ttl_ms` from now, be that longer or shorter than what was left; without it, as long as
+/// the grant or the last renewal said. The fencing token stays. When the outcome is unknown, count the shorter of both until you know.
 #[utoipa::path(put, path = "/v1/locks/{name}",
     responses((status = 200, description = "The lease continues", body = Lease<'static>,
         headers(("Lock-Token" = String, description = "The token of the lease")))))]
@@ -104,7 +106,7 @@ pub(super) async fn renew_lock(
     OptionalJson(body): OptionalJson<RenewLockRequest>,
 ) -> Result<Response, Problem> {
     caller.check_lock(LockAct::Acquire, &name)?;
-    let ttl = ttl(body.ttl_ms, api.locks.max_ttl())?;
+    let ttl = asked_ttl(body.ttl_ms, api.locks.max_ttl())?;
     let names = slice::from_ref(&name);
     match api.locks.renew(&name, &token, ttl).await.map_err(of_lock_error)? {
         Renewal::Renewed { lease, validity } => {

@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::api::Api;
 use super::audit::Auditor;
-use super::body::{Json, RequestedChanges, lease_set, lock_set, set_acquire_request, ttl};
+use super::body::{Json, RequestedChanges, asked_ttl, lease_set, lock_set, set_acquire_request};
 use super::caller::Caller;
 use super::extract::{NamedSet, NoQuery, OptionalJson, OptionalToken, RequiredToken};
 use super::locks::with_token;
@@ -79,7 +79,7 @@ pub(super) async fn create_lock_set(
 
 /// Renew several locks
 ///
-/// All leases last `ttl_ms` from now; or none does, and the problem lists the locks that are lost.
+/// All leases last `ttl_ms` from now, or without it each its own TTL; or none does, and the problem lists the locks that are lost.
 #[utoipa::path(put, path = "/v1/locks",
     request_body(content = RenewLocksRequest, description = "Which locks, and for how long"),
     responses((status = 200, description = "The leases continue", body = LeaseSet<'static>,
@@ -91,11 +91,13 @@ pub(super) async fn renew_lock_set(
     RequiredToken(token): RequiredToken,
     OptionalJson(body): OptionalJson<RenewLocksRequest>,
 ) -> Result<Response, Problem> {
-    let (set, ttl) = (lock_set(&body.names)?, ttl(body.ttl_ms, api.locks.max_ttl())?);
+    let set = lock_set(&body.names)?;
+    let ttl = asked_ttl(body.ttl_ms, api.locks.max_ttl())?;
     caller.check_set(LockAct::Acquire, &set)?;
     match api.locks.renew_set(&set, &token, ttl).await.map_err(of_lock_error)? {
         SetRenewal::Renewed { lease, validity } => {
-            caller.note_locks(set.names(), &token, ttl.get());
+            let longest = lease.iter().map(|lease| lease.ttl).max().unwrap_or_default();
+            caller.note_locks(set.names(), &token, longest);
             Ok(granted(StatusCode::OK, &set, &Grant { token, lease, validity }, Vec::new()))
         }
         SetRenewal::Lost(lost) => Err(set_lost(&lost, "None was renewed.")),

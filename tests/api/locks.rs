@@ -54,11 +54,6 @@ async fn empty_body_uses_defaults(service: &Service) {
     let without = Answer::of(service.request(Method::POST, "/v1/locks/without-a-body")).await;
     assert_eq!(without.status, 201, "{without:?}");
     assert_is_lease(&without, "without-a-body", 30_000);
-    let created = service.create("renewed", &json!({"ttl_ms": 60_000})).await;
-    let renewal = service.request(Method::PUT, "/v1/locks/renewed");
-    let renewed = Answer::of(renewal.header("Lock-Token", created.token())).await;
-    assert_eq!(renewed.status, 200, "{renewed:?}");
-    assert_is_lease(&renewed, "renewed", 30_000);
 }
 
 #[store_test(service)]
@@ -146,6 +141,22 @@ async fn renewal_restarts_ttl_and_keeps_fencing_token(service: &Service) {
         let left = service.look("deploy").await.json["expires_in_ms"].as_u64().unwrap();
         assert!(left <= seconds * 1000, "{left}");
         assert!(left + millis(sent.elapsed()) + 1 >= seconds * 1000, "{left}");
+    }
+}
+
+#[store_test(service)]
+async fn renewal_without_a_ttl_keeps_that_of_the_lease(service: &Service) {
+    let created = service.create("deploy", &json!({"ttl_ms": 50_000})).await;
+    let renewal = service.request(Method::PUT, "/v1/locks/deploy");
+    let without_body = Answer::of(renewal.header("Lock-Token", created.token())).await;
+    assert_is_lease(&without_body, "deploy", 50_000);
+    let (none, longer) = (json!({}), json!({"ttl_ms": 55_000}));
+    for (asked, ttl_ms) in [(&none, 50_000), (&longer, 55_000), (&none, 55_000)] {
+        let (sent, token) = (Instant::now(), created.token());
+        let renewed = service.renew("deploy", &token, asked).await;
+        assert_is_lease(&renewed, "deploy", ttl_ms);
+        let left = service.look("deploy").await.json["expires_in_ms"].as_u64().unwrap();
+        assert!(left + millis(sent.elapsed()) + 1 >= ttl_ms, "{left}");
     }
 }
 

@@ -146,6 +146,8 @@ async fn renewal_is_of_all_or_of_none_and_says_which_are_lost(service: &Service)
     let renewed = service.renew_set(&all, ALICE, &json!({"ttl_ms": 120_000})).await;
     assert_eq!((renewed.status.as_u16(), &renewed.json["ttl_ms"]), (200, &json!(120_000)));
     assert_eq!(names(&renewed), all);
+    let as_before = service.renew_set(&all, ALICE, &json!({})).await;
+    assert_eq!((as_before.status.as_u16(), &as_before.json["ttl_ms"]), (200, &json!(120_000)));
     // Each by itself as well.
     assert_eq!(service.renew("a", ALICE, &json!({"ttl_ms": 90_000})).await.status, 200);
     assert_eq!(service.release("b", ALICE).await.status, 204);

@@ -39,6 +39,15 @@ async fn renewal_may_shorten_the_lease(store: &Locks) {
 }
 
 #[store_test(locks)]
+async fn renewal_without_a_ttl_keeps_that_of_the_lease(store: &Locks) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    store.advance(TTL / 2).await;
+    let again = renewed(store.renew(&name("a"), &token("one"), None::<Ttl>).await.unwrap());
+    assert_eq!(again.ttl, TTL);
+    assert_near(again.expires_in, TTL);
+}
+
+#[store_test(locks)]
 async fn fencing_tokens_rise_over_release_and_expiry(store: &Locks) {
     let mut last = None;
     for attempt in 0..20 {

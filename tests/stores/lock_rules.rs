@@ -134,7 +134,8 @@ fn step_with(
         6 => acquire,
         2 => (holder.clone(), attempt)
             .prop_map(|(token, attempt)| LockCommand::Withdraw { token, attempt }),
-        2 => (holder.clone(), ttl).prop_map(|(token, ttl)| LockCommand::Renew { token, ttl }),
+        2 => (holder.clone(), prop::option::of(ttl))
+            .prop_map(|(token, ttl)| LockCommand::Renew { token, ttl }),
         2 => (holder, entry)
             .prop_map(|(token, entry)| LockCommand::Release { token, entry }),
         1 => Just(LockCommand::Look),

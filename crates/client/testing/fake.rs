@@ -241,7 +241,8 @@ impl State {
     fn renew(&mut self, names: &[String], token: &str, body: &Value) -> Result<(), Code> {
         for name in names {
             let holder = self.held(name, token)?;
-            holder.until = Instant::now() + Duration::from_millis(number(body, "ttl_ms", 30_000));
+            holder.ttl = Duration::from_millis(number(body, "ttl_ms", millis(holder.ttl)));
+            holder.until = Instant::now() + holder.ttl;
         }
         Ok(())
     }

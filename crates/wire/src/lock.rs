@@ -126,9 +126,9 @@ pub struct HoldLockRequest {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = RenewLock))]
 pub struct RenewLockRequest {
     /// How long the lease lasts from now, in milliseconds. A store may take less: see `max_ttl_ms`
-    /// in `GET /v1/info`.
+    /// in `GET /v1/info`. Absent, it is what the grant or the last renewal said.
     #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(default = 30000, minimum = 100, maximum = 86400000))]
+    #[cfg_attr(feature = "openapi", schema(minimum = 100, maximum = 86400000))]
     pub ttl_ms: Option<u64>,
 }
 

@@ -50,9 +50,9 @@ pub struct RenewLocksRequest {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(required, min_items = 2, max_items = 16))]
     pub names: Vec<String>,
-    /// How long the leases last from now, in milliseconds.
+    /// How long the leases last from now, in milliseconds. Absent, each lasts what its grant or its last renewal said.
     #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(default = 30000, minimum = 100, maximum = 86400000))]
+    #[cfg_attr(feature = "openapi", schema(minimum = 100, maximum = 86400000))]
     pub ttl_ms: Option<u64>,
 }
 

@@ -29,8 +29,8 @@ pub enum LockCommand {
     Renew {
         /// The holder's token.
         token: TokenHash,
-        /// The new TTL.
-        ttl: Ttl,
+        /// The new TTL; `None` keeps that of each lease.
+        ttl: Option<Ttl>,
     },
     /// Ends each lease of the token, or one entry of it.
     Release {

@@ -317,12 +317,12 @@ impl LockState {
     }
 
     /// Lets a lease last a full TTL from now.
-    fn renew(&mut self, token: &TokenHash, ttl: Ttl, now: Duration) -> RenewReply {
+    fn renew(&mut self, token: &TokenHash, ttl: Option<Ttl>, now: Duration) -> RenewReply {
         let renewed = self.holders.change(token, |holder| {
             if let Some(why) = &holder.broken {
                 return RenewReply::Lost(LockLoss::Broken(Arc::clone(why)));
             }
-            (holder.since, holder.ttl) = (now, ttl.get());
+            (holder.since, holder.ttl) = (now, ttl.map_or(holder.ttl, Ttl::get));
             // A client that renews has read the grant, so no attempt may withdraw it any more.
             holder.entries.settle();
             RenewReply::Renewed(holder.lease(now))

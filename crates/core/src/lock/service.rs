@@ -372,7 +372,7 @@ impl LockService {
         })
     }
 
-    /// Lets a lease last `ttl` from now.
+    /// Lets a lease last `ttl` from now, or its own TTL.
     ///
     /// # Errors
     ///
@@ -381,13 +381,13 @@ impl LockService {
         &self,
         name: &LockName,
         token: &Token,
-        ttl: Ttl,
+        ttl: impl Into<Option<Ttl>>,
     ) -> Result<Renewal, LockError> {
         let renewed = self.renew_set(name, token, ttl).await?;
         Ok(renewed.into_one().ok_or_else(StoreError::mismatched_reply)?)
     }
 
-    /// Lets all leases of a token last `ttl` from now, or none.
+    /// Lets all leases of a token last `ttl` from now, or none; without it each lasts its own TTL.
     ///
     /// # Errors
     ///
@@ -396,7 +396,7 @@ impl LockService {
         &self,
         names: impl Into<LockSet>,
         token: &Token,
-        ttl: Ttl,
+        ttl: impl Into<Option<Ttl>>,
     ) -> Result<SetRenewal, LockError> {
         let (sent, token) = (Instant::now(), token.hash());
         let reply = with_deadline(self.deadline, self.store.renew_set(names, &token, ttl)).await?;

@@ -36,14 +36,14 @@ impl dyn Store + '_ {
         reply!(self.lock(names, command), LockReply::Withdraw => ())
     }
 
-    /// Lets all leases of `token` last `ttl` from now, or none; their fencing tokens stay.
+    /// Lets all leases of `token` last `ttl` from now, or none; without it each lasts its own TTL. Their fencing tokens stay.
     pub async fn renew_set(
         &self,
         names: impl Into<LockSet>,
         token: &TokenHash,
-        ttl: Ttl,
+        ttl: impl Into<Option<Ttl>>,
     ) -> Result<SetRenewReply, StoreError> {
-        let command = LockCommand::Renew { token: *token, ttl };
+        let command = LockCommand::Renew { token: *token, ttl: ttl.into() };
         reply!(self.lock(names, command), LockReply::Renew(reply) => reply)
     }
 
@@ -66,12 +66,12 @@ impl dyn Store + '_ {
         reply.into_one().ok_or_else(StoreError::mismatched_reply)
     }
 
-    /// Lets the lease of `token` last `ttl` from now.
+    /// Lets the lease of `token` last `ttl` from now, or its own TTL.
     pub async fn renew(
         &self,
         name: &LockName,
         token: &TokenHash,
-        ttl: Ttl,
+        ttl: impl Into<Option<Ttl>>,
     ) -> Result<RenewReply, StoreError> {
         let reply = self.renew_set(name, token, ttl).await?;
         reply.into_one().ok_or_else(StoreError::mismatched_reply)

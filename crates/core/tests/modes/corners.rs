@@ -138,8 +138,10 @@ fn row_of_a_lock_with_many_holders_has_a_bound() {
         assert!(row <= Limit::ROW_BYTES_MAX, "{row} bytes of {holders} holders");
         assert!(holders >= fewest, "{holders} holders, label {label}, entries {names}");
         // A renewal adds no byte to the row, so it passes.
-        let renewal =
-            LockCommand::Renew { token: lock.state.holders().next().unwrap().token, ttl: Ttl::MAX };
+        let renewal = LockCommand::Renew {
+            token: lock.state.holders().next().unwrap().token,
+            ttl: Some(Ttl::MAX),
+        };
         assert!(matches!(lock.run(&renewal), LockReply::Renew(RenewReply::Renewed(_))));
     }
 }

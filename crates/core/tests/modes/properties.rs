@@ -197,7 +197,8 @@ impl Pair {
             None => "mismatch",
         };
         let ttl = Ttl::from_millis(TTL_MILLIS).expect("a TTL");
-        let LockReply::Renew(reply) = self.run(&LockCommand::Renew { token: hash, ttl }) else {
+        let LockReply::Renew(reply) = self.run(&LockCommand::Renew { token: hash, ttl: Some(ttl) })
+        else {
             unreachable!()
         };
         let found = match reply.into_one().expect("a lease") {

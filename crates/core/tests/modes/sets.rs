@@ -92,7 +92,9 @@ impl Locks {
             Step::Acquire { token, most, waits } => {
                 LockCommand::Acquire(acquire(token, most, waits, attempt))
             }
-            Step::Renew { token } => LockCommand::Renew { token: token_hash(token), ttl: ttl() },
+            Step::Renew { token } => {
+                LockCommand::Renew { token: token_hash(token), ttl: Some(ttl()) }
+            }
             Step::Release { token } => {
                 LockCommand::Release { token: token_hash(token), entry: None }
             }

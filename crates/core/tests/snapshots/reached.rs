@@ -57,7 +57,7 @@ fn lock_command() -> impl Strategy<Value = LockCommand> {
     prop_oneof![
         4 => acquire,
         1 => (token(), attempt()).prop_map(|(token, attempt)| LockCommand::Withdraw { token, attempt }),
-        1 => (token(), ttl()).prop_map(|(token, ttl)| LockCommand::Renew { token, ttl }),
+        1 => (token(), ttl()).prop_map(|(token, ttl)| LockCommand::Renew { token, ttl: Some(ttl) }),
         1 => (token(), entry()).prop_map(|(token, entry)| LockCommand::Release { token, entry }),
         1 => broken.prop_map(BreakLast::command),
         1 => Just(LockCommand::Look),

@@ -161,7 +161,7 @@ fn join(found: &mut [Lock<'_>], command: &AcquireCommand, lasts: Duration) {
     }
 }
 
-fn renew(found: &mut [Lock<'_>], token: &TokenHash, ttl: Ttl) -> SetRenewReply {
+fn renew(found: &mut [Lock<'_>], token: &TokenHash, ttl: Option<Ttl>) -> SetRenewReply {
     let before = copies(found);
     let (mut leases, mut lost) = (Few::new(), Few::new());
     for it in &mut *found {

@@ -3,7 +3,7 @@
 -- over. The node promises the ballot, in case the renewal needs an accept.
 --
 -- KEYS  1 the lock   2 the bucket's fencing counter
--- ARGV  1 token hash   2 TTL in ms   3 ballot
+-- ARGV  1 token hash   2 TTL in ms, or empty for that of the lease   3 ballot
 -- Finds 'own' | 'competing' | 'free'
 
 local token, ttl, ballot = unpack(ARGV)
@@ -14,6 +14,9 @@ if not holder then
 end
 if holder ~= token then
   return report('competing')
+end
+if ttl == '' then
+  ttl = redis.call('HGET', lock, 'ttl')
 end
 -- A client that renews has read the grant, so no attempt may withdraw it any more.
 redis.call('HSET', lock, 'ttl', ttl, 'attempt', '')

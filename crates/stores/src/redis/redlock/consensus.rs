@@ -67,15 +67,15 @@ pub(super) async fn acquire(
     }
 }
 
-/// Lets a lease last `ttl` from now on all nodes that have it, if a quorum does.
+/// Lets a lease last `ttl` from now, or its own TTL, on all nodes that have it, if a quorum does.
 pub(super) async fn renew(
     nodes: &Arc<Nodes>,
     name: LockName,
     token: TokenHash,
-    ttl: Ttl,
+    ttl: Option<Ttl>,
 ) -> Result<RenewReply, StoreError> {
     let number = getrandom::u64().unwrap_or_default();
-    let mut proposer = Proposer::new(nodes, name, (token, ttl), number);
+    let mut proposer = Proposer::new(nodes, name, (token, ttl.unwrap_or(Ttl::DEFAULT)), number);
     for _ in 0..MAX_ROUNDS {
         let message = |ballot| Message::Renew { token, ttl, ballot };
         let (votes, round) = proposer.ask(message, Votes::decides_proposal).await;

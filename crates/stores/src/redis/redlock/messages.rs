@@ -85,8 +85,8 @@ pub(super) enum Message {
     Acquire { token: TokenHash, ttl: Ttl, attempt: Attempt, ballot: Ballot },
     /// Phase 2 of a grant: accepts the proposal, unless a higher ballot was promised.
     Accept { token: TokenHash, ballot: Ballot, proposal: Proposal },
-    /// Lets the lease last the TTL from now, and promises the ballot.
-    Renew { token: TokenHash, ttl: Ttl, ballot: Ballot },
+    /// Lets the lease last the TTL from now, or its own, and promises the ballot.
+    Renew { token: TokenHash, ttl: Option<Ttl>, ballot: Ballot },
     /// Changes nothing.
     Look,
     /// Ends the grant of the token; or, with an attempt, only if that attempt alone has got it.
@@ -114,7 +114,7 @@ impl Request {
                 (&scripts.accept, vec![token, ballot.to_string(), fencing_token, owner, attempt])
             }
             Message::Renew { token, ttl, ballot } => {
-                let ttl = ttl.as_millis().to_string();
+                let ttl = ttl.map(|ttl| ttl.as_millis().to_string()).unwrap_or_default();
                 (&scripts.renew, vec![script::token(token), ttl, ballot.to_string()])
             }
             Message::Look => (&scripts.look, Vec::new()),

@@ -99,7 +99,7 @@ impl Store for RedlockStore {
                 LockReply::Withdraw
             }
             LockCommand::Renew { token, ttl } => {
-                self.check_ttl(ttl)?;
+                ttl.map_or(Ok(()), |ttl| self.check_ttl(ttl))?;
                 let reply = consensus::renew(&self.nodes, name.clone(), token, ttl).await?;
                 LockReply::Renew(reply.into_set(name))
             }
