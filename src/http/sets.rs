@@ -1,4 +1,4 @@
-//! Several locks at once, in `/v1/locks` itself: create, renew and release 2 to 16 of them in one step.
+//! Several locks at once, in `/v1/locks` itself: create, renew and release 1 to 16 of them in one step.
 //!
 //! One token is that of all of them, and each may also be renewed and released by itself with it. A handler
 //! maps what the core found as those of one lock do; a 409 names the first lock that was not to be had, and

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::header;
+use axum::http::{Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::future::join;
 use tokio::time::timeout;
@@ -150,8 +150,13 @@ async fn count_held(locks: &LockService) -> Option<u64> {
     is_enough.then_some(page.entries.len() as u64)
 }
 
-pub(super) async fn not_found() -> Problem {
-    no_resource()
+pub(super) async fn not_found(uri: Uri) -> Problem {
+    if !uri.path().starts_with("/v1/locks/") {
+        return no_resource();
+    }
+    let detail = "There is no such resource. A `/` in a name travels as `%2F`. Where a proxy does not let it pass, name the \
+                  lock in `names` of `/v1/locks`.";
+    Problem::new(Code::NotFound, detail)
 }
 
 pub(super) fn no_resource() -> Problem {

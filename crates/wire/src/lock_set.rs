@@ -15,9 +15,9 @@ use crate::{LockMode, SecretToken, whole_number};
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = CreateLocks))]
 pub struct CreateLocksRequest {
-    /// The locks: 2 to 16 names, each once. Their order has no meaning but that of the answer.
+    /// The locks: 1 to 16 names, each once. Their order has no meaning but that of the answer.
     #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(required, min_items = 2, max_items = 16))]
+    #[cfg_attr(feature = "openapi", schema(required, min_items = 1, max_items = 16))]
     pub names: Vec<String>,
     /// How long the leases last unless renewed, in milliseconds.
     #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
@@ -46,9 +46,9 @@ pub struct CreateLocksRequest {
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = RenewLocks))]
 pub struct RenewLocksRequest {
-    /// The locks: 2 to 16 names, each once.
+    /// The locks: 1 to 16 names, each once.
     #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(required, min_items = 2, max_items = 16))]
+    #[cfg_attr(feature = "openapi", schema(required, min_items = 1, max_items = 16))]
     pub names: Vec<String>,
     /// How long the leases last from now, in milliseconds. Absent, each lasts what its grant or its last renewal said.
     #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]

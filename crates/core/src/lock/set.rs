@@ -22,8 +22,6 @@ enum Names {
 }
 
 impl LockSet {
-    /// The fewest locks that a client names as a set.
-    pub const MIN: usize = 2;
     /// The most locks of a set.
     pub const MAX: usize = 16;
 
@@ -33,8 +31,10 @@ impl LockSet {
     ///
     /// There are too few or too many, or one is there twice.
     pub fn new(names: Vec<LockName>) -> Result<Self, InvalidLockSet> {
-        if !(Self::MIN..=Self::MAX).contains(&names.len()) {
-            return Err(InvalidLockSet::Count(names.len()));
+        match names.as_slice() {
+            [name] => return Ok(name.into()),
+            several if (1..=Self::MAX).contains(&several.len()) => {}
+            wrong => return Err(InvalidLockSet::Count(wrong.len())),
         }
         let mut seen = BTreeSet::new();
         match names.iter().find(|name| !seen.insert(*name)) {
@@ -80,7 +80,7 @@ impl fmt::Debug for LockSet {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidLockSet {
     /// There are so many.
-    #[error("has 2 to 16 names, this one has {0}")]
+    #[error("has 1 to 16 names, this one has {0}")]
     Count(usize),
     /// One is there twice.
     #[error("has each name once, this one has `{}` twice", .0.as_str())]
