@@ -18,7 +18,7 @@ use crate::run::code_of_error;
 pub const EXIT_CODES: &str = "\
 Exit codes:
   0    it is done
-  1    there is nothing of that name: the lock is free, or the key was never used
+  1    there is nothing of that name: the lock is free, also at its release, or the key was never used
   64   the arguments are wrong
   69   the service cannot be reached, or cannot answer
   70   something on this machine is missing, such as random bytes
@@ -53,6 +53,11 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// Whether it is a problem with this code.
+    pub(super) fn is(&self, code: Code) -> bool {
+        matches!(self, Self::Problem(problem) if problem.is(code))
+    }
+
     /// The exit code.
     pub fn code(&self) -> u8 {
         match self {

@@ -25,9 +25,9 @@ use tokio_util::io::StreamReader;
 
 use super::arguments::{duration, owner, ttl};
 use super::service::{Ask, Service, escape};
-use super::table::{Table, print_facts, print_json, seconds};
+use super::table::{Table, in_words, print_facts, print_json};
 use super::{Failure, LeaseArguments, ServiceArguments};
-use crate::plain::plain;
+use crate::plain::{plain, say};
 use crate::run::narrate;
 
 /// How long a stream is silent at most: the service sends a comment with each heartbeat.
@@ -66,6 +66,12 @@ pub struct Acquire {
     /// Print the answer as JSON
     #[arg(long)]
     json: bool,
+    /// Print the token alone
+    #[arg(long, conflicts_with_all = ["json", "export"])]
+    token_only: bool,
+    /// Print lines for `eval` in a shell, which set KEYLATCH_NAME, KEYLATCH_TOKEN and KEYLATCH_FENCING_TOKEN
+    #[arg(long, conflicts_with = "json")]
+    export: bool,
     /// The token, if it is to be one that holds the lock already
     #[arg(long, value_parser = Token::parse, allow_hyphen_values = true)]
     token: Option<Token>,
@@ -224,9 +230,27 @@ impl Acquire {
             ..self.lease.options()
         };
         let guard = acquire(&service, &self.name, &options).await?;
-        print_grant(&guard, Some(guard.token()), options.ttl, self.json)?;
+        if self.token_only {
+            writeln!(std::io::stdout(), "{}", guard.token().expose())?;
+        } else if self.export {
+            std::io::stdout().write_all(exports(&guard).as_bytes())?;
+        } else {
+            print_grant(&guard, Some(guard.token()), options.ttl, self.json)?;
+        }
         Ok(0)
     }
+}
+
+/// What a shell makes the variables of a grant of. In quotes a name is only text.
+fn exports(guard: &LockGuard) -> String {
+    let (name, token) = (guard.name().replace('\'', r"'\''"), guard.token().expose());
+    let fencing_token = guard.fencing_token();
+    let slot = guard.slot().map(|slot| format!("export KEYLATCH_SLOT={slot}\n"));
+    format!(
+        "export KEYLATCH_NAME='{name}'\nexport KEYLATCH_TOKEN='{token}'\n\
+         export KEYLATCH_FENCING_TOKEN={fencing_token}\n{}",
+        slot.unwrap_or_default()
+    )
 }
 
 impl Hold {
@@ -305,8 +329,14 @@ impl Release {
         let entry = self.entry.map(|entry| format!("?entry={}", escape(entry.as_str())));
         let path = path_of(&self.name) + &entry.unwrap_or_default();
         let ask = Ask { token: Some(&self.token), ..Ask::new(Method::DELETE, path) };
-        Service::new(&self.service)?.ask(ask).await?;
-        Ok(0)
+        match Service::new(&self.service)?.ask(ask).await {
+            // A script that cleans up tells a lease that was over from a release that failed.
+            Err(failure @ Failure::Problem(_)) if failure.is(Code::LockNotHeld) => {
+                say(&failure);
+                Ok(1)
+            }
+            released => released.map(|_| 0),
+        }
     }
 }
 
@@ -342,7 +372,7 @@ fn rows(lock: &HeldLock) -> Vec<[String; 7]> {
             [
                 name.to_owned(),
                 owner.clone().unwrap_or_else(|| "-".into()),
-                seconds(left),
+                in_words(left),
                 waiting.to_string(),
                 token.to_string(),
                 Option::map_or(slot, "-".into(), |slot: u32| slot.to_string()),
@@ -451,7 +481,7 @@ impl Break {
         } else {
             let broken: LockBreak = reply.parse()?;
             let token = fencing_token.to_string();
-            print_facts(&[("fencing token", token), ("ends within", seconds(broken.ends_in_ms))])?;
+            print_facts(&[("fencing token", token), ("ends within", in_words(broken.ends_in_ms))])?;
         }
         Ok(0)
     }

@@ -18,7 +18,7 @@ use serde_json::json;
 
 use super::arguments::owner;
 use super::service::{Ask, Reply, Service, escape};
-use super::table::{Table, print_facts, print_json, seconds};
+use super::table::{Table, in_words, print_facts, print_json};
 use super::{Failure, ServiceArguments};
 
 /// How many records a page of a list has.
@@ -317,13 +317,13 @@ fn print_record(reply: &Reply, json: bool) -> Result<(), Failure> {
         ("begun", record.begun_at),
         ("ended", record.ended_at),
         ("why", record.reason.map(Into::into)),
-        ("lease ends in", record.lease_expires_in_ms.map(seconds)),
+        ("lease ends in", record.lease_expires_in_ms.map(in_words)),
         ("status", record.status.map(|status| status.to_string())),
         ("answer kept", record.answer_kept.map(|kept| if kept { "yes" } else { "no" }.into())),
         ("settled by", settled.by),
         ("settled because", settled.reason),
     ];
     facts.extend(more.into_iter().filter_map(|(name, value)| Some((name, value?))));
-    facts.push(("kept for", seconds(record.expires_in_ms)));
+    facts.push(("kept for", in_words(record.expires_in_ms)));
     Ok(print_facts(&facts)?)
 }

@@ -47,9 +47,52 @@ async fn token_that_acquire_prints_renews_and_releases_the_lock() {
     let released = lock(&service, &["release", "a/b", "--token", &token]).await;
     assert_eq!((released.code, released.stdout.as_str()), (Some(0), ""));
     assert!(!is_held(&service, "a%2Fb").await);
-    for again in [["release", "a/b", "--token", &token], ["renew", "a/b", "--token", &token]] {
-        let ended = lock(&service, &again).await;
-        assert_eq!(ended.code, Some(75), "{ended:?}");
+    for (again, code) in [("release", 1), ("renew", 75)] {
+        let ended = lock(&service, &[again, "a/b", "--token", &token]).await;
+        assert_eq!(ended.code, Some(code), "{ended:?}");
+        assert!(ended.stderr.contains("No client holds the lock"), "{ended:?}");
+    }
+    service.create("a%2Fb", &json!({})).await;
+    let of_another = lock(&service, &["release", "a/b", "--token", &token]).await;
+    assert_eq!(of_another.code, Some(75), "{of_another:?}");
+}
+
+#[tokio::test]
+async fn shell_reads_the_token_of_a_grant() {
+    let service = Service::start("memory:").await;
+    let alone = lock(&service, &["acquire", "a", "--token-only"]).await;
+    let token = alone.stdout.strip_suffix('\n').expect("a line");
+    assert_eq!(service.release("a", token).await.status, 204);
+    // A name that a shell would take apart.
+    let program = env!("CARGO_BIN_EXE_keylatch");
+    let script = format!(
+        r#"eval "$({program} lock acquire "$1" --export --limit 3)"
+        echo "$KEYLATCH_NAME" "$KEYLATCH_FENCING_TOKEN" "$KEYLATCH_SLOT"; {program} lock release "$1""#
+    );
+    let (name, url) = ("it's $(here); `now`", service.url());
+    let shell = ["sh", "-c", &script, "sh", name];
+    let ended = RunningCommand::of(&shell, &[("KEYLATCH_URL", &url)]).ended().await;
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{ended:?}");
+    let rest = ended.stdout.strip_prefix(name).expect("the name").trim().split_once(' ');
+    let (fencing_token, slot) = rest.expect("a fencing token and a slot");
+    assert!(fencing_token.parse::<u64>().is_ok_and(|token| token > 0), "{ended:?}");
+    assert_eq!(slot, "0");
+    let both = lock(&service, &["acquire", "a", "--export", "--json"]).await;
+    assert_eq!(both.code, Some(64), "{both:?}");
+}
+
+#[tokio::test]
+async fn long_time_is_told_in_words() {
+    let service = Service::start("memory:").await;
+    for (name, ttl_ms, words) in [
+        ("a", 60_000, [" s  0  "].as_slice()),
+        ("b", 600_000, &["9 min ", "10 min 0 s"]),
+        ("c", 7_200_000, &["1 h 59 min", "1 h 58 min", "2 h 0 min"]),
+        ("d", 86_400_000, &["23 h 59 min", "23 h 58 min", "1 d 0 h"]),
+    ] {
+        service.create(name, &json!({"ttl_ms": ttl_ms})).await;
+        let shown = lock(&service, &["show", name]).await.stdout;
+        assert!(words.iter().any(|words| shown.contains(words)), "{shown}");
     }
 }
 
