@@ -7,7 +7,6 @@
 #[cfg(feature = "manual")]
 mod manual;
 
-use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,27 +17,22 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use keylatch::access::{ApiKey, IdentityName};
 use keylatch::app::{self, App};
 use keylatch::command::{
-    self, BackupCommand, Failure, LeaseArguments, LockCommand, OnceCommand, RecordCommand,
-    ServiceArguments,
+    self, BackupCommand, Failure, LockCommand, OnceCommand, RecordCommand, RunCommand,
 };
 use keylatch::config::{Config, ConfigError, Flags};
 use keylatch::error::Error;
 use keylatch::http::{self, Extras, Part, SandboxMode};
 use keylatch::plain::say;
-use keylatch::run::{EXIT_CODES, Job, Locks, ONCE_EXIT_CODES, Reentry, once};
+use keylatch::run::{EXIT_CODES, ONCE_EXIT_CODES, once};
 use keylatch::signals::Signals;
 use keylatch::traces::Traces;
 use keylatch::{healthcheck, telemetry};
-use keylatch_core::lock::{LockName, LockSet};
 use keylatch_stores::{ENGINES, Engine};
 
 /// Most of what a request allocates is small and soon freed, often by another thread: mimalloc is
 /// made for that. Its version 2 returns memory to the system when a burst is over.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
-/// The shells that people put before `-c`.
-const SHELLS: [&str; 6] = ["sh", "bash", "dash", "zsh", "ksh", "fish"];
 
 /// Locks over HTTP: leases by name, with fencing tokens and honest answers.
 #[derive(Debug, Parser)]
@@ -90,7 +84,7 @@ enum Command {
     /// them is lost. KEYLATCH_FENCING_TOKENS then has a line `TOKEN NAME` for each lock,
     /// KEYLATCH_NAMES their names, one a line, and with --limit KEYLATCH_SLOTS lines `SLOT NAME`.
     #[command(after_help = EXIT_CODES)]
-    Run(Run),
+    Run(RunCommand),
     /// Run a command once for a key, be it on one machine of many.
     ///
     /// The first machine that comes with KEY runs COMMAND, with KEYLATCH_KEY and KEYLATCH_FENCING_TOKEN in its environment.
@@ -129,64 +123,6 @@ enum KeyCommand {
     },
     #[command(flatten)]
     Record(Box<RecordCommand>),
-}
-
-#[derive(Debug, Args)]
-struct Run {
-    #[command(flatten)]
-    service: ServiceArguments,
-    #[command(flatten)]
-    lease: LeaseArguments,
-    /// Run this text by `sh`, in place of COMMAND
-    #[arg(short = 'c', value_name = "TEXT", conflicts_with = "command")]
-    shell: Option<String>,
-    /// The lock, or up to 16 to hold at once
-    #[arg(value_parser = LockName::parse, value_name = "NAME", required = true, num_args = 1..=LockSet::MAX)]
-    names: Vec<LockName>,
-    /// The program and its arguments
-    #[arg(last = true, required_unless_present = "shell")]
-    command: Vec<OsString>,
-}
-
-impl Run {
-    /// The locks; an error of use where one is there twice.
-    fn locks(&self) -> Result<Locks, clap::Error> {
-        let wrong = |why: String| {
-            let mut command = Self::augment_args(clap::Command::new("keylatch run"));
-            command.error(ErrorKind::ValueValidation, why)
-        };
-        if let Some(shell) = self.shell_as_name(std::env::args_os()) {
-            let lock = &self.names[0];
-            return Err(wrong(format!(
-                "`{shell}` is a lock here and no shell. Put `--` before the command: \
-                 keylatch run {lock} -- {shell} -c TEXT. Or leave the shell to keylatch: \
-                 keylatch run {lock} -c TEXT"
-            )));
-        }
-        Locks::new(self.names.clone()).map_err(|error| wrong(format!("a set of locks {error}")))
-    }
-
-    /// The last name, where it is a shell with its `-c`: a command in the manner of `flock`, which has no `--`.
-    fn shell_as_name(&self, arguments: impl IntoIterator<Item = OsString>) -> Option<&LockName> {
-        let shell = self.names.last().filter(|_| self.shell.is_some() && self.names.len() > 1)?;
-        let program = shell.as_str().rsplit('/').next().unwrap_or_default();
-        let arguments: Vec<_> = arguments.into_iter().collect();
-        let is_before_text =
-            arguments.windows(2).any(|pair| pair[0] == shell.as_str() && pair[1] == "-c");
-        (SHELLS.contains(&program) && is_before_text).then_some(shell)
-    }
-
-    fn job(self, locks: Locks) -> Result<Job, Error> {
-        let (server, options) = (self.service.server, self.lease.options());
-        let outer = Reentry::find(&server, &locks, |variable| std::env::var(variable).ok());
-        let options = match outer {
-            Some(outer) => outer.options(&locks, options).map_err(std::io::Error::other)?,
-            None => options,
-        };
-        let by_shell = |text: String| vec!["sh".into(), "-c".into(), text.into()];
-        let command = self.shell.map_or(self.command, by_shell);
-        Ok(Job { server, locks, options, command })
-    }
 }
 
 #[derive(Debug, Args)]
@@ -338,9 +274,9 @@ fn wrong_use(error: &clap::Error) -> ExitCode {
     }
 }
 
-fn run_under_lock(run: Run) -> Result<ExitCode, Error> {
+fn run_under_lock(run: RunCommand) -> Result<ExitCode, Error> {
     let job = match run.locks() {
-        Ok(locks) => run.job(locks)?,
+        Ok((locks, outer)) => run.job(locks, outer)?,
         Err(error) => return Ok(wrong_use(&error)),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -12,6 +12,7 @@ mod failure;
 mod lock;
 mod once;
 mod record;
+mod run;
 mod service;
 mod table;
 
@@ -22,3 +23,4 @@ pub use failure::{EXIT_CODES, Failure};
 pub use lock::LockCommand;
 pub use once::OnceCommand;
 pub use record::RecordCommand;
+pub use run::RunCommand;

@@ -4,7 +4,7 @@
 //! the validity ends, so no other client holds the lock while it runs. Tested in `tests/cli/run.rs`,
 //! `run_overlap.rs`, `run_sets.rs` and `run_waits.rs`.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::exit::Failure;
 use super::group::{End, Group};
@@ -15,12 +15,21 @@ use super::waiting::narrate;
 use super::{Job, Locks};
 use crate::plain::say;
 use keylatch_client::{Client, Error, Guard, LossReason, ReleaseReply};
-use keylatch_core::lock::LockName;
+use keylatch_core::lock::{LockName, Ttl};
+
+/// The shortest time for which a lock is left held.
+const SHORTEST: Duration = Duration::from_millis(Ttl::MIN_MILLIS);
 
 /// Runs a job; gives the exit code, and says on standard error what went wrong.
 pub async fn run(job: &Job) -> u8 {
     match try_run(job).await {
         Ok(code) => code,
+        Err(failure @ Failure::Held { .. }) => {
+            if !job.is_quiet {
+                say(&failure);
+            }
+            job.held_exit.unwrap_or_else(|| failure.code())
+        }
         Err(failure) => {
             say(&failure);
             failure.code()
@@ -62,7 +71,7 @@ async fn run_with(client: &Client, job: &Job, signals: &mut Signals) -> Result<u
 }
 
 /// The guard of an acquire, unless a signal ends it.
-async fn acquired<L>(
+pub(super) async fn acquired<L>(
     client: &Client,
     job: &Job,
     begun: Instant,
@@ -75,7 +84,7 @@ async fn acquired<L>(
             error => service_failure(&job.server, error),
         }),
         signal = signals.end() => Err(Failure::Signal(signal as i32)),
-        never = narrate(client, &job.server, job.locks.names()) => match never {},
+        never = narrate(client, &job.server, job.locks.names()), if !job.is_quiet => match never {},
     }
 }
 
@@ -83,22 +92,34 @@ pub(super) fn service_failure(server: &str, error: Error) -> Failure {
     Failure::Service { server: server.to_owned(), error }
 }
 
-/// Runs the command under its locks, and releases them.
-async fn under<L>(
+/// Runs the command under its locks, and releases them, or leaves them for the rest of the time that they are to be held.
+pub(super) async fn under<L>(
     job: &Job,
     guard: Guard<L>,
     environment: Environment,
     signals: &mut Signals,
 ) -> Result<u8, Failure> {
+    let begun = Instant::now();
     let lost = |reason: &LossReason| what_is_lost(&job.locks, reason);
     let ran = match Group::spawn(&job.command, environment, false) {
         Ok(group) => supervise(group, &guard, signals, &lost).await,
         Err(failure) => Err(failure),
     };
-    let lost = matches!(ran, Err(Failure::Lost(_)));
+    let rest = job.at_least.saturating_sub(begun.elapsed());
+    if ran.is_ok() && rest >= SHORTEST {
+        if let Err(error) = guard.leave_for(rest).await {
+            say(&format!("{} is not left held for the rest of --at-least: {error}", job.locks));
+        }
+    } else {
+        release(job, guard, matches!(ran, Err(Failure::Lost(_)))).await;
+    }
+    ran.map(End::code)
+}
+
+async fn release<L>(job: &Job, guard: Guard<L>, was_lost: bool) {
     match guard.close().await {
         Ok(ReleaseReply::Released) => {}
-        _ if lost => {}
+        _ if was_lost => {}
         Ok(_) => say(match job.locks {
             Locks::One(_) => "the lock was no longer held at its release",
             Locks::Several(_) => "not all of the locks were still held at their release",
@@ -111,7 +132,6 @@ async fn under<L>(
             say(&format!("{locks} not released and will expire: {error}"));
         }
     }
-    ran.map(End::code)
 }
 
 /// Says which lock is lost, and how; all are where the service was not asked or gave no answer.

@@ -5,6 +5,7 @@
 //! Ctrl-C as it would without `run`.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use keylatch_client::AcquireOptions;
 
@@ -37,6 +38,12 @@ pub struct Job {
     pub locks: Locks,
     /// How they are wanted.
     pub options: AcquireOptions,
+    /// How long the locks stay held where the command ends sooner.
+    pub at_least: Duration,
+    /// The exit code where others hold a lock, if it is not that of [`EXIT_CODES`].
+    pub held_exit: Option<u8>,
+    /// Whether to be silent about others that hold a lock.
+    pub is_quiet: bool,
     /// The program and its arguments.
     pub command: Vec<OsString>,
 }

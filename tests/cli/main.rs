@@ -21,6 +21,7 @@ mod once;
 mod recipes;
 mod run;
 mod run_descendants;
+mod run_ends;
 mod run_modes;
 mod run_overlap;
 mod run_sets;

@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::clock::BootInstant;
 use crate::session::Session;
 use crate::target::LeasedLock;
-use crate::watchdog::keep;
+use crate::watchdog::{RenewalError, keep};
 use crate::{Error, FencedLease, Lease};
 
 /// What is held: renewed in the background at each third of its TTL until the guard is closed,
@@ -129,6 +129,21 @@ impl<L> Guard<L> {
         // Not before: the connection of a hold ends with its watchdog, and its lock with the connection.
         drop(watchdog);
         reply
+    }
+
+    /// Stops renewing and leaves the lock held for `ttl` from now, whatever becomes of this program.
+    ///
+    /// # Errors
+    ///
+    /// The lease is lost, the service refuses the TTL, or gave no answer in time. The lease then ends by itself.
+    pub async fn leave_for(self, ttl: Duration) -> Result<(), Error> {
+        let Self { ending, watchdog, session, lease, .. } = self;
+        drop((ending, watchdog));
+        let left = session.leave_for(ttl).await;
+        left.map_err(|why| match why {
+            RenewalError::Failed { error, .. } => error,
+            RenewalError::Lost(reason) => lease.lost_by(reason).into(),
+        })
     }
 }
 

@@ -121,8 +121,12 @@ impl Lease {
     pub fn check(&self) -> Result<(), LeaseLost> {
         match self.loss() {
             None => Ok(()),
-            Some(reason) => Err(LeaseLost { what: self.0.what.clone(), reason }),
+            Some(reason) => Err(self.lost_by(reason)),
         }
+    }
+
+    pub(crate) fn lost_by(&self, reason: LossReason) -> LeaseLost {
+        LeaseLost { what: self.0.what.clone(), reason }
     }
 
     /// Why the lease is lost; `None` while it is held. It compares with the clock, as [`check`](Self::check).

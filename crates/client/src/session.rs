@@ -77,6 +77,13 @@ impl Session {
         self.open = false;
         released
     }
+
+    /// Lets the locks last `ttl` from now, and leaves them.
+    pub(crate) async fn leave_for(mut self, ttl: Duration) -> Result<(), RenewalError> {
+        self.open = false;
+        let limit = self.claim.connection.settings.timeout;
+        self.claim.renew(ttl, limit).await.map(drop)
+    }
 }
 
 impl Drop for Session {
