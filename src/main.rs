@@ -17,13 +17,13 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use keylatch::access::{ApiKey, IdentityName};
 use keylatch::app::{self, App};
 use keylatch::command::{
-    self, BackupCommand, Failure, LockCommand, OnceCommand, RecordCommand, RunCommand,
+    self, BackupCommand, ElectCommand, Failure, LockCommand, OnceCommand, RecordCommand, RunCommand,
 };
 use keylatch::config::{Config, ConfigError, Flags};
 use keylatch::error::Error;
 use keylatch::http::{self, Extras, Part, SandboxMode};
 use keylatch::plain::say;
-use keylatch::run::{EXIT_CODES, ONCE_EXIT_CODES, once};
+use keylatch::run::{ELECT_EXIT_CODES, EXIT_CODES, ONCE_EXIT_CODES, elect, once};
 use keylatch::signals::Signals;
 use keylatch::traces::Traces;
 use keylatch::{healthcheck, telemetry};
@@ -97,6 +97,14 @@ enum Command {
     /// stopped before another machine can run it.
     #[command(after_help = ONCE_EXIT_CODES)]
     Once(OnceCommand),
+    /// Elect one leader among many, and run a command while this one leads.
+    ///
+    /// Waits for the lock NAME and leads while it holds it: the next one leads within the TTL after the leader has died, and
+    /// at once after a SIGTERM. COMMAND runs while this one leads, with the variables of `keylatch run`, and is stopped
+    /// before another one can lead. Where COMMAND ends by itself, so does this, with its exit code. Without COMMAND the
+    /// program beside this one asks the address of --listen.
+    #[command(after_help = ELECT_EXIT_CODES)]
+    Elect(ElectCommand),
 }
 
 #[derive(Debug, Subcommand)]
@@ -215,6 +223,10 @@ fn main() -> ExitCode {
             Ok(code) => return code,
             Err(error) => Err(error),
         },
+        Command::Elect(command) => {
+            let election = command.election();
+            return ask_service(async { Ok(elect(&election).await) });
+        }
         Command::Once(command) => {
             let job = command.job();
             return ask_service(async { Ok(once(&job).await) });
@@ -258,7 +270,7 @@ fn wrong_use(error: &clap::Error) -> ExitCode {
     let command = std::env::args_os().nth(1).and_then(|command| command.into_string().ok());
     let command = command.as_deref();
     let runs = matches!(command, Some("run" | "once"));
-    let of_client = runs || matches!(command, Some("lock" | "key" | "backup"));
+    let of_client = runs || matches!(command, Some("elect" | "lock" | "key" | "backup"));
     let has_dashes = std::env::args_os().any(|argument| argument == "--");
     let is_of_command =
         matches!(error.kind(), ErrorKind::MissingRequiredArgument | ErrorKind::UnknownArgument);

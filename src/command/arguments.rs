@@ -54,9 +54,7 @@ pub struct LeaseArguments {
 impl LeaseArguments {
     /// The same for the client.
     pub fn options(self) -> AcquireOptions {
-        let machine = nix::unistd::gethostname().unwrap_or_default();
-        let process = || format!("{}, pid {}", machine.display(), std::process::id());
-        let owner = Some(self.owner.map_or_else(process, |owner| owner.as_str().to_owned()));
+        let owner = Some(self.owner.map_or_else(this_process, |owner| owner.as_str().to_owned()));
         let limit = match self.limit {
             Some(slots) => Limit::Counted(slots.get().into()),
             None if self.shared => Limit::Shared,
@@ -65,6 +63,12 @@ impl LeaseArguments {
         let wait = if self.tries_once { Duration::ZERO } else { self.wait };
         AcquireOptions { ttl: self.ttl.get(), wait, owner, limit, ..AcquireOptions::default() }
     }
+}
+
+/// What people are told of who holds a lock: the machine and the process.
+pub(super) fn this_process() -> String {
+    let machine = nix::unistd::gethostname().unwrap_or_default();
+    format!("{}, pid {}", machine.display(), std::process::id())
 }
 
 /// A time such as `1m 30s`.

@@ -8,6 +8,7 @@
 mod arguments;
 mod backup;
 mod config;
+mod elect;
 mod failure;
 mod lock;
 mod once;
@@ -19,6 +20,7 @@ mod table;
 pub use arguments::{ENVIRONMENT, LeaseArguments, ServiceArguments};
 pub use backup::{BACKUP_EXIT_CODES, BackupCommand};
 pub use config::print_settings;
+pub use elect::ElectCommand;
 pub use failure::{EXIT_CODES, Failure};
 pub use lock::LockCommand;
 pub use once::OnceCommand;

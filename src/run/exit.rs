@@ -24,6 +24,19 @@ Exit codes:
   126  COMMAND cannot be executed
   127  COMMAND is not found";
 
+/// What the help of `elect` says about exit codes.
+pub const ELECT_EXIT_CODES: &str = "\
+Exit codes:
+  that of COMMAND, or 128 + N if signal N ended it; otherwise
+  0    a signal asked for the end, and the lock is released
+  64   the arguments are wrong
+  69   the service cannot answer
+  70   something on this machine is missing, such as the address to listen on
+  75   the lock was lost or about to end, and COMMAND could not be killed
+  76   the service refuses the request, or is no keylatch
+  126  COMMAND cannot be executed
+  127  COMMAND is not found";
+
 /// What the help of `once` says about exit codes.
 pub const ONCE_EXIT_CODES: &str = "\
 Exit codes:

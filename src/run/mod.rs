@@ -10,9 +10,11 @@ use std::time::Duration;
 use keylatch_client::AcquireOptions;
 
 mod descendants;
+mod elect;
 mod exit;
 mod group;
 mod job;
+mod leader;
 mod locks;
 mod once;
 mod output;
@@ -21,8 +23,9 @@ mod signals;
 mod supervision;
 mod waiting;
 
+pub use elect::{Election, elect};
 pub(crate) use exit::code_of_error;
-pub use exit::{EXIT_CODES, ONCE_EXIT_CODES};
+pub use exit::{ELECT_EXIT_CODES, EXIT_CODES, ONCE_EXIT_CODES};
 pub use job::run;
 pub use locks::Locks;
 pub use once::{OnceJob, once};

@@ -12,6 +12,7 @@ mod backup;
 mod commands;
 mod config;
 mod demo;
+mod elect;
 mod gateway_examples;
 mod key_commands;
 mod keys;

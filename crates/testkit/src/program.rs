@@ -176,7 +176,8 @@ impl RunningCommand {
         async { Exit::of(output.await.expect("the command can be waited for")) }
     }
 
-    fn id(&self) -> u32 {
+    /// The process's id.
+    pub fn id(&self) -> u32 {
         self.child.id().expect("the process runs")
     }
 }

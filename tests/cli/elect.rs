@@ -1,0 +1,162 @@
+//! Goal: of several under `keylatch elect` one leads, the next one leads when it has gone, and each says who.
+//!
+//! Method: two processes, requests to their own addresses, signals, and a service that is cut off.
+
+use keylatch_testkit::{Answer, Exit, RunningCommand, Service, eventually, free_port};
+
+use crate::{KEYLATCH, staged};
+
+/// One that stands for election, and says who leads.
+struct Candidate {
+    running: RunningCommand,
+    address: String,
+}
+
+impl Candidate {
+    fn start(server: &str, owner: &str, more: &[&str]) -> Self {
+        let address = format!("127.0.0.1:{}", free_port());
+        let listen = ["elect", "--ttl", "3s", "--owner", owner, "--listen", &address, "jobs"];
+        let running = KEYLATCH.start(&[&listen, more].concat(), &[("KEYLATCH_URL", server)]);
+        Self { running, address }
+    }
+
+    async fn get(&self, path: &str) -> Option<Answer> {
+        let url = format!("http://{}{path}", self.address);
+        Answer::try_of(reqwest::Client::new().get(url)).await.ok()
+    }
+
+    /// Waits until it says that this one leads.
+    async fn says(&self, leader: &str) {
+        let name = async || {
+            let answer = self.get("/").await.filter(|answer| answer.status == 200)?;
+            (answer.json["name"] == leader).then_some(())
+        };
+        eventually(name).await;
+    }
+
+    async fn leads(&self) -> u16 {
+        self.get("/leader").await.expect("an answer").status.as_u16()
+    }
+
+    async fn ended_by(self, signal: &str) -> Exit {
+        self.running.signal(signal);
+        self.running.ended().await
+    }
+}
+
+#[tokio::test]
+async fn one_leads_and_the_next_one_after_its_end() {
+    let service = Service::start("memory:").await;
+    let one = Candidate::start(&service.url(), "http://one:8080", &[]);
+    one.says("http://one:8080").await;
+    let two = Candidate::start(&service.url(), "http://two:8080", &[]);
+    two.says("http://one:8080").await;
+    assert_eq!((one.leads().await, two.leads().await), (200, 503));
+    let other = one.get("/elsewhere").await.expect("an answer");
+    assert_eq!(other.status, 404, "{other:?}");
+    let post = reqwest::Client::new().post(format!("http://{}/leader", one.address));
+    assert_eq!(Answer::of(post).await.status, 405);
+    // At once, by its release.
+    let ended = one.ended_by("-TERM").await;
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.stderr.contains("leading `jobs` under fencing token"), "{ended:?}");
+    two.says("http://two:8080").await;
+    let three = Candidate::start(&service.url(), "http://three:8080", &[]);
+    three.says("http://two:8080").await;
+    // When its lease is over.
+    assert_eq!(two.ended_by("-KILL").await.code, None);
+    three.says("http://three:8080").await;
+    assert_eq!(three.leads().await, 200);
+}
+
+#[tokio::test]
+async fn leader_that_cannot_renew_says_so_and_stands_again() {
+    let (service, proxy) = Service::behind_proxy().await;
+    let one = Candidate::start(&proxy.http_url(), "one", &[]);
+    one.says("one").await;
+    proxy.refuse();
+    eventually(async || (one.leads().await == 503).then_some(())).await;
+    let unknown = one.get("/").await.expect("an answer");
+    assert_eq!(unknown.status, 503, "{unknown:?}");
+    // Another one leads after the lease, and not before.
+    let two = Candidate::start(&service.url(), "two", &[]);
+    two.says("two").await;
+    assert_eq!(one.leads().await, 503);
+    proxy.forward();
+    one.says("two").await;
+    assert_eq!(two.ended_by("-TERM").await.code, Some(0));
+    one.says("one").await;
+    let ended = one.ended_by("-TERM").await;
+    assert!(ended.stderr.contains("leading `jobs` no longer"), "{ended:?}");
+}
+
+#[tokio::test]
+async fn command_runs_while_its_machine_leads() {
+    let (service, stage) = staged().await;
+    let script = stage.script(
+        "echo $KEYLATCH_NAME >>ran; trap 'echo stopped; exit 3' TERM; begun; while :; do held; done",
+    );
+    let command = ["--", "sh", "-c", &script];
+    let one = Candidate::start(&service.url(), "one", &command);
+    stage.begun().await;
+    let two = Candidate::start(&service.url(), "two", &command);
+    two.says("one").await;
+    assert_eq!(stage.read("ran"), "jobs\n", "the one that leads");
+    let ended = one.ended_by("-TERM").await;
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(3), "stopped\n"), "{ended:?}");
+    two.says("two").await;
+    eventually(async || (stage.read("ran") == "jobs\njobs\n").then_some(())).await;
+    let fencing_token = service.look("jobs").await.fencing_token();
+    service.break_lease("jobs", fencing_token).await;
+    // The command is stopped, and runs again when this one leads again.
+    eventually(async || (stage.read("ran") == "jobs\njobs\njobs\n").then_some(())).await;
+    assert_eq!(stage.read("overlaps"), "");
+    let ended = two.ended_by("-TERM").await;
+    assert_eq!(ended.code, Some(3), "{ended:?}");
+    assert!(ended.stderr.contains("leading `jobs` no longer; standing again"), "{ended:?}");
+}
+
+#[tokio::test]
+async fn end_of_the_command_is_the_end_of_its_leader() {
+    let service = Service::start("memory:").await;
+    let url = service.url();
+    let ended =
+        KEYLATCH.run(&["elect", "jobs", "--server", &url, "--", "sh", "-c", "exit 5"]).await;
+    assert_eq!(ended.code, Some(5), "{ended:?}");
+    assert_eq!(service.look("jobs").await.status, 404);
+}
+
+#[tokio::test]
+async fn elections_that_cannot_be_are_refused() {
+    let service = Service::start("memory:").await;
+    let (url, taken) = (service.url(), service.address.to_string());
+    for (arguments, code, why) in [
+        (&["--listen", "4040", "jobs"][..], 64, "write it like `127.0.0.1:4040`"),
+        (&["--owner", "a\nb", "jobs"], 64, "--owner"),
+        (&["--ttl", "99ms", "jobs"], 64, "it must be from 100ms to 24h"),
+        (&["a", "b"], 64, "unexpected argument"),
+        (&[], 64, "NAME"),
+        (&["--listen", &taken, "jobs"], 70, "cannot be listened on"),
+        (&["jobs", "--", "no-such-program"], 127, "is not found"),
+    ] {
+        let ended =
+            KEYLATCH.run_with(&[&["elect"], arguments].concat(), &[("KEYLATCH_URL", &url)]).await;
+        assert_eq!(ended.code, Some(code), "{ended:?}");
+        assert!(ended.stderr.contains(why), "{ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn one_that_waits_takes_little_memory() {
+    let service = Service::start("memory:").await;
+    let one = Candidate::start(&service.url(), "one", &[]);
+    one.says("one").await;
+    let status = std::fs::read_to_string(format!("/proc/{}/status", one.running.id()));
+    let status = status.expect("its status");
+    let of = |field: &str| -> u64 {
+        let line = status.lines().find_map(|line| line.strip_prefix(field)).expect("a field");
+        line.trim().trim_end_matches(" kB").parse().expect("a number")
+    };
+    // What the program is mapped from is shared by all that run it.
+    assert!(of("RssAnon:") < 12 * 1024, "{status}");
+}
