@@ -24,6 +24,7 @@ use tokio::time::{Instant, interval, timeout_at};
 
 use super::descendants::Descendants;
 use super::exit::{Failure, StopResult, of_signal};
+use super::guardian::Guardian;
 
 /// How often a group is looked at while it is being stopped: nothing tells when its last process
 /// has ended.
@@ -43,6 +44,8 @@ pub(super) struct Group {
     end: Option<End>,
     /// What is read of the command's output, where it is captured.
     pipes: Option<(ChildStdout, ChildStderr)>,
+    /// For the case that this process is killed. It ends before the command is stopped.
+    guardian: Option<Guardian>,
 }
 
 /// How the command ended.
@@ -75,20 +78,22 @@ pub(super) enum ProcessChange {
 
 impl Group {
     /// Starts the command, with these variables set or, where there is no value, removed. With `captured`, its output
-    /// goes to [`pipes`](Self::pipes).
+    /// goes to [`pipes`](Self::pipes). It is ended also where this process is killed, before a `lease` of this length ends.
     pub(super) fn spawn(
         command: &[OsString],
         environment: Vec<(&'static str, Option<String>)>,
+        lease: Duration,
         captured: bool,
     ) -> Result<Self, Failure> {
         let program = command.first().cloned().unwrap_or_default();
-        let spawned = Self::try_spawn(command, environment, captured);
+        let spawned = Self::try_spawn(command, environment, lease, captured);
         spawned.map_err(|error| Failure::Spawn { program, error })
     }
 
     fn try_spawn(
         command: &[OsString],
         environment: Vec<(&'static str, Option<String>)>,
+        lease: Duration,
         captured: bool,
     ) -> io::Result<Self> {
         let changes = unix::signal(SignalKind::child())?;
@@ -103,11 +108,16 @@ impl Group {
         if captured {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
+        // A child from before the command, and so no descendant of it.
+        let mut guardian = Guardian::start(lease);
         let descendants = Descendants::adopt();
         let child = command.args(arguments).process_group(0).spawn()?;
-        let id = i32::try_from(child.id()).map_err(io::Error::other)?;
+        let id = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);
+        if let Some(guardian) = &mut guardian {
+            guardian.watch(id);
+        }
         let pipes = child.stdout.zip(child.stderr);
-        Ok(Self { id: Pid::from_raw(id), descendants, changes, end: None, pipes })
+        Ok(Self { id, descendants, changes, end: None, pipes, guardian })
     }
 
     /// The command's output, where it is captured, for who calls this first.
@@ -139,6 +149,8 @@ impl Group {
     /// Ends the group and what has left it: SIGTERM, and after `grace` SIGKILL.
     pub(super) async fn stop(mut self, grace: Duration) -> StopResult {
         let end = Instant::now() + grace;
+        // Another child to tell from the command's would have all processes read at each look.
+        self.guardian = None;
         if !grace.is_zero() {
             // What is suspended would not read the first one alone.
             for signal in [Signal::SIGTERM, Signal::SIGCONT] {

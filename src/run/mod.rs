@@ -13,6 +13,7 @@ mod descendants;
 mod elect;
 mod exit;
 mod group;
+mod guardian;
 mod job;
 mod leader;
 mod locks;

@@ -156,7 +156,8 @@ async fn look(client: &Client, key: &str) -> Option<IdempotencyRecord> {
 
 /// Runs the command under the lease of its run, and says what came of it.
 async fn run_now(job: &OnceJob, run: Run, signals: &mut Signals) -> Result<u8, Failure> {
-    let mut group = match Group::spawn(&job.command, environment(job, &run), job.replays_output) {
+    let (lease, captured) = (job.options.lease, job.replays_output);
+    let mut group = match Group::spawn(&job.command, environment(job, &run), lease, captured) {
         Ok(group) => group,
         Err(failure) => {
             kept(job, run.abandon().await);

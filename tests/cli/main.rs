@@ -23,6 +23,7 @@ mod recipes;
 mod run;
 mod run_descendants;
 mod run_ends;
+mod run_killed;
 mod run_modes;
 mod run_overlap;
 mod run_sets;

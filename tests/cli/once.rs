@@ -168,7 +168,6 @@ async fn machine_that_dies_leaves_it_to_a_person() {
     let first = start(&stage, &service.url(), &["--ttl", "3s", "a"], "begun; held");
     stage.begun().await;
     first.signal("-KILL");
-    stage.go();
     let unknown = async || {
         let next = once(&service.url(), &["a", "--", "echo", "ran"]).await;
         assert_eq!(next.stdout, "");
@@ -191,8 +190,6 @@ async fn rerun_takes_over_from_a_machine_that_died() {
     stage.begun().await;
     let others = [0, 1].map(|_| start(&stage, &service.url(), &arguments, script));
     first.signal("-KILL");
-    // What it started goes on, and is not stopped.
-    stage.go();
     let fences = || -> Vec<u64> {
         stage.read("fences").lines().map(|line| line.parse().expect("a number")).collect()
     };
