@@ -14,6 +14,7 @@ mod config;
 mod demo;
 mod elect;
 mod gateway_examples;
+mod job_recipes;
 mod key_commands;
 mod keys;
 mod listeners;

@@ -30,7 +30,7 @@ fn recipe(title: &str) -> &'static str {
 }
 
 /// The code of a recipe in this language.
-fn code<'a>(recipe: &'a str, language: &str) -> &'a str {
+pub(crate) fn code<'a>(recipe: &'a str, language: &str) -> &'a str {
     let blocks = recipe.split("```").skip(1).step_by(2);
     let block = blocks.filter_map(|block| block.strip_prefix(language)?.strip_prefix('\n')).next();
     block.unwrap_or_else(|| panic!("no {language} in {recipe}"))
