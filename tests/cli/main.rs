@@ -20,6 +20,7 @@ mod keys;
 mod listeners;
 mod lock_commands;
 mod once;
+mod once_overlap;
 mod recipes;
 mod run;
 mod run_descendants;
