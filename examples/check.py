@@ -144,7 +144,7 @@ def jobs():
         with serving([KEYLATCH, "--store", "memory:", "--listen", f"127.0.0.1:{port}"], port, folder):
             # As cron reads it.
             command = local(schedule.split(maxsplit=6)[6]).replace("\\%", "%").replace("once -q", "once")
-            one_of_two(["sh", "-c", command], "report", folder, port, 0, b"runs elsewhere")
+            one_of_two(["sh", "-c", command], "report", folder, port, 0, b" runs ")
             github = {"GITHUB_REPOSITORY": "acme/shop", "GITHUB_RUN_ID": "7"}
             one_of_two(["bash", "-e", "-c", step], "deploy.sh", folder, port, **github)
             for left in folder.glob("report.*"):

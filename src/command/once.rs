@@ -8,11 +8,11 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use keylatch_client::{FOREVER, OnceOptions};
 use keylatch_core::idempotency::IdempotencyKey;
-use keylatch_core::lock::Ttl;
+use keylatch_core::lock::{Owner, Ttl};
 use keylatch_wire::OnCrash;
 
 use super::ServiceArguments;
-use super::arguments::{duration, ttl};
+use super::arguments::{duration, owner, this_process, ttl};
 use crate::run::OnceJob;
 
 /// The shortest and the longest time for which a service keeps what came of a run.
@@ -41,6 +41,9 @@ pub struct OnceCommand {
     /// Say nothing of the runs of other machines
     #[arg(short, long)]
     quiet: bool,
+    /// A label that tells the others who runs COMMAND [default: the machine and the process]
+    #[arg(long, value_parser = owner)]
+    owner: Option<Owner>,
     /// How long the run lasts unless renewed
     #[arg(long, value_parser = ttl, value_name = "TIME", default_value = "30s")]
     ttl: Ttl,
@@ -78,6 +81,7 @@ impl OnceCommand {
         OnceJob {
             server: self.service.server,
             key: self.key.as_str().to_owned(),
+            owner: self.owner.map_or_else(this_process, |owner| owner.as_str().to_owned()),
             options,
             replays_output: self.replay_output,
             is_quiet: self.quiet,

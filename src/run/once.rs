@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use keylatch_client::{
-    BeginReply, Client, Error, LossReason, OnceOptions, Response, Run, StatusCode, Token,
+    AcquireOptions, BeginReply, Client, Error, HeldLock, LossReason, OnceOptions, Response, Run,
+    StatusCode, Token,
 };
 use keylatch_wire::{Code, IdempotencyRecord};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -40,6 +41,8 @@ pub struct OnceJob {
     pub key: String,
     /// How it is begun.
     pub options: OnceOptions,
+    /// A label that tells people who runs it.
+    pub owner: String,
     /// Whether who comes later is shown what the command printed.
     pub replays_output: bool,
     /// Whether to be silent about runs of others.
@@ -74,7 +77,14 @@ async fn try_once(job: &OnceJob) -> Result<u8, Failure> {
         }
     };
     let ran = match begun {
-        Ok(BeginReply::Begun(run)) => run_now(job, run, &mut signals).await,
+        Ok(BeginReply::Begun(run)) => {
+            let label = tokio::spawn(show_label(client.clone(), label_of(job), label_options(job)));
+            let ran = run_now(job, run, &mut signals).await;
+            label.abort();
+            // Its lock is being released then.
+            let _ = label.await;
+            ran
+        }
         Ok(BeginReply::Done(answer)) => replay(job, answer),
         Err(failure) => Err(failure),
     };
@@ -127,7 +137,7 @@ async fn failure(
     let key = &job.key;
     match code {
         Some(Code::RequestInProgress) => {
-            Failure::InProgress { what: what_runs(key, look(client, key).await), waited }
+            Failure::InProgress { what: what_runs(client, job).await, waited }
         }
         Some(Code::OutcomeUnknown) => {
             let when = look(client, key).await.and_then(|record| record.begun_at);
@@ -142,16 +152,40 @@ async fn failure(
 }
 
 /// Who runs the command, and since when, as far as this client may know.
-fn what_runs(key: &str, record: Option<IdempotencyRecord>) -> String {
+async fn what_runs(client: &Client, job: &OnceJob) -> String {
+    let look = async { (look(client, &job.key).await, client.show(&label_of(job)).await) };
+    let (record, label) = timeout(LOOK_LIMIT, look).await.unwrap_or((None, Ok(None)));
+    let place = match label {
+        Ok(Some(HeldLock::Exclusive(lock))) => lock.owner.map(|owner| format!("at {owner}")),
+        _ => None,
+    };
+    let place = place.unwrap_or_else(|| "elsewhere".to_owned());
     let since = record.and_then(|record| record.begun_at);
     let since = since.map(|at| format!(", since {at}")).unwrap_or_default();
-    format!("`{key}` runs elsewhere{since}")
+    format!("`{}` runs {place}{since}", job.key)
 }
 
 async fn look(client: &Client, key: &str) -> Option<IdempotencyRecord> {
     let path = format!("/v1/idempotency/{}", utf8_percent_encode(key, NON_ALPHANUMERIC));
     let (record, _) = timeout(LOOK_LIMIT, read(client, path)).await.ok()?.ok()?;
     record
+}
+
+/// The lock whose owner is the label of the machine that runs the command.
+fn label_of(job: &OnceJob) -> String {
+    format!("once/{}", job.key)
+}
+
+fn label_options(job: &OnceJob) -> AcquireOptions {
+    let owner = Some(job.owner.clone());
+    AcquireOptions { ttl: job.options.lease, owner, ..AcquireOptions::default() }
+}
+
+/// Holds the lock for people to read, where this client may. Nothing goes by it: the record decides who runs the command.
+async fn show_label(client: Client, name: String, options: AcquireOptions) {
+    if let Ok(_guard) = client.lock(name, &options).await {
+        std::future::pending::<()>().await;
+    }
 }
 
 /// Runs the command under the lease of its run, and says what came of it.

@@ -141,16 +141,20 @@ async fn output_that_a_child_holds_open_does_not_hold_the_end() {
 #[tokio::test]
 async fn others_end_at_once_and_are_told_who_runs_it() {
     let (service, stage) = staged().await;
-    let first = start(&stage, &service.url(), &["a"], "begun; held; exit 4");
+    let first = start(&stage, &service.url(), &["--owner", "build-7", "a"], "begun; held; exit 4");
     stage.begun().await;
-    let other = once(&service.url(), &["a", "--", "echo", "ran"]).await;
-    is(&other, 0, &["keylatch: `a` runs elsewhere, since 20"]);
-    assert_eq!(other.stdout, "");
+    let told = async || {
+        let other = once(&service.url(), &["a", "--", "echo", "ran"]).await;
+        is(&other, 0, &["keylatch: `a` runs ", ", since 20"]);
+        assert_eq!(other.stdout, "");
+        other.stderr.contains("`a` runs at build-7, since 20").then_some(())
+    };
+    eventually(told).await;
     let quiet = once(&service.url(), &["--quiet", "a", "--", "echo", "ran"]).await;
     is(&quiet, 0, &[]);
     assert_eq!(quiet.stderr, "");
     let impatient = once(&service.url(), &["--wait", "1s", "a", "--", "echo", "ran"]).await;
-    is(&impatient, 73, &["runs elsewhere", "waiting", "; waited "]);
+    is(&impatient, 73, &["runs at build-7", "; waiting", "; waited "]);
     let waiting = KEYLATCH.start(
         &["once", "--wait", "1m", "a", "--", "echo", "ran"],
         &[("KEYLATCH_URL", &service.url())],
@@ -160,6 +164,20 @@ async fn others_end_at_once_and_are_told_who_runs_it() {
     let waited = waiting.ended().await;
     is(&waited, 4, &[]);
     assert_eq!(waited.stdout, "", "it did not run");
+    service.is_free("once%2Fa").await;
+}
+
+#[tokio::test]
+async fn machine_whose_label_cannot_be_shown_runs_all_the_same() {
+    let (service, stage) = staged().await;
+    // No lock has a longer name.
+    let key = "k".repeat(255);
+    let first = start(&stage, &service.url(), &[&key], "begun; held; exit 4");
+    stage.begun().await;
+    let other = once(&service.url(), &[&key, "--", "echo", "ran"]).await;
+    is(&other, 0, &["runs elsewhere, since 20"]);
+    stage.go();
+    is(&first.ended().await, 4, &[]);
 }
 
 #[tokio::test]
