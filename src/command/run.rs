@@ -1,7 +1,7 @@
 //! The arguments of `keylatch run`.
 //!
-//! What they mean together is decided here, before anything is asked: which words are locks, and whether the process
-//! runs under them already. Tested in `tests/cli/run.rs` and `run_ends.rs`.
+//! What they mean together is decided here, before anything is asked: which words are locks, and
+//! whether the process runs under them already. Tested in `tests/cli/run.rs` and `run_ends.rs`.
 
 use std::ffi::OsString;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! One `keylatch elect`: lead while a lock is held, again and again, and say who leads.
 //!
-//! Invariant: no two lead at once. The command has ended, or was killed, and the answers have changed, before the validity of
-//! the lease ends. Tested in `tests/cli/elect.rs`.
+//! Invariant: no two lead at once. The command has ended, or was killed, and the answers have
+//! changed, before the validity of the lease ends. Tested in `tests/cli/elect.rs`.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -1,9 +1,11 @@
-//! The end of a command whose `run` was killed by SIGKILL, of which no process can take note itself.
+//! The end of a command whose `run` was killed by SIGKILL, of which no process can take note
+//! itself.
 //!
-//! A shell outside the command's process group reads a pipe that only `run` can write to. A line says that `run` looks after
-//! the command to its end. The end of the pipe without one says that `run` has gone, and the shell ends the group: SIGTERM,
-//! then SIGKILL. It does not reach what has left the group, and a kill of it too leaves the command alone. Where there is no
-//! `sh`, there is no guardian. Tested in `tests/cli/run_killed.rs`.
+//! A shell outside the command's process group reads a pipe that only `run` can write to. A line
+//! says that `run` looks after the command to its end. The end of the pipe without one says that
+//! `run` has gone, and the shell ends the group: SIGTERM, then SIGKILL. It does not reach what has
+//! left the group, and a kill of it too leaves the command alone. Where there is no `sh`, there is
+//! no guardian. Tested in `tests/cli/run_killed.rs`.
 
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;

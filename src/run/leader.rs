@@ -1,8 +1,8 @@
-//! Who leads, over HTTP, as the leader sidecars of Kubernetes say it: `GET /` answers `{"name": OWNER}`, and `GET /leader`
-//! 200 where this process leads and 503 where it does not.
+//! Who leads, over HTTP, as the leader sidecars of Kubernetes say it: `GET /` answers `{"name":
+//! OWNER}`, and `GET /leader` 200 where this process leads and 503 where it does not.
 //!
-//! Invariant: 200 is never the answer once the validity of the lease is over, whatever else this process does meanwhile.
-//! Tested in `tests/cli/elect.rs`.
+//! Invariant: 200 is never the answer once the validity of the lease is over, whatever else this
+//! process does meanwhile. Tested in `tests/cli/elect.rs`.
 
 use std::convert::Infallible;
 use std::io;

@@ -1,8 +1,10 @@
-//! One `keylatch once`: run the command if no machine has, keep its exit code, and give that to whoever comes later.
+//! One `keylatch once`: run the command if no machine has, keep its exit code, and give that to
+//! whoever comes later.
 //!
-//! The record of the key decides who runs it. Invariant: a command that has ended by itself has its exit code kept, one that
-//! did not start frees the key, and one that was stopped or killed has an unknown outcome, or may run again where the caller
-//! said so. It has ended, or was killed, before its lease ends. Tested in `tests/cli/once.rs`.
+//! The record of the key decides who runs it. Invariant: a command that has ended by itself has its
+//! exit code kept, one that did not start frees the key, and one that was stopped or killed has an
+//! unknown outcome, or may run again where the caller said so. It has ended, or was killed, before
+//! its lease ends. Tested in `tests/cli/once.rs`.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write as _};

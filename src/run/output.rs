@@ -1,7 +1,8 @@
 //! The output of a command, passed on as it comes, and the last of it kept.
 //!
-//! Two threads do that, since who reads the output may be slow, and the lease has to be renewed meanwhile. What the command
-//! leaves behind may hold its output open: then the wait for the end of it has a limit. Tested in `tests/cli/once.rs`.
+//! Two threads do that, since who reads the output may be slow, and the lease has to be renewed
+//! meanwhile. What the command leaves behind may hold its output open: then the wait for the end of
+//! it has a limit. Tested in `tests/cli/once.rs`.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};

@@ -1,8 +1,8 @@
-//! The command while it runs under a lease, be it that of a lock or that of a key: signals on their way to it, the terminal,
-//! and its end when the lease is lost.
+//! The command while it runs under a lease, be it that of a lock or that of a key: signals on their
+//! way to it, the terminal, and its end when the lease is lost.
 //!
-//! Invariant: the command has ended, or was killed, before the validity of its lease ends. Tested in `tests/cli/run.rs`,
-//! `run_overlap.rs`, `run_signals.rs` and `once.rs`.
+//! Invariant: the command has ended, or was killed, before the validity of its lease ends. Tested
+//! in `tests/cli/run.rs`, `run_overlap.rs`, `run_signals.rs` and `once.rs`.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
-//! Goal: whatever becomes of machines and service, no key's command runs twice unless `--on-crash rerun` said so after a
-//! crash, none is left out where a machine is there, and no two run at once.
+//! Goal: whatever becomes of machines and service, no key's command runs twice unless `--on-crash
+//! rerun` said so after a crash, none is left out where a machine is there, and no two run at once.
 //!
-//! Method: rounds of three machines with a key each, on a service on disk, with one trouble while the first one runs. Scripts
-//! hold an `flock`, and note their fencing tokens and their ends.
+//! Method: rounds of three machines with a key each, on a service on disk, with one trouble while
+//! the first one runs. Scripts hold an `flock`, and note their fencing tokens and their ends.
 
 use keylatch_testkit::{Exit, RunningCommand, ScriptDirectory, scaled};
 
