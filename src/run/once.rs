@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use keylatch_client::{
     AcquireOptions, BeginReply, Client, Error, HeldLock, LossReason, OnceOptions, Response, Run,
-    StatusCode, Token,
+    StatusCode,
 };
 use keylatch_wire::{Code, IdempotencyRecord};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -69,14 +69,9 @@ pub async fn once(job: &OnceJob) -> u8 {
 async fn try_once(job: &OnceJob) -> Result<u8, Failure> {
     let mut signals = Signals::catch().map_err(Failure::System)?;
     let client = client(&job.server).map_err(|error| service_failure(&job.server, error))?;
-    let token = Token::generate().map_err(|error| service_failure(&job.server, error.into()))?;
-    let options = OnceOptions { token: Some(token), ..job.options.clone() };
     let begun = tokio::select! {
-        begun = begin(&client, job, &options) => begun,
-        signal = signals.end() => {
-            give_up(&client, job, options).await;
-            Err(Failure::Signal(signal as i32))
-        }
+        begun = begin(&client, job) => begun,
+        signal = signals.end() => Err(Failure::Signal(signal as i32)),
     };
     let ran = match begun {
         Ok(BeginReply::Begun(run)) => {
@@ -90,24 +85,14 @@ async fn try_once(job: &OnceJob) -> Result<u8, Failure> {
         Ok(BeginReply::Done(answer)) => replay(job, answer),
         Err(failure) => Err(failure),
     };
+    // A begin that was given up frees what it has begun.
     client.close().await;
     ran
 }
 
-/// Frees the key if the begin that was given up has begun a run, under which nothing was done.
-async fn give_up(client: &Client, job: &OnceJob, options: OnceOptions) {
-    let again = OnceOptions { wait: Duration::ZERO, ..options };
-    if let Ok(BeginReply::Begun(run)) = client.begin(&job.key, &again).await {
-        let _ = run.abandon().await;
-    }
-}
-
 /// Begins at once, or else says who runs it, and waits for as long as the options say.
-async fn begin(
-    client: &Client,
-    job: &OnceJob,
-    options: &OnceOptions,
-) -> Result<BeginReply, Failure> {
+async fn begin(client: &Client, job: &OnceJob) -> Result<BeginReply, Failure> {
+    let options = &job.options;
     let begun = Instant::now();
     let at_once = OnceOptions { wait: Duration::ZERO, ..options.clone() };
     let failure = match client.begin(&job.key, &at_once).await {
