@@ -238,6 +238,25 @@ func TestCancelledWaitIsTheErrorOfTheContext(t *testing.T) {
 	}
 }
 
+func TestWaitThatIsCancelledInAPauseLeavesTheQueue(t *testing.T) {
+	s, _ := serve(t, func(w http.ResponseWriter, r *http.Request, _ string) bool {
+		if r.Method == http.MethodPost {
+			w.Header().Set("Retry-After", "60")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = io.WriteString(w, `{"outcome":"not-executed","retry":"same-key"}`)
+		}
+		return r.Method == http.MethodPost
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	client, err := keylatch.New(keylatch.URL(s.URL), keylatch.Log(func(string, ...any) { cancel() }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = client.Lock(ctx, "a", keylatch.Wait(time.Hour)); !errors.Is(err, context.Canceled) || !s.got("DELETE /v1/locks/a") {
+		t.Error(err, s.all())
+	}
+}
+
 func TestWhatNeverLeftIsNotSent(t *testing.T) {
 	secure := httptest.NewTLSServer(http.NotFoundHandler())
 	defer secure.Close()

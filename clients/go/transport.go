@@ -245,13 +245,14 @@ func (c *Client) ask(ctx context.Context, r request) (answer document, err error
 func (c *Client) retry(
 	ctx context.Context, what string, wait time.Duration, undo func(), try func(wait, timeout time.Duration, mayBeDone bool) error,
 ) (err error) {
-	isDone := false
+	isDone, isLater := false, false
 	defer func() {
 		var unreachable *UnreachableError
 		if errors.As(err, &unreachable) {
 			unreachable.Sent = isDone
 		}
-		if err != nil && isDone && undo != nil {
+		// Who is cancelled after the first try may stand in a queue.
+		if err != nil && (isDone || isLater && ctx.Err() != nil) && undo != nil {
 			c.clock.Go(undo)
 		}
 	}()
@@ -295,6 +296,7 @@ func (c *Client) retry(
 			return err
 		}
 		c.log("keylatch retries", "path", what, "error", err)
+		isLater = true
 		if c.clock.SleepUntil(ctx, shorter(end, c.clock.Now()+next)) != nil {
 			return err
 		}

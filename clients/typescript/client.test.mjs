@@ -418,6 +418,19 @@ test('a signal ends each wait with its reason, and at once', async () => {
   await lease.release();
 });
 
+test('a wait that is cancelled in a pause between two tries leaves the queue', async () => {
+  const [leaving, methods] = [new AbortController(), []];
+  const fetch = async (_, { method }) => {
+    methods.push(method);
+    if (method === 'DELETE') return new Response(null, { status: 204 });
+    setTimeout(() => leaving.abort(new Error('the caller leaves')), 50);
+    return new Response('{"outcome":"not-executed"}', { status: 503, headers: { 'retry-after': '30' } });
+  };
+  const waiting = new Client({ url: 'http://k', fetch }).lock('a', { signal: leaving.signal, wait: 60_000 });
+  assert.equal((await rejection(waiting)).message, 'the caller leaves');
+  await eventually(() => methods.includes('DELETE'));
+});
+
 test('a begin with a token of the caller\'s own ends no run of that token', async () => {
   const [key, token] = [unused(), 'a-token-of-the-callers-own'];
   const run = await client().begin(key, { token });

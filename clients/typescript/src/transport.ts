@@ -226,7 +226,8 @@ export class Transport {
       } else if (isPassing(failure) && time + pause < patience) next = time + pause;
       if (next !== undefined) await until(clock, next, signal);
       if (next !== undefined && !signal?.aborted) continue;
-      if (isDone) undo?.().catch(() => undefined);
+      // Who leaves in a pause may stand in a queue.
+      if (isDone || next !== undefined) undo?.().catch(() => undefined);
       if (signal?.aborted) throw signal.reason;
       throw failure instanceof Unreachable && isDone ? new Unreachable(failure.message, true, { cause: failure.cause }) : failure;
     }

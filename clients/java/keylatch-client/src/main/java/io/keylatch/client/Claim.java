@@ -77,7 +77,8 @@ final class Claim {
     Task<Lease> acquire(long wait) {
         return wire.retry(path(), wait, this::create).next((task, grant, why) -> {
             if (why != null) {
-                if (created.mayBeDone) {
+                // Who is cancelled between two tries may stand in a queue.
+                if (created.mayBeDone || Task.isCancellation(why)) {
                     undo();
                 }
                 task.completeExceptionally(orHeld(why));

@@ -226,6 +226,20 @@ class WireTest {
     }
 
     @Test
+    void waitThatIsCancelledInAPauseLeavesTheQueue() throws IOException {
+        CompletableFuture<CompletableFuture<Lease>> waiting = new CompletableFuture<>();
+        Keylatch keylatch = Keylatch.builder().url(serve((exchange, body) -> {
+            exchange.getResponseHeaders().add("Retry-After", "60");
+            return exchange.getRequestMethod().equals("POST") ? "503 {\"outcome\":\"not-executed\"}" : null;
+        })).log((what, why) -> waiting.thenAccept(wait -> wait.cancel(true))).build();
+        waiting.complete(keylatch.lock("a").acquireAsync(Duration.ofHours(1)));
+        for (long end = System.nanoTime() + 10 * Clock.SECOND; count("DELETE") == 0; Thread.onSpinWait()) {
+            assertTrue(System.nanoTime() < end, requests.toString());
+        }
+        assertTrue(waiting.join().isCancelled());
+    }
+
+    @Test
     void grantThatIsHalfOverIsRenewedAtOnceAndItsLossIsToldBesideTheCommonPool() throws Exception {
         AtomicInteger renewals = new AtomicInteger();
         CountDownLatch told = new CountDownLatch(1);
