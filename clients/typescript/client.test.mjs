@@ -307,12 +307,23 @@ test('a hold after a lost response has another token', async () => {
   const fetch = async (_, { headers }) => {
     const token = headers['lock-token'];
     if (tokens.push(token) === 1) throw new Error('lost');
-    const data = { name: 'a', token, fencing_token: 1, waited_ms: 0, valid_for_ms: 30_000 };
+    const data = { name: 'a', token, fencing_token: 1, waited_ms: 0, valid_for_ms: 100 };
     return new Response(`event: acquired\ndata: ${JSON.stringify(data)}\n\n`);
   };
   const lease = await new Client({ url: 'http://k', fetch }).hold('a');
   assert.notEqual(tokens[0], tokens[1]);
   assert.equal(lease.token, tokens[1]);
+});
+
+test('a hold with a token of the caller\'s own is not retried after a lost response', async () => {
+  let tries = 0;
+  const fetch = async () => {
+    tries++;
+    throw new Error('lost');
+  };
+  const hold = new Client({ url: 'http://k', fetch }).hold('a', { token: 'a-token-of-the-callers-own' });
+  await assert.rejects(hold, { name: 'Unreachable', sent: true });
+  assert.equal(tries, 1);
 });
 
 test('bytes of any size are kept, and headers come as a server takes them', async () => {
@@ -514,7 +525,7 @@ test('members that a program rarely gives are sent', async () => {
   await client().break(name, 'now', { by: 'ann', grace: 0 });
   await eventually(async () => (await client().show(name)) === undefined);
   await lease.release();
-  const hold = await client().hold(name, { maxHold: 300 });
+  const hold = await client().hold(name, { maxHold: 300, ttl: 1000 });
   await happens(hold.signal, 'abort');
   assert.equal(hold.signal.reason.reason, 'max-hold');
   const [request, scope] = [{ content_type: 'application/json', body: '{"a":1}' }, { method: 'POST', path: '/x' }];

@@ -2,7 +2,7 @@
 
 import { Claim, type LockOptions } from './claim.js';
 import { until } from './clock.js';
-import { type HeldLock, isPassing, KeylatchError, LeaseLost, Problem } from './errors.js';
+import { type HeldLock, isPassing, KeylatchError, LeaseLost, Problem, Unreachable } from './errors.js';
 import { hold, Lease } from './lease.js';
 import { type OnceOptions, Run } from './once.js';
 import { type ClientOptions, type Event, foreign, given, pauseAfter, plain, Transport } from './transport.js';
@@ -76,6 +76,9 @@ export class Client {
     let claim = asked();
     return await claim.persist((wait, timeout, mayBeDone) => {
       // When the service ends a stream that is lost, it releases what the token holds, also by another stream.
+      if (mayBeDone && options.token !== undefined) {
+        throw new Unreachable('the response to a hold with a token of your own was lost', true, { isPassing: false });
+      }
       if (mayBeDone) claim = asked();
       return hold(claim, wait, timeout);
     });

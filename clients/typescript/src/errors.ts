@@ -98,13 +98,16 @@ export class Held extends KeylatchError {
 /** The service gave no answer. Where `sent` is true it may have carried the request out. */
 export class Unreachable extends KeylatchError {
   override name = 'Unreachable';
+  /** @internal */
+  readonly isPassing: boolean;
 
   constructor(
     why: string,
     readonly sent: boolean,
-    options?: ErrorOptions,
+    { isPassing = true, ...options }: ErrorOptions & { isPassing?: boolean } = {},
   ) {
     super(why, options);
+    this.isPassing = isPassing;
   }
 }
 
@@ -150,7 +153,7 @@ export class LeaseLost extends KeylatchError {
 
 /** Whether the same request may be answered otherwise after a while. */
 export function isPassing(error: unknown): boolean {
-  return error instanceof Unreachable || (error instanceof Problem && error.isPassing);
+  return (error instanceof Unreachable || error instanceof Problem) && error.isPassing;
 }
 
 /** Whether somebody else has what was asked for, and may end it. */
