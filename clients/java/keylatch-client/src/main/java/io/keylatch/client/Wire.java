@@ -210,6 +210,7 @@ final class Wire {
         private final long waits;
         private final long end;
         private long longest = REQUEST_WAIT;
+        private final Request.Effect effect = new Request.Effect();
 
         Retries(String what, long wait, BiFunction<Long, Long, Task<T>> attempt) {
             this.what = what;
@@ -226,6 +227,7 @@ final class Wire {
             long sent = clock.now();
             long wait = Math.max(Math.min(waits - sent, longest), 0);
             long forResponse = wait > 0 ? wait + timeout : Math.max(Math.min(timeout, end - sent), Clock.SECOND);
+            effect.begin(sent);
             Task<T> trying = attempt.apply(wait, forResponse);
             task.step(trying);
             trying.whenComplete((value, failed) -> {
@@ -238,6 +240,7 @@ final class Wire {
         }
 
         private void decide(Throwable why, long sent, long wait) {
+            effect.note(why);
             long now = clock.now();
             long pause = pauseAfter(why);
             long until = end;
@@ -260,7 +263,8 @@ final class Wire {
                 }
             }
             if (isFinal || now >= until) {
-                task.completeExceptionally(why);
+                boolean isOfEarlier = why instanceof UnreachableException && effect.mayBeDone && !((UnreachableException) why).sent();
+                task.completeExceptionally(isOfEarlier ? new UnreachableException(true, "an earlier try has got none", why) : why);
                 return;
             }
             log.accept("keylatch retries " + what, why);

@@ -120,6 +120,15 @@ class WireTest {
     }
 
     @Test
+    void whatAnEarlierTryMayHaveDoneIsSent() throws IOException {
+        Keylatch keylatch = Keylatch.builder().timeout(Duration.ofSeconds(1)).url(serve((exchange, body) -> {
+            servers.get(0).stop(0);
+            return "200 ";
+        })).build();
+        assertTrue(assertThrows(UnreachableException.class, () -> keylatch.lock("a").acquire()).sent());
+    }
+
+    @Test
     void responseThatIsLostIsSentAndAFailingLogEndsNothing() throws IOException {
         Keylatch keylatch = Keylatch.builder().timeout(Duration.ofMillis(300)).url(serve((exchange, body) -> {
             exchange.close();
