@@ -33,7 +33,7 @@ final class Claim {
         }
     }
 
-    private String path() {
+    String path() {
         return lock.isSet ? "/v1/locks" : "/v1/locks/" + Request.plain(lock.names.get(0));
     }
 
@@ -147,12 +147,12 @@ final class Claim {
     }
 
     /** Opens a stream that holds the lock. */
-    Task<Lease> hold(long wait, long longest) {
+    Task<Lease> hold(long wait, long timeout, long longest) {
         Map<String, Object> body = creation(wait);
         if (longest > 0) {
             body.put("max_hold_ms", Wire.millis(longest));
         }
-        return new Hold(this, wait, request("POST", path() + "/hold", body, 0)).open();
+        return new Hold(this, request("POST", path() + "/hold", body, timeout)).open();
     }
 
     /** What a response or an event grants to a request that was sent then. */

@@ -7,15 +7,13 @@ final class Hold extends Events {
     private final Claim claim;
     private final Wire wire;
     private final Request request;
-    private final long wait;
     private final long sent;
     private final Task<Lease> task = new Task<>();
     private volatile Lease lease;
 
-    Hold(Claim claim, long wait, Request request) {
+    Hold(Claim claim, Request request) {
         this.claim = claim;
         this.wire = claim.wire;
-        this.wait = wait;
         this.request = request;
         this.sent = wire.clock.now();
         request.lines = this;
@@ -23,11 +21,12 @@ final class Hold extends Events {
 
     /** Gives the lease when the stream says that the lock is held. */
     Task<Lease> open() {
+        long end = sent + request.timeout;
         Task<Transport.Response> opening = wire.stream(request);
-        Future<?> late = wire.clock.at(sent + wait + wire.timeout, () -> fail(new UnreachableException(true, "no response in time", null)));
+        Future<?> late = wire.clock.at(end, () -> fail(new UnreachableException(true, "no response in time", null)));
         opening.whenComplete((response, failed) -> {
             if (failed != null) {
-                fail(claim.orHeld(Task.reason(failed)));
+                fail(Task.reason(failed));
             }
         });
         task.whenComplete((held, failed) -> {
@@ -55,7 +54,7 @@ final class Hold extends Events {
     void event(String kind, Document said) {
         Lease held = lease;
         if (kind.equals("refused")) {
-            fail(claim.orHeld(new ProblemException(0, said, 0)));
+            fail(new ProblemException(0, said, 0));
         } else if (kind.equals("acquired") && held == null) {
             try {
                 lease = new Lease(claim, claim.granted(said, sent));

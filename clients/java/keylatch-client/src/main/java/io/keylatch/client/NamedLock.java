@@ -4,6 +4,7 @@ import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Consumer;
 import java.util.function.Function;
 
@@ -12,8 +13,6 @@ import java.util.function.Function;
  * it, for each acquisition has a token of its own.
  */
 public final class NamedLock implements Cloneable {
-    /** For how long the service lets a hold wait, as a rule. */
-    private static final long HOLD_WAIT = 300 * Clock.SECOND;
     final Keylatch keylatch;
     final List<String> names;
     final boolean isSet;
@@ -156,6 +155,7 @@ public final class NamedLock implements Cloneable {
     }
 
     /** As {@link #acquire(Duration)}, by a connection: the service renews the lease, and frees the lock as soon as this process is gone.
+     * It is retried with a new token after a lost response, and not with a {@link #token}.
      * @param wait how long to wait in the queue
      * @return the lease, to be closed
      * @throws InterruptedException where this thread is interrupted: it has left the queue then
@@ -179,9 +179,14 @@ public final class NamedLock implements Cloneable {
 
     private Task<Lease> holding(long wait) {
         return using(claim -> {
-            Task<Lease> task = new Task<>();
-            hold(task, claim, keylatch.wire.clock.now() + wait);
-            return task;
+            AtomicReference<Claim> asked = new AtomicReference<>(claim);
+            return keylatch.wire.retry(claim.path(), wait, (atService, forResponse) ->
+                asked.get().hold(atService, forResponse, longest).orElse(why -> {
+                    // When the service ends a stream that is lost it releases what the token holds, also by another stream.
+                    boolean isLost = Request.Effect.mayBeDone(why);
+                    asked.set(isLost && token == null ? new Claim(this) : claim);
+                    return isLost && token != null ? new UnreachableException(why) : why;
+                })).orElse(claim::orHeld);
         });
     }
 
@@ -196,19 +201,6 @@ public final class NamedLock implements Cloneable {
                 claim.token.free(claim);
             }
             if (!task.settle(lease, why) && lease != null) {
-                lease.undo();
-            }
-        });
-    }
-
-    private void hold(Task<Lease> task, Claim claim, long waits) {
-        long wait = Math.max(Math.min(waits - keylatch.wire.clock.now(), HOLD_WAIT), 0);
-        Task<Lease> holding = claim.hold(wait, longest);
-        task.step(holding);
-        holding.whenComplete((lease, failed) -> {
-            if (wait == HOLD_WAIT && failed != null && Task.reason(failed) instanceof HeldException) {
-                hold(task, claim, waits);
-            } else if (!task.settle(lease, failed) && lease != null) {
                 lease.undo();
             }
         });

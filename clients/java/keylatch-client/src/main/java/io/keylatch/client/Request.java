@@ -61,15 +61,17 @@ final class Request {
                 return;
             }
             Throwable why = Task.reason(failed);
-            boolean isUnknown = true;
+            mayBeDoneBefore &= !(why instanceof ProblemException && ((ProblemException) why).isOthers());
+            mayBeDone = mayBeDoneBefore || mayBeDone(why);
+        }
+
+        /** Whether the service may have done what one request asks for. */
+        static boolean mayBeDone(Throwable why) {
             if (why instanceof ProblemException) {
                 ProblemException problem = (ProblemException) why;
-                isUnknown = problem.isPassing() && !problem.outcome().equals("not-executed") && !problem.isOthers();
-                mayBeDoneBefore &= !problem.isOthers();
-            } else if (why instanceof UnreachableException) {
-                isUnknown = ((UnreachableException) why).sent();
+                return problem.isPassing() && !problem.outcome().equals("not-executed") && !problem.isOthers();
             }
-            mayBeDone = mayBeDoneBefore || isUnknown;
+            return !(why instanceof UnreachableException) || ((UnreachableException) why).sent();
         }
     }
 }

@@ -244,9 +244,7 @@ final class Wire {
             long now = clock.now();
             long pause = pauseAfter(why);
             long until = end;
-            // What has a bad header can never be sent.
-            boolean isFinal = !(why instanceof UnreachableException)
-                || (!((UnreachableException) why).sent() && why.getCause() instanceof IllegalArgumentException);
+            boolean isFinal = !(why instanceof UnreachableException) || !((UnreachableException) why).isPassing;
             if (why instanceof ProblemException) {
                 ProblemException problem = (ProblemException) why;
                 if (wait > 0 && "wait_ms".equals(problem.said().text("field"))) {

@@ -129,6 +129,27 @@ class WireTest {
     }
 
     @Test
+    void holdIsRetriedButNotUnderATokenWhoseResponseWasLost() throws Exception {
+        Set<String> tokens = new TreeSet<>();
+        Keylatch keylatch = client(serve((exchange, body) -> {
+            tokens.add(exchange.getRequestHeaders().getFirst("Lock-Token"));
+            if (requests.size() == 2) {
+                exchange.close();
+            }
+            return requests.size() == 1 ? "503 {\"outcome\":\"not-executed\"}" : requests.size() > 3 ? "204 "
+                : "200 event: acquired\ndata: {\"name\":\"a\",\"waited_ms\":0,\"valid_for_ms\":30000,\"token\":\""
+                    + exchange.getRequestHeaders().getFirst("Lock-Token") + "\"}\n\n";
+        }));
+        keylatch.lock("a").hold(Duration.ZERO).release();
+        assertEquals(List.of(3L, 2), List.of(count("POST /v1/locks/a/hold"), tokens.size()));
+        requests.clear();
+        requests.add("a try of before");
+        NamedLock own = keylatch.lock("a").token("t".repeat(20));
+        assertTrue(assertThrows(UnreachableException.class, () -> own.hold(Duration.ZERO)).sent());
+        assertEquals(1, count("POST"));
+    }
+
+    @Test
     void responseThatIsLostIsSentAndAFailingLogEndsNothing() throws IOException {
         Keylatch keylatch = Keylatch.builder().timeout(Duration.ofMillis(300)).url(serve((exchange, body) -> {
             exchange.close();
@@ -323,6 +344,19 @@ class WireTest {
     }
 
     @Test
+    void runWhoseFirstBeginWasLostCountsFromThat() throws IOException {
+        Keylatch keylatch = client(serve((exchange, body) -> {
+            if (requests.size() == 1) {
+                sleep();
+                exchange.close();
+            }
+            return null;
+        }));
+        keylatch.once("k").lease(Duration.ofSeconds(4)).begin().check();
+        assertEquals(1, count("POST /v1/idempotency/k/renew"));
+    }
+
+    @Test
     void onlyWhatKeylatchSaysIsASuccess() throws IOException {
         String[] says = {"200 "};
         Keylatch keylatch = Keylatch.builder().timeout(Duration.ofMillis(100)).url(serve((exchange, body) ->
@@ -507,7 +541,7 @@ class WireTest {
             } else if (path.equals("/v1/locks/a") && !exchange.getRequestMethod().equals("GET")) {
                 return "200 {\"name\":\"a\"," + granted + (isCreate ? "1}" : "30000}");
             }
-            return path.equals("/v1/locks/a") ? "200 {\"name\":\"a\",\"holders\":[{\"slot\":1}]}" : path.endsWith("/hold") ? "501 " : null;
+            return path.equals("/v1/locks/a") ? "200 {\"name\":\"a\",\"holders\":[{\"slot\":1}]}" : path.endsWith("/hold") ? "400 " : null;
         }));
         NamedLock all = keylatch.lock("a").limit(2).entry("e").owner("ann").maxHold(Duration.ofSeconds(1));
         all.acquire().close();
