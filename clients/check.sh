@@ -6,10 +6,15 @@ set -eu
 keylatch=$(realpath "$1") tools=$(realpath "$2") examples=$(realpath "$3") built=$(realpath "$2")/built
 rm -rf "$built" && mkdir -p "$built"
 
-echo "Python: ruff, mypy, sdist and wheel, tests"
+javascript=$tools/javascript/node_modules/.bin
+npm install --silent --no-fund --no-audit --prefix "$tools/javascript" deno@2.9.6 bun@1.4.5 \
+	publint@0.3.25 @arethetypeswrong/cli@0.18.5 jest@30.5.2 pyright@1.1.414
+
+echo "Python: ruff, mypy, pyright, sdist and wheel, tests"
 cd clients/python
 "$tools/bin/ruff" check --quiet . && "$tools/bin/ruff" format --quiet --check src ./*.py
 "$tools/bin/mypy" --no-error-summary --cache-dir "$tools/mypy" src ./*.py
+"$javascript/pyright" --pythonpath "$tools/bin/python" >"$built/pyright" || { cat "$built/pyright" && false; }
 "$tools/bin/python" -m build --no-isolation --outdir "$built/python" . >/dev/null
 "$tools/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall "$built"/python/*.whl
 KEYLATCH=$keylatch "$tools/bin/python" -m unittest --quiet test_keylatch test_workers
@@ -19,9 +24,6 @@ cd ../typescript
 npm ci --silent --no-fund --no-audit
 npm pack --silent --pack-destination "$built" >/dev/null
 KEYLATCH=$keylatch node --test --test-timeout=60000 --test-reporter=dot client.test.mjs testing.test.mjs
-javascript=$tools/javascript/node_modules/.bin
-npm install --silent --no-fund --no-audit --prefix "$tools/javascript" deno@2.9.6 bun@1.4.5 \
-	publint@0.3.25 @arethetypeswrong/cli@0.18.5 jest@30.5.2
 "$javascript/publint" run --strict .
 "$javascript/attw" --quiet "$built"/keylatch-client-*.tgz
 mkdir "$built/npm" && npm install --silent --no-fund --no-audit --prefix "$built/npm" "$built"/keylatch-client-*.tgz

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import inspect
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 from .driver import SILENCE, Transport, call, call_sync, log, run, submit
@@ -245,7 +245,7 @@ class Client(_Client[Lock, Once]):
 
 
 @contextlib.contextmanager
-def term() -> Iterator[list[Exception]]:
+def term() -> Generator[list[Exception]]:
     """Of a term of an election comes out what its leader raised, and what a later try would get too."""
     raised: list[Exception] = []
     try:
@@ -261,7 +261,7 @@ def term() -> Iterator[list[Exception]]:
 
 
 @contextlib.contextmanager
-def leading(lease: Lease | AsyncLease, raised: list[Exception]) -> Iterator[None]:
+def leading(lease: Lease | AsyncLease, raised: list[Exception]) -> Generator[None]:
     """Keeps what a leader raises, unless it is the loss of its own lease."""
     try:
         yield

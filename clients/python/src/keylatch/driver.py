@@ -17,12 +17,12 @@ import ssl
 import threading
 import time
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import httpx
 
@@ -288,7 +288,8 @@ class Transport:
         if not answer.is_success and answer.status != 404:
             raise Unreachable(f"{shown(url)} does not say which store it has: status {answer.status}", sent=False)
         store = answer.document.get("store")
-        identity = store.get("id") if isinstance(store, dict) else None
+        told = cast("dict[str, Any]", store) if isinstance(store, dict) else {}
+        identity = told.get("id")
         others = {other: known for other, known in self._stores.items() if known is not None and known != identity}
         if identity is not None and others:
             raise Unreachable(f"{shown(url)} has another store than {shown(next(iter(others)))}", sent=False)
@@ -451,7 +452,7 @@ def authorities(ca: str | None, cert: Any) -> ssl.SSLContext:
 
 
 @contextmanager
-def no_answer() -> Iterator[None]:
+def no_answer() -> Generator[None]:
     """Says of an error of the connection whether anything was sent."""
     try:
         yield
@@ -467,15 +468,15 @@ def no_answer() -> Iterator[None]:
 
 
 def answer_of(response: httpx.Response, body: bytes, request: Request, sent: float = 0.0) -> Answer:
-    try:
-        document = json.loads(body or b"{}")
-    except ValueError:
-        document = None
+    document: dict[str, Any] | None = None
+    with suppress(ValueError):
+        read = json.loads(body or b"{}")
+        document = cast("dict[str, Any]", read) if isinstance(read, dict) else None
     seconds = response.headers.get("retry-after", "")
     retry_after = float(seconds) if seconds.isdecimal() else None
-    answer = Answer(response.status_code, document if isinstance(document, dict) else {}, retry_after, sent)
+    answer = Answer(response.status_code, document or {}, retry_after, sent)
     is_empty = answer.status == 204 and request.method == "DELETE"
-    is_ours = isinstance(document, dict) and request.gives in {"", *document}
+    is_ours = document is not None and request.gives in {"", *document}
     if answer.is_success and not is_empty and not is_ours:
         raise Unreachable(NOT_OURS, sent=True)
     return answer

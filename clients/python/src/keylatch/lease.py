@@ -11,7 +11,7 @@ import asyncio
 import inspect
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
@@ -132,7 +132,7 @@ class Watched(Generic[Signal]):
             await called
 
     @contextmanager
-    def _logged(self) -> Iterator[None]:
+    def _logged(self) -> Generator[None]:
         try:
             yield
         except Exception:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -45,7 +45,7 @@ class AsyncBlock(Generic[Async]):
         raise NotImplementedError
 
     @contextmanager
-    def _entering(self) -> Iterator[Entry]:
+    def _entering(self) -> Generator[Entry]:
         """An entry with a token of its own, unless the caller gave one to the object."""
         entry = Entry(self._token or new_token())
         self._entries.append(entry)
@@ -76,7 +76,7 @@ class AsyncBlock(Generic[Async]):
                 await entry.got._leave(error)
 
     @contextmanager
-    def _left(self, error: BaseException | None) -> Iterator[Entry]:
+    def _left(self, error: BaseException | None) -> Generator[Entry]:
         """The entry whose block is left; nothing is left to do where it was released by hand. What comes out is the
         error of the block, or else the loss of its lease, and never that the service was not told of its end."""
         entry = last(self._blocks, self._blocks)

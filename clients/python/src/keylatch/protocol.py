@@ -273,7 +273,7 @@ async def acquire(carrier: Carrier, claim: Claim, undo: Callable[[], object]) ->
     except Problem as problem:
         if problem.code != "lock-held":
             raise
-        holders = problem.document.get("holders") or []
+        holders: list[dict[str, Any]] = problem.document.get("holders") or []
         first = min(holders, key=lambda holder: holder["expires_in_ms"], default=None)
         name = str(problem.document.get("name", claim.names[0]))
         raise Held(name, problem.document.get("holder") or first) from None
@@ -307,7 +307,7 @@ def loss(problem: Problem, names: Sequence[str]) -> LeaseLost | None:
 
 
 def lost(reason: str, detail: str, names: Sequence[str], document: Mapping[str, Any]) -> LeaseLost:
-    broken = document.get("broken") or {}
+    broken: dict[str, Any] = document.get("broken") or {}
     return LeaseLost(reason, broken.get("reason") or detail, names, broken.get("by"))
 
 

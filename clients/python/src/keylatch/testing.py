@@ -42,7 +42,7 @@ class _Kept:
     asked: dict[str, Any]
     names: tuple[str, ...] = ()
     slot: int = 0
-    entries: set[str | None] = field(default_factory=set)
+    entries: set[str | None] = field(default_factory=lambda: set[str | None]())
     state: str = "in-flight"
     answer: dict[str, Any] | None = None
 
