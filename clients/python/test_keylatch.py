@@ -432,25 +432,26 @@ class Tries(unittest.TestCase):
         self.assertEqual(len(tokens), 1)
 
     def test_trickle_of_bytes_is_no_answer(self) -> None:
-        server = socket.create_server(("127.0.0.1", 0))
-        self.addCleanup(server.close)
-        client = Client(f"http://127.0.0.1:{server.getsockname()[1]}", timeout=1)
+        for head in (b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n"):
+            server = socket.create_server(("127.0.0.1", 0))
+            self.addCleanup(server.close)
+            client = Client(f"http://127.0.0.1:{server.getsockname()[1]}", timeout=1)
 
-        def trickle() -> None:
-            connection, _ = server.accept()
-            with connection, suppress(OSError):
-                connection.recv(65536)
-                connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n")
-                for _ in range(100):
-                    time.sleep(0.1)
-                    connection.sendall(b" ")
+            def trickle(server: socket.socket = server, head: bytes = head) -> None:
+                connection, _ = server.accept()
+                with connection, suppress(OSError):
+                    connection.recv(65536)
+                    connection.sendall(head)
+                    for _ in range(100):
+                        time.sleep(0.1)
+                        connection.sendall(b"a")
 
-        threading.Thread(target=trickle, daemon=True).start()
-        began = time.monotonic()
-        with mock.patch("keylatch.protocol.ANSWER_TIMEOUT", 0.5), self.assertRaises(keylatch.Unreachable) as raised:
-            client.show("a")
-        self.assertTrue(raised.exception.sent)
-        self.assertLess(time.monotonic() - began, 8)
+            threading.Thread(target=trickle, daemon=True).start()
+            began = time.monotonic()
+            with mock.patch("keylatch.protocol.ANSWER_TIMEOUT", 0.5), self.assertRaises(keylatch.Unreachable) as raised:
+                client.show("a")
+            self.assertTrue(raised.exception.sent)
+            self.assertLess(time.monotonic() - began, 8)
 
     def test_watch_that_is_interrupted_closes_its_connection(self) -> None:
         class Interrupt(BaseException):

@@ -10,6 +10,7 @@ import asyncio
 import atexit
 import json
 import logging
+import math
 import os
 import re
 import socket
@@ -17,13 +18,14 @@ import ssl
 import threading
 import time
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
+import httpcore
 import httpx
 
 from . import __version__
@@ -380,6 +382,29 @@ class Transport:
                 submit(client.aclose()).result(ANSWER_TIMEOUT)
 
 
+class Due(threading.local):
+    """Until when the response to a thread's request has to be there."""
+
+    at = math.inf
+
+
+_due = Due()
+
+
+def share_time(event: str, info: Mapping[str, Any]) -> None:
+    """Gives all reads of a response one deadline; httpx gives each of them a timeout of its own."""
+    if event.endswith(("connect_tcp.complete", "connect_unix_socket.complete", "start_tls.complete")):
+        stream = info["return_value"]
+        stream.read = partial(read_in_time, stream.read)
+
+
+def read_in_time(read: Callable[[int, float], bytes], most: int, timeout: float | None = None) -> bytes:
+    left = _due.at - now()
+    if left <= 0:
+        raise httpcore.ReadTimeout("it does not come to its end")
+    return read(most, left if timeout is None else min(left, timeout))
+
+
 class InThread:
     """Carries requests out in the caller's thread. It never suspends, which :func:`run` relies on."""
 
@@ -391,14 +416,11 @@ class InThread:
 
     async def _send_to(self, url: str, request: Request) -> Answer:
         with no_answer():
-            sent, limit, body = now(), self._transport.limit(request), b""
+            sent, limit = now(), self._transport.limit(request)
             arguments = self._transport.arguments(url, request, limit)
-            with self._transport.client("threads").stream(**arguments) as response:
-                for part in response.iter_bytes():
-                    if now() > sent + limit:
-                        raise httpx.ReadTimeout("it does not come to its end")
-                    body += part
-            return answer_of(response, body, request, sent)
+            _due.at = sent + limit
+            response = self._transport.client("threads").request(**arguments, extensions={"trace": share_time})
+            return answer_of(response, response.content, request, sent)
 
     async def sleep_until(self, until: float) -> None:
         while (left := until - now()) > 0:
