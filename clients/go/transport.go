@@ -316,9 +316,11 @@ func pauseAfter(err error) time.Duration {
 	return pause
 }
 
+var unescaped = strings.NewReplacer(".", "%2E", "+", "%20")
+
 // plain writes a name as a step of a path. A dot may not stand as it is, because ".." would be one too.
 func plain(text string) string {
-	return strings.NewReplacer(".", "%2E", "+", "%20").Replace(url.QueryEscape(text))
+	return unescaped.Replace(url.QueryEscape(text))
 }
 
 // tokenOr is the token of the caller, or else a new secret that proves who holds a lock.

@@ -6,17 +6,16 @@ import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.time.Duration;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.CountDownLatch;
 
 /**
- * Measures a lock and its release beside the same two requests by hand, with the same HTTP client, against the service in
- * KEYLATCH_URL. With "threads" it takes as many locks at once as it is told, each in a thread of its own: virtual where the runtime has
+ * Measures a lock and its release beside the same two requests by the HTTP client of the JDK, against the service in KEYLATCH_URL, for
+ * {@code clients/cost.py}. With "threads" it takes as many locks at once as it is told, each in a thread of its own: virtual where the runtime has
  * them.
  */
 final class Measure {
-    private static final int ROUNDS = 2000;
+    private static final int ROUNDS = 3000;
 
     private Measure() { }
 
@@ -27,30 +26,14 @@ final class Measure {
         }
         String url = System.getenv().getOrDefault("KEYLATCH_URL", "http://127.0.0.1:7070");
         HttpClient http = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
-        Keylatch keylatch = Keylatch.builder().httpClient(http).build();
-        Keylatch own = Keylatch.create();
-        long[] byHand = new long[ROUNDS];
-        long[] byClient = new long[ROUNDS];
-        long[] byOwn = new long[ROUNDS];
-        for (int at = -ROUNDS; at < ROUNDS; at++) {
-            int into = Math.max(at, 0);
+        Keylatch keylatch = Keylatch.create();
+        for (int at = 0; at < ROUNDS; at++) {
             long begun = System.nanoTime();
             byHand(http, url + "/v1/locks/measured");
-            byHand[into] = System.nanoTime() - begun;
-            begun = System.nanoTime();
+            long middle = System.nanoTime();
             keylatch.lock("measured").acquire().close();
-            byClient[into] = System.nanoTime() - begun;
-            begun = System.nanoTime();
-            own.lock("measured").acquire().close();
-            byOwn[into] = System.nanoTime() - begun;
+            System.out.println((middle - begun) / 1e9 + " " + (System.nanoTime() - middle) / 1e9);
         }
-        for (long[] each : List.of(byHand, byClient, byOwn)) {
-            Arrays.sort(each);
-        }
-        double hand = byHand[ROUNDS / 2] / 1000.0;
-        System.out.printf("by hand %.0f us, by the client %.0f us (%.2f), with a client of its own %.0f us (%.2f)%n", hand,
-            byClient[ROUNDS / 2] / 1000.0, byClient[ROUNDS / 2] / 1000.0 / hand, byOwn[ROUNDS / 2] / 1000.0,
-            byOwn[ROUNDS / 2] / 1000.0 / hand);
     }
 
     private static void byHand(HttpClient http, String url) throws Exception {
