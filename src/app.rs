@@ -20,9 +20,8 @@ use crate::error::Error;
 use crate::grant_ends::EndReporter;
 use crate::guard_comparison::GuardComparison;
 use crate::http::{
-    self, Api, Backups, BodyLimits, BoundListener, Extras, HandedSockets, Listener, Looks,
-    OriginPolicy, RecordCounter, RequestLayer, RequestRules, ServedParts, Server, Streams,
-    TlsFiles,
+    self, Api, Backups, BodyLimits, BoundListener, Extras, HandedSockets, Listener, OriginPolicy,
+    RecordCounter, RequestLayer, RequestRules, ServedParts, Server, Streams, TlsFiles,
 };
 use crate::instrumented::InstrumentedStore;
 use crate::issuing::Issuing;
@@ -124,7 +123,6 @@ impl App {
             guards: Arc::clone(&guards),
             metrics: Arc::clone(&metrics),
             past_grants: Arc::clone(&past_grants),
-            console_looks: Looks::default(),
             store_kind: store.profile().kind,
             body_limits: body_limits(&config),
             response_limit_bytes: config.idempotency.response_limit_bytes,

@@ -45,8 +45,6 @@ pub struct Api {
     pub metrics: Arc<Metrics>,
     /// How the latest grants of locks ended, for the consoles.
     pub(crate) past_grants: Arc<PastGrants>,
-    /// What the consoles see of the held locks.
-    pub(crate) console_looks: Looks,
     /// The kind of store, as in its URL's scheme.
     pub store_kind: &'static str,
     /// What the body of a request may be.
@@ -132,13 +130,15 @@ pub struct Streams {
     places: Arc<Semaphore>,
     heartbeat: Duration,
     metrics: Arc<Metrics>,
+    /// What the consoles see of the held locks.
+    pub(super) looks: Looks,
 }
 
 impl Streams {
     /// Up to `max` streams, on which a comment is sent whenever nothing happened for `heartbeat`.
     pub fn new(max: usize, heartbeat: Duration, metrics: Arc<Metrics>) -> Self {
         let places = Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS)));
-        Self { places, heartbeat, metrics }
+        Self { places, heartbeat, metrics, looks: Looks::default() }
     }
 
     /// A permit for one more stream, which has one of its client's quota already.

@@ -58,7 +58,6 @@ use keylatch_axum::InvalidSetting;
 use keylatch_core::idempotency::IdempotencyService;
 
 pub use api::{Api, Backups, Streams};
-pub(crate) use held_locks::Looks;
 pub use keylatch_axum::{
     BodyLimits, CrossOrigin, DeriveKey, FieldName, Guard, GuardAccess, KeyPart, KeySource,
     MissingKey, Mode, OnStoreDown, Settle,

@@ -122,6 +122,42 @@ async fn run_that_begins_late_in_a_wait_has_its_full_lease() {
 }
 
 #[tokio::test]
+async fn run_whose_first_response_was_lost_counts_from_its_begin() {
+    let (service, proxy, client) = by_proxy().await;
+    proxy.lose_answers();
+    let options = OnceOptions { lease: Duration::from_secs(600), ..OnceOptions::default() };
+    let begin = tokio::spawn(async move { client.begin("mail-17", &options).await });
+    eventually(async || (proxy.disturbed() >= 5).then_some(())).await;
+    proxy.forward();
+    let Ok(BeginReply::Begun(run)) = soon("the run", begin).await.expect("no panic") else {
+        panic!("it is this client's")
+    };
+    let record = service.get("/v1/idempotency/mail-17").await;
+    let left = record.json["lease_expires_in_ms"].as_u64().map(Duration::from_millis);
+    assert!(left.is_some_and(|left| run.valid_for() <= left), "{record:?} {run:?}");
+}
+
+#[tokio::test]
+async fn end_of_a_run_outlasts_a_service_that_is_away() {
+    let (service, proxy, _) = by_proxy().await;
+    let client = Client::builder(&proxy.http_url()).timeout(Duration::from_secs(1));
+    let client = client.build().expect("a URL");
+    let options = OnceOptions { lease: Duration::from_secs(600), ..OnceOptions::default() };
+    let Ok(BeginReply::Begun(run)) = client.begin("mail-17", &options).await else {
+        panic!("no run was before")
+    };
+    proxy.refuse();
+    let before = proxy.disturbed();
+    let end = tokio::spawn(run.complete(Response::new("sent")));
+    // A try is 100 ms after the one before at the soonest.
+    eventually(async || (proxy.disturbed() >= before + 15).then_some(())).await;
+    proxy.forward();
+    soon("the end", end).await.expect("no panic").expect("it is done");
+    let record = service.get("/v1/idempotency/mail-17").await;
+    assert_eq!(record.json["state"], "done", "{record:?}");
+}
+
+#[tokio::test]
 async fn request_that_was_sent_once_is_never_told_as_unsent() {
     let (address, mut connections) = raw_upstream(1).await;
     let client = Client::builder(&format!("http://{address}")).timeout(Duration::from_secs(1));

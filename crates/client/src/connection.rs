@@ -176,8 +176,19 @@ impl Connection {
     /// The answer to a request that is safe to repeat, also where earlier ones were lost. While the same thing is under way
     /// elsewhere, it waits at the service for `wait`. The last answer may be a passing refusal.
     pub(crate) async fn ask(&self, call: &Call, wait: Duration) -> Result<Reply, Error> {
+        self.ask_for(call, wait, Duration::ZERO).await
+    }
+
+    /// The same, which is tried for as long as `patience` beyond the wait.
+    pub(crate) async fn ask_for(
+        &self,
+        call: &Call,
+        wait: Duration,
+        patience: Duration,
+    ) -> Result<Reply, Error> {
         let timeout = self.settings.timeout;
-        let (wait_end, end) = (self.now() + wait, self.now() + wait + timeout);
+        let wait_end = self.now() + wait;
+        let end = wait_end + timeout.max(patience);
         let mut in_doubt = false;
         loop {
             let (sent, wait) = (self.now(), wait_end.left().min(REQUEST_WAIT));

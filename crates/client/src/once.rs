@@ -32,6 +32,9 @@ use crate::{BoxError, Client, Error, FencedLease, Lease, LossReason};
 /// The longest reason of a failure, in bytes.
 const MAX_REASON: usize = 256;
 
+/// For how long the end of a run is tried, where its lease lasts so long.
+const END_TIME: Duration = Duration::from_secs(30);
+
 /// How to do a thing once.
 #[derive(Debug, Clone)]
 pub struct OnceOptions {
@@ -139,7 +142,7 @@ impl Client {
         if is_nothing_begun {
             parting.call = None;
         }
-        let Reply { answer, mut sent, .. } = reply?;
+        let Reply { answer, sent, .. } = reply?;
         let answer = answer.map_err(Refusal::into_problem)?;
         let record: IdempotencyRecord =
             serde_json::from_slice(&answer).map_err(|_| not_keylatch())?;
@@ -150,14 +153,17 @@ impl Client {
         if record.token.is_none_or(|of| of.expose() != token.expose()) {
             return Err(not_of_this_request());
         }
+        // An earlier try may have begun it, and its lease began then.
+        let left = record.lease_expires_in_ms.map_or(options.lease, Duration::from_millis);
+        let mut until = sent + left.min(options.lease);
         // It began at the end of a long wait, or an earlier response was lost.
-        if (sent + options.lease).left() < options.lease / 2 {
+        if until.left() < options.lease / 2 {
             let renewal = begin.then(Method::POST, "/renew");
             let renewed = self.connection.ask(&renewal, Duration::ZERO).await?;
             renewed.answer.map_err(Refusal::into_problem)?;
-            sent = renewed.sent;
+            until = renewed.sent + options.lease;
         }
-        let lease = Lease::new(format!("the run of `{key}`"), options.lease, sent + options.lease);
+        let lease = Lease::new(format!("the run of `{key}`"), options.lease, until);
         let lease = FencedLease::new(lease, FencingToken::new(record.fencing_token));
         Ok(BeginReply::Begun(Run::start(parting, begin, options.on_crash, lease)))
     }
@@ -301,7 +307,10 @@ impl Run {
     async fn end(mut self, call: Call) -> Result<(), Error> {
         self.parting.call = Some(call.clone());
         self.lease.closing().cancel();
-        let reply = self.parting.connection.ask(&call, Duration::ZERO).await;
+        // No other client can run it before the lease is over, so there is time to outlast a restart
+        // of the service.
+        let patience = self.lease.until().left().min(END_TIME);
+        let reply = self.parting.connection.ask_for(&call, Duration::ZERO, patience).await;
         self.parting.call = None;
         reply?.answer.map(drop).map_err(Refusal::into_problem)
     }

@@ -62,7 +62,7 @@ pub(super) async fn locks(
 }
 
 fn follow(api: Arc<Api>, prefix: String) -> impl Stream<Item = Result<Event, axum::Error>> + Send {
-    let look = api.console_looks.of(prefix);
+    let look = api.streams.looks.of(prefix);
     let follower = Follower { api, look, seen: 0, sent: SentLocks::default() };
     stream::unfold(follower, |mut follower| async move {
         let event = follower.next_event().await;
