@@ -92,7 +92,7 @@ impl Service {
         };
         timeout(LIMIT, answered)
             .await
-            .unwrap_or_else(|_| Err(self.unanswered("no answer came in time")))
+            .unwrap_or_else(|_| Err(self.unanswered("no response came in time")))
     }
 
     /// Sends a request, and gives the answer when it begins. A problem is a failure.
@@ -107,7 +107,7 @@ impl Service {
         let request = request.body(Bytes::from(ask.body));
         let request = request.map_err(|error| Failure::Arguments(error.to_string()))?;
         let sent = timeout(LIMIT, self.client.send(request)).await;
-        let sent = sent.map_err(|_| self.unanswered("no answer came in time"))?;
+        let sent = sent.map_err(|_| self.unanswered("no response came in time"))?;
         let response = sent.map_err(|error| self.failure(error))?;
         let status = response.status();
         if status.is_success() {

@@ -240,7 +240,7 @@ async fn hanging_service_is_reported_before_validity_ends() {
     service.signal("-STOP");
     let why = lost(&guard).await;
     assert!(!guard.valid_for().is_zero());
-    assert!(matches!(&why, LossReason::Unrenewed(why) if why.contains("no answer")), "{why:?}");
+    assert!(matches!(&why, LossReason::Unrenewed(why) if why.contains("no response")), "{why:?}");
     service.signal("-CONT");
     assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::Released);
 }

@@ -89,7 +89,7 @@ async fn healthcheck_times_out() {
     let deaf = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = deaf.local_addr().expect("an address").to_string();
     let ended = KEYLATCH.run(&["healthcheck", "--listen", &address]).await;
-    is_refused(&ended, &["not healthy", &address, "no answer"]);
+    is_refused(&ended, &["not healthy", &address, "no response"]);
 }
 
 #[tokio::test]

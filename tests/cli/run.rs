@@ -189,7 +189,7 @@ async fn unreachable_service_exits_69() {
     proxy.refuse();
     let arguments = ["--wait", "0s", "a", "--", "echo", "ran"];
     let ended = run(&proxy.http_url(), &arguments).await;
-    is(&ended, 69, &["keylatch: ", &proxy.http_url(), "the service gave no answer"]);
+    is(&ended, 69, &["keylatch: ", &proxy.http_url(), "the service gave no response"]);
     let mut redis = RedisServer::start().await;
     let service = Service::by_default(&redis.url()).await;
     redis.kill().await;

@@ -52,7 +52,7 @@ pub enum Error {
     #[error("a URL leads to another store: {0}")]
     OtherStore(String),
     /// No answer came within the time for it to a request that was sent: the service may have carried it out.
-    #[error("the service gave no answer: {0}")]
+    #[error("the service gave no response: {0}")]
     Unanswered(String),
     /// The service, or something before it, answered that it cannot do its work now.
     #[error("the service cannot answer: {0}")]
@@ -89,7 +89,7 @@ impl std::fmt::Display for Held {
 impl Error {
     /// The time for an answer is over.
     pub(crate) fn late() -> Self {
-        Self::Unanswered("no answer came in time".to_owned())
+        Self::Unanswered("no response came in time".to_owned())
     }
 
     /// The time is over before there was a connection.

@@ -120,7 +120,7 @@ impl<L> Guard<L> {
     ///
     /// # Errors
     ///
-    /// The service gave no answer within 5 s, or refuses the request. The lease then ends by
+    /// The service gave no response within 5 s, or refuses the request. The lease then ends by
     /// itself.
     pub async fn close(self) -> Result<ReleaseReply, Error> {
         let Self { ending, watchdog, session, .. } = self;
