@@ -29,8 +29,8 @@ async fn order(
 
 #[tokio::main]
 async fn main() -> std::io::Result<()> {
-    // Several processes that share the work share a store: `keylatch_stores::open("redis://…")`, or `embedded` for
-    // one process that must not forget.
+    // Several processes that share the work share a store: `keylatch_stores::open("redis://…")`, or
+    // `embedded` for one process that must not forget.
     let store = keylatch_stores::memory();
     // Who asks, so that one customer's key is not another's.
     let layer = IdempotencyLayer::new(store)

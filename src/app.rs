@@ -1,8 +1,9 @@
 //! The service put together: the only place that knows all of its parts.
 //!
-//! It opens the store, wraps it in the decorators, builds the services and the router, and ends them in order: the
-//! streams, then the requests, then the tasks that finish steps. Invariant: each task of the service has an owner here,
-//! and the end waits for it for a bounded time. Tested in `tests/api/shutdown.rs`.
+//! It opens the store, wraps it in the decorators, builds the services and the router, and ends
+//! them in order: the streams, then the requests, then the tasks that finish steps. Invariant: each
+//! task of the service has an owner here, and the end waits for it for a bounded time. Tested in
+//! `tests/api/shutdown.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,8 +67,8 @@ impl App {
         Self::with_store(config, store, Arc::new(Metrics::new()))
     }
 
-    /// The same, and answers `/livez` on the listeners meanwhile: they have to be those that the service is then
-    /// served on.
+    /// The same, and answers `/livez` on the listeners meanwhile: they have to be those that the
+    /// service is then served on.
     pub async fn open_on(config: Config, listeners: &[BoundListener]) -> Result<Self, Error> {
         let of_store = config.clone();
         let store =
@@ -90,7 +91,8 @@ impl App {
         Ok(Self { opening: Some(opening), ..app })
     }
 
-    /// Whether the service would start with the configuration, as far as that is known without its store.
+    /// Whether the service would start with the configuration, as far as that is known without its
+    /// store.
     pub fn check(config: &Config) -> Result<(), Error> {
         check_access(config)?;
         let url = config.store.expose();
@@ -156,8 +158,8 @@ impl App {
         self.router.clone()
     }
 
-    /// Serves on `listener`, with TLS if the configuration has a certificate, until `closing` resolves,
-    /// finishes what is under way, and ends.
+    /// Serves on `listener`, with TLS if the configuration has a certificate, until `closing`
+    /// resolves, finishes what is under way, and ends.
     pub async fn serve(
         self,
         listener: impl Listener,
@@ -228,8 +230,9 @@ impl App {
         Ok(served?)
     }
 
-    /// Lets requests and runs end, also runs whose client has gone, for as long as the settings allow. Then
-    /// runs have an unknown outcome, and what is left of connections is closed once their clients could read so.
+    /// Lets requests and runs end, also runs whose client has gone, for as long as the settings
+    /// allow. Then runs have an unknown outcome, and what is left of connections is closed once
+    /// their clients could read so.
     async fn drain(&self, unconnected: &CancellationToken, killed: &CancellationToken) {
         self.locks.stop_waiting();
         let drain_timeout = Duration::from_millis(self.config.server.drain_timeout_ms);
@@ -264,7 +267,8 @@ impl App {
     }
 }
 
-/// Listens wherever the configuration says, or on the sockets that a service manager handed over. It has the addresses of the listeners then, where it had names.
+/// Listens wherever the configuration says, or on the sockets that a service manager handed over.
+/// It has the addresses of the listeners then, where it had names.
 pub async fn bind(config: &mut Config) -> Result<Vec<BoundListener>, Error> {
     let (mut bound, listeners) = (Vec::new(), config.listeners());
     let mut handed = HandedSockets::of_process(listeners.len())?;
@@ -309,7 +313,8 @@ fn services(config: &Config, store: &Arc<dyn Store>) -> Result<Services, Error> 
     Ok((locks, records))
 }
 
-/// Says on which listeners the console and the docs are not served, since services behind guards have pages there.
+/// Says on which listeners the console and the docs are not served, since services behind guards
+/// have pages there.
 fn warn_of_shared_origins(config: &Config) {
     for listener in config.listeners() {
         if config.has_guarded_pages() && listener.serves.beside_guarded_pages() != listener.serves {
@@ -385,8 +390,8 @@ fn body_limits(config: &Config) -> BodyLimits {
     BodyLimits { bytes: config.server.body_limit_bytes, time }
 }
 
-/// Refuses to be reached by clients as the configuration does not mean it: at an address that others reach and
-/// nothing guards, for one.
+/// Refuses to be reached by clients as the configuration does not mean it: at an address that
+/// others reach and nothing guards, for one.
 fn check_access(config: &Config) -> Result<(), Error> {
     if let Some(address) = config.exposed_address() {
         return Err(Error::Exposed { address });

@@ -1,8 +1,8 @@
-//! Kept responses that are encrypted: the keys of `idempotency.encryption_keys_file`, followed, and the store over which
-//! the service of records then works.
+//! Kept responses that are encrypted: the keys of `idempotency.encryption_keys_file`, followed, and
+//! the store over which the service of records then works.
 //!
-//! Without the setting nothing is encrypted, and what was encrypted before is answered as if its key were missing.
-//! Tested in `tests/api/encrypted_responses.rs` and `tests/cli/config`.
+//! Without the setting nothing is encrypted, and what was encrypted before is answered as if its
+//! key were missing. Tested in `tests/api/encrypted_responses.rs` and `tests/cli/config`.
 
 mod keys;
 mod store;

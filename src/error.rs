@@ -1,8 +1,8 @@
 //! Why the process cannot start or continue. What fails in a request is a
 //! [`Problem`](crate::http::Problem).
 //!
-//! `main` prints the error with its causes and ends with a code other than 0. Invariant: none shows a secret of the
-//! configuration. Tested in `tests/cli/commands.rs`.
+//! `main` prints the error with its causes and ends with a code other than 0. Invariant: none shows
+//! a secret of the configuration. Tested in `tests/cli/commands.rs`.
 
 use crate::access::AuthenticatorError;
 use crate::config::ConfigError;

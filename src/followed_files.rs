@@ -1,9 +1,9 @@
 //! Files of the operator's that are read at start, and again when they change or on SIGHUP.
 //!
-//! The files are read every two seconds and compared as a whole, which also sees a Secret of Kubernetes that is
-//! replaced behind a link. The owner of the files decides what new contents are worth; what it had before
-//! stays until it has something better. The identities and the certificates are followed so. Tested in
-//! `tests/cli/keys.rs` and `tests/cli/tls.rs`.
+//! The files are read every two seconds and compared as a whole, which also sees a Secret of
+//! Kubernetes that is replaced behind a link. The owner of the files decides what new contents are
+//! worth; what it had before stays until it has something better. The identities and the
+//! certificates are followed so. Tested in `tests/cli/keys.rs` and `tests/cli/tls.rs`.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -47,8 +47,8 @@ impl FollowedFiles {
         &self.first
     }
 
-    /// Follows the files until it is dropped: calls `take` with what they have whenever that is something else
-    /// than the last time, and on each SIGHUP.
+    /// Follows the files until it is dropped: calls `take` with what they have whenever that is
+    /// something else than the last time, and on each SIGHUP.
     pub(crate) async fn follow(&self, take: impl Fn(Result<&[Vec<u8>], &str>)) {
         let mut hangups = self.hangups.clone();
         let mut ticks = interval(PERIOD);
@@ -90,7 +90,8 @@ impl FollowedFile {
         Ok((Self { path: path.to_owned(), files }, secrets))
     }
 
-    /// Follows the file until it is dropped. `replace` takes what it has, or says what is wrong with it.
+    /// Follows the file until it is dropped. `replace` takes what it has, or says what is wrong
+    /// with it.
     pub(crate) async fn follow<E: Display>(
         &self,
         what: &'static str,

@@ -1,9 +1,10 @@
-//! The ends of grants that no client sent a release for: what the store says of them is counted and remembered,
-//! expiries are in the audit log, and a broken lease counts in no quota any more.
+//! The ends of grants that no client sent a release for: what the store says of them is counted and
+//! remembered, expiries are in the audit log, and a broken lease counts in no quota any more.
 //!
-//! An expiry is the store's own affair, and no request is answered when it comes. An instance sees it when a step
-//! of its own, or its sweep, is the first to write down that the lease is over; so each expiry is counted by
-//! one instance at most. Redlock says nothing of them. Tested in `tests/api/metrics_page.rs` and `audit.rs`.
+//! An expiry is the store's own affair, and no request is answered when it comes. An instance sees
+//! it when a step of its own, or its sweep, is the first to write down that the lease is over; so
+//! each expiry is counted by one instance at most. Redlock says nothing of them. Tested in
+//! `tests/api/metrics_page.rs` and `audit.rs`.
 
 use std::sync::Arc;
 

@@ -1,11 +1,11 @@
 //! Notices that another instance on the same store has a guard with other settings than this one.
 //!
-//! Settings such as `principal_header` tell keys apart. Where instances differ in them, one key runs once at each, and
-//! nothing else shows it. So each instance holds a lock of keylatch's own for each guard, shared with the others, whose
-//! label has a digest of each of these settings.
+//! Settings such as `principal_header` tell keys apart. Where instances differ in them, one key
+//! runs once at each, and nothing else shows it. So each instance holds a lock of keylatch's own
+//! for each guard, shared with the others, whose label has a digest of each of these settings.
 //!
-//! Invariant: an instance that has ended counts for the TTL of its lock at most. A store within the process has one
-//! instance, and no such locks. Tested in `tests/api/guard_settings.rs`.
+//! Invariant: an instance that has ended counts for the TTL of its lock at most. A store within the
+//! process has one instance, and no such locks. Tested in `tests/api/guard_settings.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -110,7 +110,8 @@ impl ComparedGuard {
         Ok(Self { path: guard.path.clone(), lock, digests })
     }
 
-    /// The settings that another instance has otherwise, as the labels of the lock say, which it renews.
+    /// The settings that another instance has otherwise, as the labels of the lock say, which it
+    /// renews.
     async fn compare(&self, locks: &LockService) -> Result<Vec<&'static str>, LockError> {
         let label = self.digests.each_ref().map(|(_, digest)| &**digest).join(" ");
         let shared = |new| AcquireRequest {

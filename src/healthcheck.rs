@@ -1,8 +1,9 @@
 //! `keylatch healthcheck`: asks a service on this machine whether it is alive, for an image that
 //! has no curl.
 //!
-//! It asks the listener that the configuration names, over TLS without checking the certificate, because the
-//! certificate is for the names of clients and not for loopback. It sends no secret. Tested in `tests/cli/commands.rs`.
+//! It asks the listener that the configuration names, over TLS without checking the certificate,
+//! because the certificate is for the names of clients and not for loopback. It sends no secret.
+//! Tested in `tests/cli/commands.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +28,8 @@ use crate::http::{ListenerSettings, reachable};
 
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// Whether the service of this configuration says by 200 at this listener within 3 s that it is alive.
+/// Whether the service of this configuration says by 200 at this listener within 3 s that it is
+/// alive.
 pub async fn check(config: &Config, listener: &ListenerSettings) -> Result<(), Error> {
     let (place, has_certificate) = (listener.place(), config.tls.is_on());
     let path = config.gateway.liveness_at(listener);
@@ -79,8 +81,9 @@ async fn ask_over(
 
 /// TLS with a service whose certificate is not checked.
 ///
-/// The check asks whether the service of this machine lives, tells it nothing, and believes nothing but that. A
-/// certificate that has expired or is for other names than an address is no reason to restart the service.
+/// The check asks whether the service of this machine lives, tells it nothing, and believes nothing
+/// but that. A certificate that has expired or is for other names than an address is no reason to
+/// restart the service.
 fn any_service() -> Result<ClientConfig, rustls::Error> {
     let provider = Arc::new(default_provider());
     let config = ClientConfig::builder_with_provider(Arc::clone(&provider))

@@ -1,8 +1,8 @@
-//! Any store, with a count, a duration and a span of each of its steps, and with a count of its grants and of their ends.
-//! Steps on keylatch's own locks are none of a client, and count nowhere.
+//! Any store, with a count, a duration and a span of each of its steps, and with a count of its
+//! grants and of their ends. Steps on keylatch's own locks are none of a client, and count nowhere.
 //!
-//! The labels are the stable, snake_case names of `docs/operating.md`. The decorator keeps no deadline:
-//! the services do, because a step that came too late has to be brought to its end.
+//! The labels are the stable, snake_case names of `docs/operating.md`. The decorator keeps no
+//! deadline: the services do, because a step that came too late has to be brought to its end.
 
 use std::sync::Arc;
 

@@ -1,7 +1,9 @@
-//! The secrets that issued keys are signed with: the operator's file, or one that the embedded store keeps.
+//! The secrets that issued keys are signed with: the operator's file, or one that the embedded
+//! store keeps.
 //!
-//! The file is followed as that of identities, so that a secret is rotated without a restart. Where a guard takes issued
-//! keys and there is no secret, the service does not start. Tested in `tests/api/issued_keys.rs` and `tests/cli/keys.rs`.
+//! The file is followed as that of identities, so that a secret is rotated without a restart. Where
+//! a guard takes issued keys and there is no secret, the service does not start. Tested in
+//! `tests/api/issued_keys.rs` and `tests/cli/keys.rs`.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! A lock of keylatch's own about a guard, which an instance keeps for as long as it runs.
 //!
-//! No client may name such a lock, and no list shows it. Invariant: an instance that has ended has it for its TTL at most.
-//! Tested in `tests/api/guard_settings.rs` and `settling.rs`.
+//! No client may name such a lock, and no list shows it. Invariant: an instance that has ended has
+//! it for its TTL at most. Tested in `tests/api/guard_settings.rs` and `settling.rs`.
 
 use keylatch_core::idempotency::FingerprintHasher;
 use keylatch_core::lock::{

@@ -1,8 +1,8 @@
 //! The keylatch service: locks and idempotency keys over HTTP.
 //!
-//! Most people run the command `keylatch`. This crate is the same service for a program that serves it
-//! itself: [`App`](app::App) puts the parts together over a [`Config`](config::Config), as a router
-//! beside routes of your own or on a listener.
+//! Most people run the command `keylatch`. This crate is the same service for a program that serves
+//! it itself: [`App`](app::App) puts the parts together over a [`Config`](config::Config), as a
+//! router beside routes of your own or on a listener.
 //!
 //! # A service within a program
 //!

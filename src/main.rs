@@ -1,8 +1,8 @@
 //! The `keylatch` command: arguments, and one function for each subcommand.
 //!
-//! The help texts are the manual, so they are here with their arguments. Everything that a subcommand does is in the
-//! library; `main` starts the runtime, calls it, prints an error with its causes, and maps it to the exit code.
-//! Tested in `tests/cli`.
+//! The help texts are the manual, so they are here with their arguments. Everything that a
+//! subcommand does is in the library; `main` starts the runtime, calls it, prints an error with its
+//! causes, and maps it to the exit code. Tested in `tests/cli`.
 
 #[cfg(feature = "manual")]
 mod manual;
@@ -65,8 +65,8 @@ enum Command {
     Lock(LockCommand),
     /// Write a copy of an `embedded:` store to FILE, while it serves.
     ///
-    /// FILE has every change that was answered before. To start on it, put it as `locks.sqlite` into an empty
-    /// directory, with its mode, 0600: `keylatch --store embedded:DIRECTORY`.
+    /// FILE has every change that was answered before. To start on it, put it as `locks.sqlite`
+    /// into an empty directory, with its mode, 0600: `keylatch --store embedded:DIRECTORY`.
     #[command(after_help = command::BACKUP_EXIT_CODES)]
     Backup(BackupCommand),
     /// API keys, by which the service knows its clients, and the records of idempotency keys.
@@ -75,34 +75,37 @@ enum Command {
     /// Run a command for as long as it holds a lock, or several.
     ///
     /// Waits until NAME is free, runs COMMAND with KEYLATCH_NAME and KEYLATCH_FENCING_TOKEN in its
-    /// environment, renews the lock meanwhile, passes signals on, and releases the lock. A run of the same
-    /// lock within COMMAND enters it again. When the lock
-    /// is lost or cannot be renewed, keylatch stops COMMAND and all that it has started before another
-    /// client can hold the lock: SIGTERM, then SIGKILL.
+    /// environment, renews the lock meanwhile, passes signals on, and releases the lock. A run of
+    /// the same lock within COMMAND enters it again. When the lock is lost or cannot be renewed,
+    /// keylatch stops COMMAND and all that it has started before another client can hold the lock:
+    /// SIGTERM, then SIGKILL.
     ///
-    /// With several NAMEs it gets all of the locks at once or none, and COMMAND is stopped when any of
-    /// them is lost. KEYLATCH_FENCING_TOKENS then has a line `TOKEN NAME` for each lock,
+    /// With several NAMEs it gets all of the locks at once or none, and COMMAND is stopped when any
+    /// of them is lost. KEYLATCH_FENCING_TOKENS then has a line `TOKEN NAME` for each lock,
     /// KEYLATCH_NAMES their names, one a line, and with --limit KEYLATCH_SLOTS lines `SLOT NAME`.
     #[command(after_help = EXIT_CODES)]
     Run(RunCommand),
     /// Run a command once for a key, be it on one machine of many.
     ///
-    /// The first machine that comes with KEY runs COMMAND, with KEYLATCH_KEY and KEYLATCH_FENCING_TOKEN in its environment.
-    /// Its exit code is kept, zero or not. Whoever comes later with KEY gets that exit code and runs nothing. Whoever
-    /// comes meanwhile exits with 0 at once, or waits with --wait.
+    /// The first machine that comes with KEY runs COMMAND, with KEYLATCH_KEY and
+    /// KEYLATCH_FENCING_TOKEN in its environment. Its exit code is kept, zero or not. Whoever comes
+    /// later with KEY gets that exit code and runs nothing. Whoever comes meanwhile exits with 0 at
+    /// once, or waits with --wait.
     ///
-    /// A run that did not end, since its machine or COMMAND was killed, has an unknown outcome, which a person settles
-    /// with `keylatch key resolve`. With --on-crash rerun another machine runs COMMAND again, under a higher fencing
-    /// token, and the others wait. A COMMAND that cannot be started leaves KEY free. As with `keylatch run`, COMMAND is
-    /// stopped before another machine can run it.
+    /// A run that did not end, since its machine or COMMAND was killed, has an unknown outcome,
+    /// which a person settles with `keylatch key resolve`. With --on-crash rerun another machine
+    /// runs COMMAND again, under a higher fencing token, and the others wait. A COMMAND that cannot
+    /// be started leaves KEY free. As with `keylatch run`, COMMAND is stopped before another
+    /// machine can run it.
     #[command(after_help = ONCE_EXIT_CODES)]
     Once(OnceCommand),
     /// Elect one leader among many, and run a command while this one leads.
     ///
-    /// Waits for the lock NAME and leads while it holds it: the next one leads within the TTL after the leader has died, and
-    /// at once after a SIGTERM. COMMAND runs while this one leads, with the variables of `keylatch run`, and is stopped
-    /// before another one can lead. Where COMMAND ends by itself, so does this, with its exit code. Without COMMAND the
-    /// program beside this one asks the address of --listen.
+    /// Waits for the lock NAME and leads while it holds it: the next one leads within the TTL after
+    /// the leader has died, and at once after a SIGTERM. COMMAND runs while this one leads, with
+    /// the variables of `keylatch run`, and is stopped before another one can lead. Where COMMAND
+    /// ends by itself, so does this, with its exit code. Without COMMAND the program beside this
+    /// one asks the address of --listen.
     #[command(after_help = ELECT_EXIT_CODES)]
     Elect(ElectCommand),
 }
@@ -123,8 +126,9 @@ enum ConfigCommand {
 
 #[derive(Debug, Subcommand)]
 enum KeyCommand {
-    /// Make an API key: prints it on the first line, and then the entry of the identity NAME for the file
-    /// of `identities`. The entry has the key's SHA-256, and the key itself is nowhere else.
+    /// Make an API key: prints it on the first line, and then the entry of the identity NAME for
+    /// the file of `identities`. The entry has the key's SHA-256, and the key itself is nowhere
+    /// else.
     Create {
         /// What the client is called: 1 to 64 of A-Z a-z 0-9 . _ - @
         name: IdentityName,
@@ -187,7 +191,8 @@ fn help_of_store() -> String {
     )
 }
 
-/// The variables of the process, those of OpenTelemetry too. One that is not Unicode is an error if it could be ours.
+/// The variables of the process, those of OpenTelemetry too. One that is not Unicode is an error if
+/// it could be ours.
 fn environment() -> Result<Vec<(String, String)>, ConfigError> {
     let named = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string())));
@@ -250,8 +255,8 @@ fn program() -> clap::Command {
     with_environment(Cli::command(), None)
 }
 
-/// Adds the variables of clients to the help of those commands, and the exit codes of the command that they are
-/// part of.
+/// Adds the variables of clients to the help of those commands, and the exit codes of the command
+/// that they are part of.
 fn with_environment(command: clap::Command, of_parent: Option<String>) -> clap::Command {
     let own = command.get_after_help().map(ToString::to_string);
     let exit_codes = own.or(of_parent);
@@ -339,8 +344,8 @@ fn pages_to_open(at: &str) -> String {
     )
 }
 
-/// Serves until a signal ends it; `announce` is called with the URL of the first listener once clients can
-/// connect.
+/// Serves until a signal ends it; `announce` is called with the URL of the first listener once
+/// clients can connect.
 fn serve_with(
     config: impl FnOnce() -> Result<Config, Error>,
     announce: impl FnOnce(&str) -> Result<(), Error>,

@@ -1,4 +1,5 @@
-//! What a shell completes the arguments by, and the manual: the library makes both of the help texts.
+//! What a shell completes the arguments by, and the manual: the library makes both of the help
+//! texts.
 //!
 //! Only a build with the feature `manual` has the two commands. Tested in `tests/cli/commands.rs`.
 

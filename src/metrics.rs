@@ -1,8 +1,8 @@
 //! What the service counts, in the Prometheus text format.
 //!
-//! Every label has a bounded set of values: matched routes, methods, statuses, codes of problems, store
-//! operations and outcomes, identities of the operator's file. Never a lock name, an owner or anything else that a client
-//! chooses.
+//! Every label has a bounded set of values: matched routes, methods, statuses, codes of problems,
+//! store operations and outcomes, identities of the operator's file. Never a lock name, an owner or
+//! anything else that a client chooses.
 
 mod labels;
 
@@ -30,7 +30,8 @@ pub use self::labels::{StoreOperation, StoreOutcome, StreamKind};
 /// Bounds of the duration histograms, in seconds.
 const BUCKETS: [f64; 10] = [0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0];
 
-/// Bounds of the histograms of times that clients choose, in seconds: in line, and for which locks are held.
+/// Bounds of the histograms of times that clients choose, in seconds: in line, and for which locks
+/// are held.
 const WAIT_BUCKETS: [f64; 10] = [0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 3600.0];
 
 /// The service's metrics and the registry that prints them.
@@ -38,7 +39,8 @@ pub struct Metrics {
     registry: Registry,
     requests: Family<RequestLabels, Histogram, fn() -> Histogram>,
     store_steps: Family<Words<2>, Histogram, fn() -> Histogram>,
-    /// The histograms of `store_steps`, by operation and outcome, so that a step finds its own without a lock.
+    /// The histograms of `store_steps`, by operation and outcome, so that a step finds its own
+    /// without a lock.
     known_steps: [[OnceLock<Histogram>; StoreOutcome::COUNT]; StoreOperation::COUNT],
     grants: Family<Words<1>, Counter>,
     streams: Family<Words<1>, Gauge>,
@@ -54,7 +56,7 @@ pub struct Metrics {
     pub(crate) breaks: Counter,
     /// Leases whose expiry this instance was the first to see.
     pub(crate) expiries: Counter,
-    /// Requests whose answer was one that was kept.
+    /// Requests whose response was one that was kept.
     pub(crate) replays: Counter,
     /// Requests whose key was used for another request.
     pub(crate) mismatches: Counter,
@@ -220,7 +222,7 @@ impl Metrics {
         self.held.observe(held_for.as_secs_f64());
     }
 
-    /// Notes that the store gave no answer to a scrape.
+    /// Notes that the store gave no response to a scrape.
     pub(crate) fn store_is_silent(&self) {
         self.store_up.set(0);
     }
@@ -288,8 +290,9 @@ fn timed<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, met
     metric
 }
 
-/// The histograms of one route that its requests have used, so that the next request finds its own without the lock
-/// of all histograms, which all cores share. A request whose slot another method or status has takes that lock.
+/// The histograms of one route that its requests have used, so that the next request finds its own
+/// without the lock of all histograms, which all cores share. A request whose slot another method
+/// or status has takes that lock.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RouteDurations([OnceLock<(Histogram, RequestLabels)>; RouteDurations::SLOTS]);
 
@@ -328,7 +331,7 @@ pub struct RecordCounts {
     pub in_flight: Option<usize>,
     /// Those whose outcome is kept; `None` where no store of this process has them.
     pub done: Option<u64>,
-    /// The bytes of answers that this process keeps, if it keeps them.
+    /// The bytes of responses that this process keeps, if it keeps them.
     pub kept_bytes: Option<u64>,
 }
 

@@ -1,7 +1,8 @@
 //! What the guards that only observe have seen at this instance, today and since its start.
 //!
-//! A payments team reads from it what enforcing would change. The counters of `/metrics` are others, and have no day.
-//! Invariant: today is the day in UTC on which somebody looks. Tested below, and in `tests/api/observed_guards.rs`.
+//! A payments team reads from it what enforcing would change. The counters of `/metrics` are
+//! others, and have no day. Invariant: today is the day in UTC on which somebody looks. Tested
+//! below, and in `tests/api/observed_guards.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,13 +1,15 @@
-//! How the latest grants of a lock ended, as this instance saw it: the page of a lock shows its releases.
+//! How the latest grants of a lock ended, as this instance saw it: the page of a lock shows its
+//! releases.
 //!
-//! A store keeps the ends that were no release, so that locks that are acquired and released leave nothing there
-//! and cost no write (`lock/history.rs` in the core). Releases are therefore those that this instance served,
-//! since its start, and in memory. A lock is known here by a keyed hash of its name, and is in a bucket of [`WAYS`] by
-//! that hash. So a release costs one look at a few numbers, and no client can choose whose history it replaces.
+//! A store keeps the ends that were no release, so that locks that are acquired and released leave
+//! nothing there and cost no write (`lock/history.rs` in the core). Releases are therefore those
+//! that this instance served, since its start, and in memory. A lock is known here by a keyed hash
+//! of its name, and is in a bucket of [`WAYS`] by that hash. So a release costs one look at a few
+//! numbers, and no client can choose whose history it replaces.
 //!
-//! Invariant: the newest [`ENDS`] ends are kept of each of up to [`BUCKETS`] × [`WAYS`] locks, and a bucket that
-//! is full forgets the lock that no grant ended of for the longest time. Tested below, and over HTTP in
-//! `tests/api/console.rs`.
+//! Invariant: the newest [`ENDS`] ends are kept of each of up to [`BUCKETS`] × [`WAYS`] locks, and
+//! a bucket that is full forgets the lock that no grant ended of for the longest time. Tested
+//! below, and over HTTP in `tests/api/console.rs`.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -40,8 +42,8 @@ pub(crate) enum PastGrant {
     End(Box<GrantEnd>),
 }
 
-/// The keyed hash of a lock's name. Two locks with the same hash would share a history. One of the few other locks in a
-/// bucket has the hash of a lock with a chance of one in 2^52.
+/// The keyed hash of a lock's name. Two locks with the same hash would share a history. One of the
+/// few other locks in a bucket has the hash of a lock with a chance of one in 2^52.
 type NameHash = u64;
 
 /// Locks with their past grants; that of the latest end is the last.
@@ -58,7 +60,8 @@ impl PastGrants {
         self.since
     }
 
-    /// Adds the grant that a release ended, unless the store does not say which one, or tells its end itself.
+    /// Adds the grant that a release ended, unless the store does not say which one, or tells its
+    /// end itself.
     pub(crate) fn add_release(&self, name: &LockName, release: &Release) {
         let Release { fencing_token: Some(fencing_token), owner, span: Some(span) } = release
         else {
@@ -128,7 +131,8 @@ impl Bucket {
             None => {
                 locks.rotate_left(1);
                 if let Some((of, grants)) = locks.last_mut() {
-                    // Its memory is kept, since names that come once each would ask for it again and again.
+                    // Its memory is kept, since names that come once each would ask for it again
+                    // and again.
                     *of = lock;
                     grants.clear();
                 }

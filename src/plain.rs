@@ -1,7 +1,8 @@
 //! What others wrote, on its way to a terminal or a log.
 //!
-//! A service, a client or a name may have characters that move a cursor, set a title or turn the direction of a line.
-//! Invariant: none of them is written as it is. Tested in `tests/cli/lock_commands.rs` and `tests/api/audit.rs`.
+//! A service, a client or a name may have characters that move a cursor, set a title or turn the
+//! direction of a line. Invariant: none of them is written as it is. Tested in
+//! `tests/cli/lock_commands.rs` and `tests/api/audit.rs`.
 
 use std::fmt;
 use std::io::{self, Write as _};
@@ -29,7 +30,8 @@ pub(crate) fn plain_json(json: &str) -> String {
     })
 }
 
-/// Whether a character shows, and does nothing else: it is no control, and none that Unicode has for formats.
+/// Whether a character shows, and does nothing else: it is no control, and none that Unicode has
+/// for formats.
 fn shows(c: char) -> bool {
     let is_format = matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
         | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}');

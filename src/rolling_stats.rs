@@ -1,8 +1,9 @@
 //! What the service did in the last minutes, for people who look at it now: the console draws it.
 //!
-//! Each answer and each step of the store is counted in the bucket of its duration, two buckets for each
-//! doubling. Every few seconds the counts become a sample and begin at zero again, so a sample costs what its
-//! numbers take, however much was served. The counters of `/metrics` are others, and never go back.
+//! Each response and each step of the store is counted in the bucket of its duration, two buckets
+//! for each doubling. Every few seconds the counts become a sample and begin at zero again, so a
+//! sample costs what its numbers take, however much was served. The counters of `/metrics` are
+//! others, and never go back.
 //!
 //! Invariant: each answer is in one sample. Tested below, and over HTTP in `tests/api/console.rs`.
 
@@ -40,8 +41,8 @@ pub(crate) struct Sample {
     pub(crate) refused: u64,
     /// Those of them that were answered with 5xx.
     pub(crate) failed: u64,
-    /// The time from a request's head to its answer's in microseconds, of the middle request; a wait for a
-    /// lock is part of it. Absent where there was no request.
+    /// The time from a request's head to its response's in microseconds, of the middle request; a
+    /// wait for a lock is part of it. Absent where there was no request.
     pub(crate) p50_us: Option<u64>,
     /// The same of the slowest of a hundred.
     pub(crate) p99_us: Option<u64>,
@@ -52,7 +53,7 @@ pub(crate) struct Sample {
 }
 
 impl RollingStats {
-    /// Counts an answer.
+    /// Counts a response.
     pub(crate) fn count_answer(&self, status: u16, took: Duration) {
         self.answers.count(took);
         match status {

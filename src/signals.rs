@@ -1,8 +1,10 @@
-//! The signals of the service: caught in one place, in every configuration, before anything else begins.
+//! The signals of the service: caught in one place, in every configuration, before anything else
+//! begins.
 //!
-//! SIGTERM and SIGINT end the service. SIGHUP has the files that are followed read again. SIGUSR1 and SIGUSR2 do
-//! nothing. A data file at its size limit is a full disk, which is an answer, so SIGXFSZ does nothing as well.
-//! Invariant: a signal that asks for no end never ends the service. Tested in `tests/cli/signals.rs`.
+//! SIGTERM and SIGINT end the service. SIGHUP has the files that are followed read again. SIGUSR1
+//! and SIGUSR2 do nothing. A data file at its size limit is a full disk, which is a response, so
+//! SIGXFSZ does nothing as well. Invariant: a signal that asks for no end never ends the service.
+//! Tested in `tests/cli/signals.rs`.
 
 use std::io;
 use std::sync::LazyLock;

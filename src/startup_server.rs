@@ -1,9 +1,11 @@
-//! The service while its store opens: it says that it is alive, and every other request waits for it.
+//! The service while its store opens: it says that it is alive, and every other request waits for
+//! it.
 //!
-//! A store on disk with millions of locks takes seconds to open. A supervisor that read nothing from `/livez` meanwhile
-//! would restart the process, and begin again. So a server of its own accepts on the same listeners from the start. It
-//! answers `/livez`, and hands every other request to the service's routes once they are there. From then on
-//! it accepts no more, and the service's own server does; its connections stay until the service ends.
+//! A store on disk with millions of locks takes seconds to open. A supervisor that read nothing
+//! from `/livez` meanwhile would restart the process, and begin again. So a server of its own
+//! accepts on the same listeners from the start. It answers `/livez`, and hands every other request
+//! to the service's routes once they are there. From then on it accepts no more, and the service's
+//! own server does; its connections stay until the service ends.
 //!
 //! Invariant: no request is refused because the store is opening. Tested in `tests/api/opening.rs`.
 
@@ -65,7 +67,8 @@ impl StartupServer {
         self.later.send_replace(Some(router));
     }
 
-    /// Lets the requests on its connections end once `closing` is cancelled, and closes what is left once `killed` is.
+    /// Lets the requests on its connections end once `closing` is cancelled, and closes what is
+    /// left once `killed` is.
     pub(crate) async fn end(self, closing: &CancellationToken, killed: &CancellationToken) {
         let Self { later: _later, mut serving, .. } = self;
         closing.cancelled().await;

@@ -1,7 +1,7 @@
 //! Logging: `tracing` events to standard error, by a thread that no request waits for.
 //!
-//! What is logged of a request is the HTTP middleware's affair; this module has the setting for it, and
-//! knows nothing of HTTP. Tested in `tests/api/logging.rs`.
+//! What is logged of a request is the HTTP middleware's affair; this module has the setting for it,
+//! and knows nothing of HTTP. Tested in `tests/api/logging.rs`.
 
 use std::io::{self, IsTerminal};
 

@@ -1,7 +1,8 @@
 //! The yardstick: axum handlers that answer what keylatch answers and do nothing for it.
 //!
-//! Its answers have the size and the headers of keylatch's own, so that the ratio of both is what locks and
-//! stores cost, and not what axum and hyper do. It runs as a process of its own, on the same cores.
+//! Its answers have the size and the headers of keylatch's own, so that the ratio of both is what
+//! locks and stores cost, and not what axum and hyper do. It runs as a process of its own, on the
+//! same cores.
 
 use std::convert::Infallible;
 use std::io;
@@ -133,7 +134,8 @@ fn tls_config(cert: &PathBuf, key: &PathBuf) -> Result<ServerConfig> {
     Ok(config)
 }
 
-/// Accepts connections and agrees on TLS, one after the other, which is before anything is measured.
+/// Accepts connections and agrees on TLS, one after the other, which is before anything is
+/// measured.
 struct TlsListener {
     listener: TcpListener,
     acceptor: TlsAcceptor,

@@ -1,7 +1,7 @@
 //! This build next to another one, such as the one before a change.
 //!
-//! Both run at the same time and are measured in turn, round by round, so that noise hits both alike.
-//! The guarded requests go to the bare handler behind both.
+//! Both run at the same time and are measured in turn, round by round, so that noise hits both
+//! alike. The guarded requests go to the bare handler behind both.
 
 use std::path::Path;
 

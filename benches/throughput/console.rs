@@ -1,7 +1,8 @@
 //! What open consoles cost the service: its throughput with none, one and three of them, in turn.
 //!
-//! A console is a client that reads what the page reads: the stream of the held locks, and a glance every three
-//! seconds. The locks that the load creates and deletes are changes beside 10,000 that stay.
+//! A console is a client that reads what the page reads: the stream of the held locks, and a glance
+//! every three seconds. The locks that the load creates and deletes are changes beside 10,000 that
+//! stay.
 
 use std::io::{Read, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};

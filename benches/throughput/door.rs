@@ -1,9 +1,10 @@
 //! What the front door costs: identities, TLS, and an identity that asks for more than it may.
 //!
-//! Every client sends the same `Authorization` line, also where keylatch knows no identities, so that the rows
-//! differ in what the service does and not in what it reads. TLS is compared with a bare handler behind the same
-//! library, and its handshakes come before the window. The greedy identity sends from a thread of its own, as fast
-//! as it is answered, and does not heed `Retry-After`.
+//! Every client sends the same `Authorization` line, also where keylatch knows no identities, so
+//! that the rows differ in what the service does and not in what it reads. TLS is compared with a
+//! bare handler behind the same library, and its handshakes come before the window. The greedy
+//! identity sends from a thread of its own, as fast as it is answered, and does not heed
+//! `Retry-After`.
 
 use std::sync::Arc;
 
@@ -48,7 +49,8 @@ struct Door {
     plain_tls: Process,
     known_tls: Process,
     tls: Arc<ClientConfig>,
-    /// The lines with the key of an identity without a quota, with a large one, and with a small one.
+    /// The lines with the key of an identity without a quota, with a large one, and with a small
+    /// one.
     free: String,
     counted: String,
     greedy: String,

@@ -1,7 +1,7 @@
 //! What it costs to keep locks on disk: next to memory, to the disk itself, and at a restart.
 //!
-//! The disk's own rate is measured in the same rounds, as a page that is written and synced, because the
-//! goals are shares of it: a figure alone would be one of the machine.
+//! The disk's own rate is measured in the same rounds, as a page that is written and synced,
+//! because the goals are shares of it: a figure alone would be one of the machine.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -57,7 +57,8 @@ pub(crate) fn run(machine: &Machine, load: &Load, rounds: u32) -> Result<()> {
     restart(machine, load, &machine.directory("restart"))
 }
 
-/// Measures, and says about how many bytes were written for a create and a release. The warm-up is a tenth more.
+/// Measures, and says about how many bytes were written for a create and a release. The warm-up is
+/// a tenth more.
 fn measure_written(load: &Load, connections: usize, service: &Process) -> Result<(Slice, f64)> {
     let before = service.written()?;
     let slice = load.measure_on(connections, service, None)?;

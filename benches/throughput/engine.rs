@@ -1,10 +1,11 @@
-//! Locks on an engine that is a server, next to what the engine does alone: two writes of a value under
-//! its key for each cycle of a lock, on 64 connections or tasks, each with one under way.
+//! Locks on an engine that is a server, next to what the engine does alone: two writes of a value
+//! under its key for each cycle of a lock, on 64 connections or tasks, each with one under way.
 //!
-//! The engine is the caller's, so that its disk and its settings are what they are: `--store URL`. A second instance
-//! would hear of each change of the first, so the store and a service over HTTP are measured one after the other, each
-//! in turn with the engine alone. The last two parts are a lock that is handed over between two instances, and 200
-//! clients in the queue of one lock, on three instances.
+//! The engine is the caller's, so that its disk and its settings are what they are: `--store URL`.
+//! A second instance would hear of each change of the first, so the store and a service over HTTP
+//! are measured one after the other, each in turn with the engine alone. The last two parts are a
+//! lock that is handed over between two instances, and 200 clients in the queue of one lock, on
+//! three instances.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,8 +31,8 @@ const CONFLICTS: f64 = 0.05;
 
 /// What an engine is to reach.
 struct Goals {
-    /// Cycles at the store for each cycle of the engine alone, under names that are used again: the engine alone
-    /// writes such rows, too. The design names none for Redis.
+    /// Cycles at the store for each cycle of the engine alone, under names that are used again: the
+    /// engine alone writes such rows, too. The design names none for Redis.
     used: Option<f64>,
     /// The same under names that were never used.
     new: Option<f64>,

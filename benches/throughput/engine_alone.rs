@@ -1,8 +1,8 @@
-//! What an engine does without keylatch: two writes of a value under its key, in turn, by its own protocol;
-//! and for etcd also its own lock API, over HTTP.
+//! What an engine does without keylatch: two writes of a value under its key, in turn, by its own
+//! protocol; and for etcd also its own lock API, over HTTP.
 //!
-//! PostgreSQL has a connection for each task. The clients of etcd, ZooKeeper and Redis send what all tasks write
-//! over one, as their protocols are made for.
+//! PostgreSQL has a connection for each task. The clients of etcd, ZooKeeper and Redis send what
+//! all tasks write over one, as their protocols are made for.
 
 use std::net::SocketAddr;
 

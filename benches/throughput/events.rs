@@ -1,6 +1,7 @@
 //! How many server-sent events came, by their names, and no more of them.
 //!
-//! The stream is not taken apart: a line that begins with the name of an event is one, and all else passes.
+//! The stream is not taken apart: a line that begins with the name of an event is one, and all else
+//! passes.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,9 +1,9 @@
-//! What a thousand watchers of one lock cost that changes a thousand times a second, beside a bare handler that sends
-//! the same events to as many readers.
+//! What a thousand watchers of one lock cost that changes a thousand times a second, beside a bare
+//! handler that sends the same events to as many readers.
 //!
-//! The watchers are on a thread of their own, each with its connection, and so are those who renew the lock. Another
-//! client creates and deletes before the changes and among them. An event is missed that a watcher did not get
-//! by the time at which no more came.
+//! The watchers are on a thread of their own, each with its connection, and so are those who renew
+//! the lock. Another client creates and deletes before the changes and among them. An event is
+//! missed that a watcher did not get by the time at which no more came.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

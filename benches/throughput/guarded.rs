@@ -1,7 +1,7 @@
 //! Guarded requests, run for the first time and replayed, next to what they are built on.
 //!
-//! The service that runs them is the bare handler, once alone and once behind the guard. A first run
-//! goes through both, and a replay through the guard alone.
+//! The service that runs them is the bare handler, once alone and once behind the guard. A first
+//! run goes through both, and a replay through the guard alone.
 
 use crate::Result;
 use crate::load::{Load, Orders};
@@ -22,7 +22,8 @@ const GOAL_STEPS: [f64; 2] = [2.0, 1.0];
 /// Each replay needs a first run, which takes a step more.
 const FIRST_OF_ALL: f64 = 0.01;
 
-/// The one script that a replay calls. It does not look into the row, so that the row's length alone is of account.
+/// The one script that a replay calls. It does not look into the row, so that the row's length
+/// alone is of account.
 const READ: &str = include_str!("../../crates/stores/src/redis/lua/read.lua");
 const KEY: &str = "keylatch:{3f}:record:PzEi8tq0m5rKZ0YxGm9vQd2n7cJ4sWbE1uLhT6aXoN8";
 /// The row of a record with what is kept of the sandbox's answer has about so many bytes.

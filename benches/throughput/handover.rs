@@ -1,7 +1,8 @@
 //! How soon a waiter gets a lock after its release, next to a client that polls.
 //!
-//! Two clients pass one lock back and forth, each at a service of its own. The one that polls asks at a fixed
-//! pause, as a client without a queue has to. Each measured hand-over is a grant that followed a release.
+//! Two clients pass one lock back and forth, each at a service of its own. The one that polls asks
+//! at a fixed pause, as a client without a queue has to. Each measured hand-over is a grant that
+//! followed a release.
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,8 @@
 //! Requests as streams of HTTP/2, a thousand on each connection.
 //!
-//! The service speaks it behind TLS alone, and the client is hyper's. A connection is opened with a request that is answered at once, so that what the service
-//! keeps for the connection is there before a stream that stays.
+//! The service speaks it behind TLS alone, and the client is hyper's. A connection is opened with a
+//! request that is answered at once, so that what the service keeps for the connection is there
+//! before a stream that stays.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! What a key costs that nobody sent, and a kept response that is encrypted.
 //!
-//! Both are compared with the same guard without it, on memory and on Redis, where the orders are the same bytes: they carry a
-//! key in any case, and a guard that derives keys does not list its header.
+//! Both are compared with the same guard without it, on memory and on Redis, where the orders are
+//! the same bytes: they carry a key in any case, and a guard that derives keys does not list its
+//! header.
 
 use std::fs;
 

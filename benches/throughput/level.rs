@@ -1,9 +1,11 @@
-//! What a great number of held locks costs, next to a thousand: each request, memory, their end, and a start.
+//! What a great number of held locks costs, next to a thousand: each request, memory, their end,
+//! and a start.
 //!
-//! The goals are of 10,000,000 locks, which are held with `--held 10000000`; less is held by default, because it
-//! takes minutes. The locks are made by requests for sets of 16. Requests are measured on both stores in turn,
-//! with few and with many locks held. Then all locks of a store expire in the same moment, and a few clients
-//! create and delete meanwhile. Last a store on disk is opened with all of them, while `/livez` is asked.
+//! The goals are of 10,000,000 locks, which are held with `--held 10000000`; less is held by
+//! default, because it takes minutes. The locks are made by requests for sets of 16. Requests are
+//! measured on both stores in turn, with few and with many locks held. Then all locks of a store
+//! expire in the same moment, and a few clients create and delete meanwhile. Last a store on disk
+//! is opened with all of them, while `/livez` is asked.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -72,7 +74,8 @@ pub(crate) fn run(machine: &Machine, load: &Load, rounds: u32, held: usize) -> R
     expire(machine, load, &store, held, on_disk)
 }
 
-/// Measures requests on both stores with few and with many locks held. How long it took to make the many in memory.
+/// Measures requests on both stores with few and with many locks held. How long it took to make the
+/// many in memory.
 fn compare(machine: &Machine, load: &Load, rounds: u32, held: usize) -> Result<Duration> {
     let mut memory = [Subject::on_memory(machine)?, Subject::on_memory(machine)?];
     let mut redis = [Subject::on_redis(machine)?, Subject::on_redis(machine)?];
@@ -191,7 +194,8 @@ fn open(machine: &Machine, load: &Load, data: &std::path::Path, held: usize) -> 
     Ok(took)
 }
 
-/// How long each answer of `/livez` took, until the store is open. What is no answer takes for ever.
+/// How long each answer of `/livez` took, until the store is open. What is no answer takes for
+/// ever.
 fn look_until(is_open: &AtomicBool, service: &Process) -> Vec<Duration> {
     let mut looks = Vec::new();
     while !is_open.load(Ordering::Relaxed) {

@@ -1,8 +1,8 @@
 //! The load generator: 64 connections on one thread, each with one request under way.
 //!
-//! It writes requests as bytes and reads answers with a few comparisons (`wire.rs`), so that it takes less of the
-//! machine than what it measures. An answer that is not the expected one ends the benchmark. `load/` has what is
-//! held in great number, and arrivals at a fixed rate.
+//! It writes requests as bytes and reads answers with a few comparisons (`wire.rs`), so that it
+//! takes less of the machine than what it measures. An answer that is not the expected one ends the
+//! benchmark. `load/` has what is held in great number, and arrivals at a fixed rate.
 
 mod held;
 mod paced;
@@ -80,8 +80,9 @@ impl Load {
         self.measure_work(count, Connection::open, work, &[service], redis)
     }
 
-    /// The same by clients that are known by a line in the head of each request, such as an API key, and that
-    /// speak TLS if there is a configuration for it. The handshakes come before the window.
+    /// The same by clients that are known by a line in the head of each request, such as an API
+    /// key, and that speak TLS if there is a configuration for it. The handshakes come before the
+    /// window.
     pub(crate) fn measure_known(
         &self,
         count: usize,
@@ -107,8 +108,8 @@ impl Load {
         }
     }
 
-    /// Has `count` clients of several services create one lock with `body` and release it, over and over,
-    /// for as long as the window. Each grant counts as one request.
+    /// Has `count` clients of several services create one lock with `body` and release it, over and
+    /// over, for as long as the window. Each grant counts as one request.
     pub(crate) fn measure_turns(
         &self,
         count: usize,
@@ -298,8 +299,8 @@ impl Connection {
         Ok(Self { stream, buffer: vec![0; bytes] })
     }
 
-    /// Creates a lock with a further line in the head, over and over, until `stop` is set. It takes a grant and both
-    /// refusals for answers, and returns how many requests were above a quota.
+    /// Creates a lock with a further line in the head, over and over, until `stop` is set. It takes
+    /// a grant and both refusals for answers, and returns how many requests were above a quota.
     async fn press(mut self, header: &str, stop: &AtomicBool) -> Result<usize> {
         let pair = Pair::with_header(header, "");
         let mut refused = 0;
@@ -406,7 +407,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends a request until it is carried out. A store that is filled is not measured, and may be late.
+    /// Sends a request until it is carried out. A store that is filled is not measured, and may be
+    /// late.
     async fn fill_in(&mut self, request: &[u8]) -> Result<()> {
         let began = Instant::now();
         self.send(request).await?;

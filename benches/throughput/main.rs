@@ -1,13 +1,14 @@
 //! What keylatch costs, measured side by side in one run.
 //!
-//! The first part compares the rate of requests with that of a bare axum handler and of Redis alone.
-//! The second does so for guarded requests, run for the first time and replayed, and with keys that nobody sent. The third says how
-//! soon a waiter gets a lock that is released. The fourth says what many holders of one lock cost, the
-//! fifth what keeping locks on disk costs, the sixth what identities, TLS and a greedy identity cost. Then come the cost
-//! of open consoles, and of 100 unknown outcomes among a million records. Then 1,000 held locks are compared with very many, requests come at a
-//! steady rate, services start and idle, very many clients hold, wait and watch, and guarded requests are compared with what
-//! Redis and a plain proxy do. Subjects take turns, round by round, so that
-//! noise hits all alike. Times are reported and never asserted.
+//! The first part compares the rate of requests with that of a bare axum handler and of Redis
+//! alone. The second does so for guarded requests, run for the first time and replayed, and with
+//! keys that nobody sent. The third says how soon a waiter gets a lock that is released. The fourth
+//! says what many holders of one lock cost, the fifth what keeping locks on disk costs, the sixth
+//! what identities, TLS and a greedy identity cost. Then come the cost of open consoles, and of 100
+//! unknown outcomes among a million records. Then 1,000 held locks are compared with very many,
+//! requests come at a steady rate, services start and idle, very many clients hold, wait and watch,
+//! and guarded requests are compared with what Redis and a plain proxy do. Subjects take turns,
+//! round by round, so that noise hits all alike. Times are reported and never asserted.
 //!
 //! Options go after `--`: `cargo bench --bench throughput -- --rounds 3 --seconds 1 --pin`.
 #![expect(clippy::print_stdout, reason = "a benchmark prints its table")]

@@ -1,9 +1,11 @@
-//! What very many clients cost that only hold or wait: memory for each, the service's time, and a hand-over among them.
+//! What very many clients cost that only hold or wait: memory for each, the service's time, and a
+//! hand-over among them.
 //!
-//! Locks are held by streams of events, first one on each connection, as many as the limit of open files allows,
-//! then a thousand on each connection of HTTP/2, which is behind TLS. Then clients wait on streams of HTTP/2, ten for each lock, and the
-//! locks are handed over, one after another. Memory is what the service's resident set grows by. The watchers
-//! of one lock are in `fan_out.rs`.
+//! Locks are held by streams of events, first one on each connection, as many as the limit of open
+//! files allows, then a thousand on each connection of HTTP/2, which is behind TLS. Then clients
+//! wait on streams of HTTP/2, ten for each lock, and the locks are handed over, one after another.
+//! Memory is what the service's resident set grows by. The watchers of one lock are in
+//! `fan_out.rs`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

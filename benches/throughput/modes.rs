@@ -1,7 +1,7 @@
 //! What many holders of one lock cost, next to one, and how a long queue gets several slots.
 //!
-//! A thousand holders share one lock while one more comes and leaves, and a thousand waiters get 50 slots. The goal
-//! bounds how much more a share costs than a lock with one holder.
+//! A thousand holders share one lock while one more comes and leaves, and a thousand waiters get 50
+//! slots. The goal bounds how much more a share costs than a lock with one holder.
 
 use crate::Result;
 use crate::load::{Load, WAITING};

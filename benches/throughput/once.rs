@@ -1,9 +1,11 @@
-//! Guarded requests beside what is there without a guard: two round trips to Redis, one `GET`, a plain proxy.
+//! Guarded requests beside what is there without a guard: two round trips to Redis, one `GET`, a
+//! plain proxy.
 //!
-//! `guarded.rs` has them beside a bare handler and the scripts. Here a first run on Redis is compared with two
-//! writes of a record by redis-benchmark, and a replay with one read; answers of 1 MiB are replayed
-//! while the memory of the service is looked at; and the service that runs the requests is asked through the
-//! guard, past every guard, and through nginx, which keeps its connections.
+//! `guarded.rs` has them beside a bare handler and the scripts. Here a first run on Redis is
+//! compared with two writes of a record by redis-benchmark, and a replay with one read; answers of
+//! 1 MiB are replayed while the memory of the service is looked at; and the service that runs the
+//! requests is asked through the guard, past every guard, and through nginx, which keeps its
+//! connections.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
@@ -119,7 +121,8 @@ fn beside_nginx(machine: &Machine, load: &Load, rounds: u32) -> Result<()> {
     Ok(())
 }
 
-/// A server of large answers, with the memory that it had before it was asked and the most while it was.
+/// A server of large answers, with the memory that it had before it was asked and the most while it
+/// was.
 struct Large<'a> {
     name: &'static str,
     server: Process,

@@ -1,8 +1,9 @@
-//! The whole server side on one core, beside the programs that people put in keylatch's place: nginx, which
-//! answers without any work, webdis before a Redis, Redis alone, and etcd with its lock gateway.
+//! The whole server side on one core, beside the programs that people put in keylatch's place:
+//! nginx, which answers without any work, webdis before a Redis, Redis alone, and etcd with its
+//! lock gateway.
 //!
-//! Every subject shares the core with its Redis; the load generator has another one. Subjects take turns, round
-//! by round, and only ratios within a round count.
+//! Every subject shares the core with its Redis; the load generator has another one. Subjects take
+//! turns, round by round, and only ratios within a round count.
 
 use std::fs;
 use std::process::Command;

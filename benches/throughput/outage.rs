@@ -1,9 +1,11 @@
-//! How soon requests are served again, and as fast as before, when Redis goes while they come at a steady rate.
+//! How soon requests are served again, and as fast as before, when Redis goes while they come at a
+//! steady rate.
 //!
-//! A Redis that keeps its data is restarted. Then the master of a Redis with a replica and sentinels is killed, and
-//! the replica takes its place. The figures are how long it took until a request was served again, and until so
-//! many windows of 100 ms in a row were as they were before: every request served, and 99 of 100 in twice the
-//! time. All times count from the end of its process.
+//! A Redis that keeps its data is restarted. Then the master of a Redis with a replica and
+//! sentinels is killed, and the replica takes its place. The figures are how long it took until a
+//! request was served again, and until so many windows of 100 ms in a row were as they were before:
+//! every request served, and 99 of 100 in twice the time. All times count from the end of its
+//! process.
 
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
@@ -102,7 +104,8 @@ fn print(arrivals: &Arrivals, down: Instant) {
     );
 }
 
-/// From the end of Redis until the first answer that only the next one can have given: to a request that came since.
+/// From the end of Redis until the first answer that only the next one can have given: to a request
+/// that came since.
 fn served_again(arrivals: &Arrivals, down: Instant) -> Option<Duration> {
     let down = down.saturating_duration_since(arrivals.started);
     let since = arrivals.all.iter().filter(|arrival| arrival.due > down && arrival.is_served());

@@ -1,7 +1,7 @@
 //! The processes that are measured: where they run, what they use, and that they end.
 //!
-//! With `pin`, load and subject have cores of their own. The time that a process used is read from `/proc`, and a
-//! process ends with the value that started it, also where the benchmark fails.
+//! With `pin`, load and subject have cores of their own. The time that a process used is read from
+//! `/proc`, and a process ends with the value that started it, also where the benchmark fails.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -134,7 +134,8 @@ impl Machine {
         self.keylatch_set(build, store, guard.as_deref())
     }
 
-    /// A build of keylatch on a store, with settings in a file. `LISTEN` in a listener of theirs stands for its address.
+    /// A build of keylatch on a store, with settings in a file. `LISTEN` in a listener of theirs
+    /// stands for its address.
     pub(crate) fn keylatch_set(
         &self,
         build: &Path,
@@ -186,7 +187,8 @@ impl Machine {
         self.redis_with(free_address()?, self.directory.path(), &["--appendonly", "no"])
     }
 
-    /// A Redis that keeps all in the directory `name`, at an address where it was before, if it was.
+    /// A Redis that keeps all in the directory `name`, at an address where it was before, if it
+    /// was.
     pub(crate) fn lasting_redis(&self, name: &str, at: Option<SocketAddr>) -> Result<Process> {
         let address = at.map_or_else(free_address, Ok)?;
         self.redis_with(address, &self.directory(name), &["--appendonly", "yes"])

@@ -1,7 +1,8 @@
 //! The other yardstick: Redis alone, with a lock as most programs make it there.
 //!
-//! `redis-benchmark` sets a key if it is not there, and calls a script that compares and deletes it. So the ratio of
-//! both is what keylatch adds to its engine, with its tokens, queues and fencing tokens.
+//! `redis-benchmark` sets a key if it is not there, and calls a script that compares and deletes
+//! it. So the ratio of both is what keylatch adds to its engine, with its tokens, queues and
+//! fencing tokens.
 
 use std::process::Command;
 use std::time::Duration;

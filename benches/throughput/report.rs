@@ -1,7 +1,7 @@
 //! How numbers are printed.
 //!
-//! A row has the medians of all rounds and how far they spread; a row that other processes disturbed is marked.
-//! A goal prints whether it was reached, with the figure beside it.
+//! A row has the medians of all rounds and how far they spread; a row that other processes
+//! disturbed is marked. A goal prints whether it was reached, with the figure beside it.
 
 use std::fmt;
 

@@ -1,8 +1,9 @@
 //! A Redis with a replica, and three sentinels that put the replica in the place of its master.
 //!
-//! All is ready when the replica has the master's data and the sentinels know each other. The sentinels call a master
-//! down that was silent for a second; by default that is 30 s, and then a failover is mostly their patience. The
-//! servers of the tests (`crates/testkit`) have a wall clock in between that can be set, which measuring would count.
+//! All is ready when the replica has the master's data and the sentinels know each other. The
+//! sentinels call a master down that was silent for a second; by default that is 30 s, and then a
+//! failover is mostly their patience. The servers of the tests (`crates/testkit`) have a wall clock
+//! in between that can be set, which measuring would count.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};

@@ -1,7 +1,8 @@
 //! keylatch next to what it is built on.
 //!
-//! Memory is compared with the bare handlers, and Redis with Redis alone, in rounds that take turns, because noise
-//! then hits all of them. What counts is the ratio of medians and never a rate.
+//! Memory is compared with the bare handlers, and Redis with Redis alone, in rounds that take
+//! turns, because noise then hits all of them. What counts is the ratio of medians and never a
+//! rate.
 
 use crate::Result;
 use crate::load::Load;

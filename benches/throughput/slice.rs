@@ -1,7 +1,7 @@
 //! What was measured of one subject in one round, and what several rounds say together.
 //!
-//! A slice has a rate, latencies and the time of the processors. The value of several slices is their median; their
-//! spread is printed beside it, so that a reader sees how far to trust it.
+//! A slice has a rate, latencies and the time of the processors. The value of several slices is
+//! their median; their spread is printed beside it, so that a reader sees how far to trust it.
 
 use std::time::Duration;
 

@@ -1,8 +1,9 @@
-//! How soon a service answers after it was spawned, with nothing in its store, and how often it wakes while it idles.
+//! How soon a service answers after it was spawned, with nothing in its store, and how often it
+//! wakes while it idles.
 //!
-//! A first answer is waited for by asking again and again, since a pause between two tries would be part of it. A
-//! wake-up is a voluntary switch of context, which Linux counts for each thread: a thread that waits for
-//! something makes one each time.
+//! A first answer is waited for by asking again and again, since a pause between two tries would be
+//! part of it. A wake-up is a voluntary switch of context, which Linux counts for each thread: a
+//! thread that waits for something makes one each time.
 
 use std::collections::BTreeMap;
 use std::thread::sleep;

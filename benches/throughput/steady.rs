@@ -1,8 +1,8 @@
 //! How long requests take that come at a steady rate, next to a closed loop.
 //!
-//! In each round the closed loop comes first, and the steady rates are shares of what it reached. It is of the same
-//! program as they are (`load/paced.rs`), so that all figures are taken alike. Then Redis goes while requests come
-//! at half of the most (`outage.rs`).
+//! In each round the closed loop comes first, and the steady rates are shares of what it reached.
+//! It is of the same program as they are (`load/paced.rs`), so that all figures are taken alike.
+//! Then Redis goes while requests come at half of the most (`outage.rs`).
 
 use crate::Result;
 use crate::load::{Arrival, Load, Pace, percentile};

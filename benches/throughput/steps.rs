@@ -1,7 +1,7 @@
 //! How many steps of its store a request takes, as the service itself counts them.
 //!
-//! The counts are read from `/metrics` before and after a load. A request that takes more steps than it needs is
-//! slow on every engine, which a rate on one machine does not show.
+//! The counts are read from `/metrics` before and after a load. A request that takes more steps
+//! than it needs is slow on every engine, which a rate on one machine does not show.
 
 use std::collections::BTreeMap;
 use std::fmt;

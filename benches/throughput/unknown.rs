@@ -1,7 +1,8 @@
-//! What it costs to find 100 unknown outcomes among a million records, beside a thousand in another store.
+//! What it costs to find 100 unknown outcomes among a million records, beside a thousand in another
+//! store.
 //!
-//! The list goes by the store's index, so the cost is to be that of the 100. The records are made over HTTP, on memory
-//! and on Redis.
+//! The list goes by the store's index, so the cost is to be that of the 100. The records are made
+//! over HTTP, on memory and on Redis.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -22,8 +23,8 @@ const GOAL: f64 = 1.5;
 /// How long the last outcome may take to be unknown.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Services on one kind of store, one with few records and one with many, and how long the list of the unknown ones
-/// took at each, round by round.
+/// Services on one kind of store, one with few records and one with many, and how long the list of
+/// the unknown ones took at each, round by round.
 struct Subject {
     name: &'static str,
     services: [Service; 2],
@@ -36,7 +37,8 @@ struct Service {
     _behind: [Option<Process>; 2],
 }
 
-/// Fills stores of both kinds, measures the lists with few and with many records in turn, and prints the times.
+/// Fills stores of both kinds, measures the lists with few and with many records in turn, and
+/// prints the times.
 pub(crate) fn run(machine: &Machine, load: &Load, rounds: u32) -> Result<()> {
     println!("\n{UNKNOWN} unknown outcomes among {FEW} and {MANY} records; this takes a while.");
     for on_redis in [false, true] {

@@ -1,8 +1,8 @@
 //! Just enough HTTP/1.1: requests as bytes that are written once, and the few things that matter
 //! in a response.
 //!
-//! Names and tokens are replaced in place, where the bytes of a request have them at a fixed position. It reads
-//! only what these services send, and fails at everything else.
+//! Names and tokens are replaced in place, where the bytes of a request have them at a fixed
+//! position. It reads only what these services send, and fails at everything else.
 
 use std::io::Write as _;
 use std::ops::Range;

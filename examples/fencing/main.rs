@@ -1,4 +1,5 @@
-//! Pays an invoice under a lock, in SQLite and in PostgreSQL. Each database refuses a holder that comes late.
+//! Pays an invoice under a lock, in SQLite and in PostgreSQL. Each database refuses a holder that
+//! comes late.
 //!
 //! ```text
 //! cargo run --example fencing shop.db postgresql://localhost/shop

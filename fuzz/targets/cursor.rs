@@ -1,5 +1,5 @@
-//! The cursor of a list: one that the service did not give is refused, or is a position; what a list then gives is
-//! behind that position, and each page's own cursor is read.
+//! The cursor of a list: one that the service did not give is refused, or is a position; what a
+//! list then gives is behind that position, and each page's own cursor is read.
 //!
 //! The lists are those of a memory store with a few locks.
 

@@ -1,5 +1,5 @@
-//! Fingerprints: another spelling of the same JSON is the same request, another value in it is another request, and a
-//! form that is coded again is the same.
+//! Fingerprints: another spelling of the same JSON is the same request, another value in it is
+//! another request, and a form that is coded again is the same.
 //!
 //! The input is a tree that is written twice, so that both spellings are valid.
 
@@ -106,7 +106,8 @@ impl Tree {
         })
     }
 
-    /// The same JSON; where it is respelt, with its members backwards, every character escaped, and white space.
+    /// The same JSON; where it is respelt, with its members backwards, every character escaped, and
+    /// white space.
     fn write(&self, respelt: bool) -> String {
         let space = if respelt { " \n" } else { "" };
         match self {

@@ -1,5 +1,5 @@
-//! Issued keys: one is good for the method, the path and the principal that it was issued for, and for nothing else; and
-//! no text is a key that was not issued.
+//! Issued keys: one is good for the method, the path and the principal that it was issued for, and
+//! for nothing else; and no text is a key that was not issued.
 //!
 //! The input is two such triples, and a text that is no key.
 

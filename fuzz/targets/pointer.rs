@@ -1,5 +1,5 @@
-//! JSON pointers: they lead where another reader's do (`serde_json`), a field that is there counts or does not as the
-//! setting says, and one that is not there changes nothing.
+//! JSON pointers: they lead where another reader's do (`serde_json`), a field that is there counts
+//! or does not as the setting says, and one that is not there changes nothing.
 //!
 //! The input is a pointer, a line feed, and JSON.
 

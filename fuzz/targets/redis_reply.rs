@@ -1,7 +1,7 @@
 //! What a Redis answers that is not the one we know: every reply is understood or refused.
 //!
-//! The bytes are those of a connection, read by the driver's own parser and then as rows and reports of writes. None
-//! may end the process.
+//! The bytes are those of a connection, read by the driver's own parser and then as rows and
+//! reports of writes. None may end the process.
 
 #![no_main]
 

@@ -1,7 +1,8 @@
-//! Bytes that a client sends: the service answers each connection or closes it, with no error of its own.
+//! Bytes that a client sends: the service answers each connection or closes it, with no error of
+//! its own.
 //!
-//! A connection in memory leads to a whole service over memory. An answer of 500 fails, and so does a connection
-//! that neither ends nor is answered in time.
+//! A connection in memory leads to a whole service over memory. An answer of 500 fails, and so does
+//! a connection that neither ends nor is answered in time.
 
 #![no_main]
 

@@ -1,7 +1,8 @@
-//! The bytes of a lock's or a record's state, as a store keeps them: what is read is written and read again as
-//! the same, and the rules take it.
+//! The bytes of a lock's or a record's state, as a store keeps them: what is read is written and
+//! read again as the same, and the rules take it.
 //!
-//! A store reads what another program wrote, or what a disk damaged, so no input may end the process.
+//! A store reads what another program wrote, or what a disk damaged, so no input may end the
+//! process.
 
 #![no_main]
 

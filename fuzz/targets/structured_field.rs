@@ -1,5 +1,5 @@
-//! The value of an `Idempotency-Key` header: what a strict reader of structured fields (RFC 9651) takes, we take, as the
-//! same key; and the text of a key is that key.
+//! The value of an `Idempotency-Key` header: what a strict reader of structured fields (RFC 9651)
+//! takes, we take, as the same key; and the text of a key is that key.
 //!
 //! The strict reader is the crate `sfv`, which has no code of ours.
 

@@ -1,4 +1,5 @@
-//! Who sends a request: by its API key, by the token of an issuer, or by the certificate of its connection.
+//! Who sends a request: by its API key, by the token of an issuer, or by the certificate of its
+//! connection.
 //!
 //! A header counts before the certificate. Tested in `tests/api/identities.rs`, `tokens.rs` and
 //! `client_certificates.rs`.
@@ -47,7 +48,8 @@ impl Authenticator {
         self.identities.current()
     }
 
-    /// The identity as it is now, if what proved it still does. Of a token that was proof enough once.
+    /// The identity as it is now, if what proved it still does. Of a token that was proof enough
+    /// once.
     pub fn confirm(
         &self,
         identity: &Identity,

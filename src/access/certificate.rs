@@ -1,9 +1,9 @@
 //! The names in a client's certificate, by which an identity is found.
 //!
-//! TLS has checked by then that an authority of `tls.client_ca` signed the certificate and that the client has
-//! its key. The names are those of the subject (CN) and all alternative ones: DNS, email, URI and IP. They are
-//! compared as written. So the authority vouches for every name that it signs. Tested here, and over
-//! connections in `tests/api/client_certificates.rs`.
+//! TLS has checked by then that an authority of `tls.client_ca` signed the certificate and that the
+//! client has its key. The names are those of the subject (CN) and all alternative ones: DNS,
+//! email, URI and IP. They are compared as written. So the authority vouches for every name that it
+//! signs. Tested here, and over connections in `tests/api/client_certificates.rs`.
 
 use std::net::IpAddr;
 

@@ -1,8 +1,9 @@
 //! Sets right what quotas count: what the store has no longer counts no longer.
 //!
-//! A meter hears of what this instance grants and ends, and no instance hears of what ends elsewhere. So each meter that
-//! refused something is compared with the store soon after; one that refuses nothing may be wrong and harms nobody. A
-//! holder is known by its label, which begins with its identity. Tested in `tests/api/quotas.rs`.
+//! A meter hears of what this instance grants and ends, and no instance hears of what ends
+//! elsewhere. So each meter that refused something is compared with the store soon after; one that
+//! refuses nothing may be wrong and harms nobody. A holder is known by its label, which begins with
+//! its identity. Tested in `tests/api/quotas.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;

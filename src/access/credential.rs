@@ -1,9 +1,9 @@
-//! The credential of a request: an API key or a token in `Authorization`, or in `Keylatch-Authorization` on a
-//! guarded route, whose `Authorization` is the upstream's.
+//! The credential of a request: an API key or a token in `Authorization`, or in
+//! `Keylatch-Authorization` on a guarded route, whose `Authorization` is the upstream's.
 //!
 //! It travels as `Bearer KEY` or as the password of `Basic`, for programs that know users alone, as
-//! `curl -u ci:KEY` and browsers do. The user is not looked at: the key says who it is. Two such headers are
-//! refused, because two parts of a system could believe one each.
+//! `curl -u ci:KEY` and browsers do. The user is not looked at: the key says who it is. Two such
+//! headers are refused, because two parts of a system could believe one each.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -72,7 +72,8 @@ impl fmt::Debug for Credential<'_> {
     }
 }
 
-/// A JSON Web Token (RFC 7519) by its form: three parts with dots between them. It prints without them.
+/// A JSON Web Token (RFC 7519) by its form: three parts with dots between them. It prints without
+/// them.
 pub(super) struct SignedToken(String);
 
 impl SignedToken {

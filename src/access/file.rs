@@ -1,8 +1,9 @@
 //! The file of identities: read at start, and again when it changes or on SIGHUP.
 //!
-//! A new file that is wrong changes nothing: the identities of before stay, and the log says what is wrong,
-//! once. Requests take the identities that were current when they came. Invariant: there are identities at
-//! every moment, so no request passes while a file is read. Tested in `tests/cli/keys.rs`.
+//! A new file that is wrong changes nothing: the identities of before stay, and the log says what
+//! is wrong, once. Requests take the identities that were current when they came. Invariant: there
+//! are identities at every moment, so no request passes while a file is read. Tested in
+//! `tests/cli/keys.rs`.
 
 use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};

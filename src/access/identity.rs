@@ -1,8 +1,8 @@
 //! Identities, and the file that lists them, as types that cannot be wrong.
 //!
-//! The file is TOML with an `[[identity]]` for each. Parsing checks all of it: names are unique, no key is
-//! that of two, unknown members are errors. An identity may have several keys, each with an end of its own,
-//! so that keys can be replaced one after the other.
+//! The file is TOML with an `[[identity]]` for each. Parsing checks all of it: names are unique, no
+//! key is that of two, unknown members are errors. An identity may have several keys, each with an
+//! end of its own, so that keys can be replaced one after the other.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -20,8 +20,8 @@ use super::key::{ApiKey, KeyHash, KeyHashMap};
 use super::permission::{Allowance, Namespace, Permissions};
 use super::quota::{Meter, Quota};
 
-/// How long what an identity had is kept after its name was last in the file: an editor may write a file in parts, and
-/// every part of it is a file.
+/// How long what an identity had is kept after its name was last in the file: an editor may write a
+/// file in parts, and every part of it is a file.
 const KEPT: Duration = Duration::from_secs(60 * 60);
 
 /// In `act_for`: every principal.
@@ -43,7 +43,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Whether it may use the idempotency keys of this principal: its own, and those that `act_for` names.
+    /// Whether it may use the idempotency keys of this principal: its own, and those that `act_for`
+    /// names.
     pub fn may_act_for(&self, principal: &Principal) -> bool {
         self.principals.as_ref().is_none_or(|all| all.contains(principal))
     }
@@ -66,7 +67,8 @@ impl Identity {
         })
     }
 
-    /// The meters that count what is done with this idempotency key: its own and those of namespaces.
+    /// The meters that count what is done with this idempotency key: its own and those of
+    /// namespaces.
     pub fn meters_of_key(&self, key: &str) -> impl Iterator<Item = &Meter> {
         let of_key = self.namespaces.iter().filter(move |(namespace, _)| namespace.has_key(key));
         std::iter::once(&self.meter).chain(of_key.map(|(_, meter)| meter))
@@ -116,7 +118,8 @@ impl std::str::FromStr for IdentityName {
     }
 }
 
-/// All identities, by the hashes of their keys, the names in their certificates and the claims of their tokens.
+/// All identities, by the hashes of their keys, the names in their certificates and the claims of
+/// their tokens.
 #[derive(Debug, Default)]
 pub struct Identities {
     by_key: KeyHashMap<KnownKey>,
@@ -311,7 +314,8 @@ impl Identities {
         })
     }
 
-    /// Whose key this text is, at the moment that `now` gives, which is asked only where the key has an end.
+    /// Whose key this text is, at the moment that `now` gives, which is asked only where the key
+    /// has an end.
     pub fn find(
         &self,
         key: &[u8],
@@ -335,7 +339,8 @@ impl Identities {
     }
 }
 
-/// Why a text that is the key of no identity is refused. Only such a text is read: one that is known was a key.
+/// Why a text that is the key of no identity is refused. Only such a text is read: one that is
+/// known was a key.
 fn refusal_of_unknown(text: &[u8]) -> RefusedCredential {
     let key = std::str::from_utf8(text).ok().and_then(|text| ApiKey::parse(text).ok());
     key.map_or(RefusedCredential::Malformed, |_| RefusedCredential::Unknown)
@@ -368,8 +373,8 @@ fn one_of<'a>(mut found: impl Iterator<Item = &'a Arc<Identity>>) -> Result<Arc<
     Ok(Arc::clone(identity))
 }
 
-/// The message of a parser without the values of the file, which may be keys in the place of their hashes: it
-/// repeats a value of the wrong type in double quotes, and an unknown member as it is.
+/// The message of a parser without the values of the file, which may be keys in the place of their
+/// hashes: it repeats a value of the wrong type in double quotes, and an unknown member as it is.
 fn without_values(message: &str) -> String {
     let message = message.trim();
     let quoted = message.find('"').zip(message.rfind('"'));

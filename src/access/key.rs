@@ -1,9 +1,10 @@
 //! API keys, and the hash by which the service knows one.
 //!
-//! A key is `kl_` and 48 characters of base64url: 32 random bytes and their CRC-32. By the prefix and the
-//! checksum a scanner of source code finds a key that leaked, and tells it from other text; a typing error
-//! is found without a lookup. The service keeps the SHA-256 of the key's text. A plain hash is enough, since
-//! nothing shortens the search for 256 random bits as it does for a password.
+//! A key is `kl_` and 48 characters of base64url: 32 random bytes and their CRC-32. By the prefix
+//! and the checksum a scanner of source code finds a key that leaked, and tells it from other text;
+//! a typing error is found without a lookup. The service keeps the SHA-256 of the key's text. A
+//! plain hash is enough, since nothing shortens the search for 256 random bits as it does for a
+//! password.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -80,9 +81,10 @@ impl fmt::Debug for ApiKey {
 
 /// The SHA-256 of a key, 64 hexadecimal digits as text.
 ///
-/// Two of them are compared in constant time. A lookup in a map takes a time that depends on the hash, which
-/// tells nothing of the key: who sends keys cannot choose their hashes, and a key cannot be computed from one. For
-/// the same reason a map needs no other hash of it ([`KeyHashMap`]).
+/// Two of them are compared in constant time. A lookup in a map takes a time that depends on the
+/// hash, which tells nothing of the key: who sends keys cannot choose their hashes, and a key
+/// cannot be computed from one. For the same reason a map needs no other hash of it
+/// ([`KeyHashMap`]).
 #[derive(Clone, Copy, Deserialize)]
 #[serde(try_from = "String")]
 pub struct KeyHash([u8; 32]);

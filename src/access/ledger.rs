@@ -1,11 +1,12 @@
 //! What an identity has for a time: each thing under a key, with its end and a weight.
 //!
-//! The ledger counts what this process gave out, because no store knows identities. A claim comes before the
-//! store is asked, so that no two requests take the same room; it becomes an entry when the store has
-//! granted it, and is gone where the store has not. An entry lasts for as long as the store may keep the thing, until
-//! this process hears of its end. What has ended is removed when a claim finds no room,
-//! and not before the first end. Invariant: entries and claims together have no more than the limits, except
-//! where a limit shrank or where an entry came from another process. Tested in `tests/api/quotas.rs`.
+//! The ledger counts what this process gave out, because no store knows identities. A claim comes
+//! before the store is asked, so that no two requests take the same room; it becomes an entry when
+//! the store has granted it, and is gone where the store has not. An entry lasts for as long as the
+//! store may keep the thing, until this process hears of its end. What has ended is removed when a
+//! claim finds no room, and not before the first end. Invariant: entries and claims together have
+//! no more than the limits, except where a limit shrank or where an entry came from another
+//! process. Tested in `tests/api/quotas.rs`.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -58,8 +59,8 @@ impl<K> Default for Ledger<K> {
 }
 
 impl<K: Hash + Eq + Clone> Ledger<K> {
-    /// Room for those of these things that have no entry, each of this weight, if there is so much within `limit`;
-    /// otherwise when there may be more.
+    /// Room for those of these things that have no entry, each of this weight, if there is so much
+    /// within `limit`; otherwise when there may be more.
     pub(super) fn claim(
         self: &Arc<Self>,
         keys: impl Iterator<Item = Option<K>>,

@@ -1,13 +1,14 @@
-//! Who a client is, and what it may do: API keys, tokens, identities, their permissions by prefix of a name, and their
-//! quotas.
+//! Who a client is, and what it may do: API keys, tokens, identities, their permissions by prefix
+//! of a name, and their quotas.
 //!
-//! A file of the operator's has the identities. It is parsed once, at the edge, into types that cannot be
-//! wrong; a request then costs one hash and one lookup. What an identity may do is a pure function of its
-//! permissions, so it is decided before the store is asked, and the store knows nothing of it. Without such a
-//! file there are no identities, and every client may do everything.
+//! A file of the operator's has the identities. It is parsed once, at the edge, into types that
+//! cannot be wrong; a request then costs one hash and one lookup. What an identity may do is a pure
+//! function of its permissions, so it is decided before the store is asked, and the store knows
+//! nothing of it. Without such a file there are no identities, and every client may do everything.
 //!
-//! Invariant: nothing here holds, prints or logs a key after it was hashed; the file has hashes alone. Tested
-//! over HTTP in `tests/api/identities.rs`, `permissions.rs`, `tokens.rs` and `quotas.rs`, and as a process in `tests/cli/keys.rs`.
+//! Invariant: nothing here holds, prints or logs a key after it was hashed; the file has hashes
+//! alone. Tested over HTTP in `tests/api/identities.rs`, `permissions.rs`, `tokens.rs` and
+//! `quotas.rs`, and as a process in `tests/cli/keys.rs`.
 
 mod authenticator;
 mod certificate;

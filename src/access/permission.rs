@@ -1,9 +1,11 @@
-//! What an identity may do, by prefix of the name: a list of rules, and the one question that is asked of it.
-//! A copy of the store has every name in it and the metrics have none, so the permissions for them have no prefix.
+//! What an identity may do, by prefix of the name: a list of rules, and the one question that is
+//! asked of it. A copy of the store has every name in it and the metrics have none, so the
+//! permissions for them have no prefix.
 //!
-//! Rules only add. A rule covers every name that begins with its prefix, so one for `team-a/` says nothing of
-//! `team-ab`, and an empty prefix covers all. What covers a prefix covers all names below it, so the question
-//! of a listing is the same as that of a name. Tested here, and over HTTP in `tests/api/permissions.rs`.
+//! Rules only add. A rule covers every name that begins with its prefix, so one for `team-a/` says
+//! nothing of `team-ab`, and an empty prefix covers all. What covers a prefix covers all names
+//! below it, so the question of a listing is the same as that of a name. Tested here, and over HTTP
+//! in `tests/api/permissions.rs`.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -36,7 +38,7 @@ pub enum KeyAct {
     Read,
     /// Settle an unknown outcome.
     Resolve,
-    /// Remove what is kept of an answer.
+    /// Remove what is kept of a response.
     #[strum(serialize = "erase the response of")]
     Erase,
 }

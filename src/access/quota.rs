@@ -1,11 +1,12 @@
 //! How much an identity may have and ask for, and what it has.
 //!
-//! A [`Quota`] is what the file of identities says. A [`Meter`] has it beside the counts, which outlive a new
-//! reading of the file. Each instance counts what it answered itself: the stores know no identities, so two
-//! instances let an identity have twice as much. Without a quota nothing is counted. The checks come before
-//! the store is asked, and a claim makes room for what is being asked for. A meter hears of every end that this instance
-//! causes, whoever asked for it. An identity has a meter for itself, and
-//! one for each namespace in which it has a quota of its own. Tested in `tests/api/quotas.rs`.
+//! A [`Quota`] is what the file of identities says. A [`Meter`] has it beside the counts, which
+//! outlive a new reading of the file. Each instance counts what it answered itself: the stores know
+//! no identities, so two instances let an identity have twice as much. Without a quota nothing is
+//! counted. The checks come before the store is asked, and a claim makes room for what is being
+//! asked for. A meter hears of every end that this instance causes, whoever asked for it. An
+//! identity has a meter for itself, and one for each namespace in which it has a quota of its own.
+//! Tested in `tests/api/quotas.rs`.
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
@@ -23,7 +24,8 @@ use super::ledger::{Claim, Ledger, Load};
 
 /// The longest time for which a refusal is held back.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How many refusals of an identity are held back at once. Each is a request that is being answered.
+/// How many refusals of an identity are held back at once. Each is a request that is being
+/// answered.
 const PAUSES_MAX: u32 = 64;
 
 /// The limits of an identity; `None` is no limit.
@@ -64,7 +66,7 @@ pub enum QuotaKind {
     Streams,
     /// Idempotency keys in use.
     Records,
-    /// Bytes of the answers that are kept under them.
+    /// Bytes of the responses that are kept under them.
     Bytes,
     /// Requests a second.
     #[strum(serialize = "requests_per_second")]
@@ -136,9 +138,9 @@ impl Meter {
         })
     }
 
-    /// How long the refusal of a request above the rate is to be held back: as if each of those that are held back
-    /// took the time of a request. A client that asks again at once has no more refusals than requests then,
-    /// and takes little from the others.
+    /// How long the refusal of a request above the rate is to be held back: as if each of those
+    /// that are held back took the time of a request. A client that asks again at once has no more
+    /// refusals than requests then, and takes little from the others.
     pub fn pause(&self, refusal: QuotaRefusal) -> RefusalPause {
         let before = self.usage.pauses.fetch_add(1, Ordering::Relaxed);
         let before = u32::try_from(before).unwrap_or(u32::MAX);
@@ -213,7 +215,7 @@ impl Meter {
         self.usage.locks.remove(&(name, token));
     }
 
-    /// Room for the record of a key, and for an answer of so many bytes.
+    /// Room for the record of a key, and for a response of so many bytes.
     ///
     /// # Errors
     ///
@@ -233,7 +235,8 @@ impl Meter {
         }
     }
 
-    /// Counts what became of the record of a key, if it counts here; `None` where the key is free again.
+    /// Counts what became of the record of a key, if it counts here; `None` where the key is free
+    /// again.
     pub fn see_record(&self, key: &RecordKey, view: Option<&RecordView>) {
         let bytes = match view.map(|view| &view.phase) {
             None => return self.usage.records.remove(key),

@@ -1,8 +1,9 @@
 //! The file of the audit log: opened once, and followed where it is moved away.
 //!
-//! A writer that keeps the file that it opened would write on in one that an operator moved away; here each line looks
-//! first what is at the path. Invariant: a line is in the file as a whole or not at all, also where the disk is full.
-//! Tested in `tests/api/audit_files.rs` and `tests/cli/audit_log.rs`.
+//! A writer that keeps the file that it opened would write on in one that an operator moved away;
+//! here each line looks first what is at the path. Invariant: a line is in the file as a whole or
+//! not at all, also where the disk is full. Tested in `tests/api/audit_files.rs` and
+//! `tests/cli/audit_log.rs`.
 
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Write as _};

@@ -1,13 +1,14 @@
-//! The audit log: who did what to locks and to the work of others, a JSON object a line, in a file of the
-//! operator's or on standard output.
+//! The audit log: who did what to locks and to the work of others, a JSON object a line, in a file
+//! of the operator's or on standard output.
 //!
-//! It has each grant, release and loss of a lock, each expiry that this instance sees, each break, resolve and
-//! erasure, when the store is asked and when its answer is known, and each request that keylatch refused. A
-//! thread writes the lines, so that no request waits for a disk, and none fails where the disk is full: the
-//! lines that are lost are counted, and a warning says so. Unlike the log it has names of locks and keys, and
-//! what people wrote; it has no token. Refusals of requests whose sender the service does not know have a file and a
-//! queue of their own beside it, because a stranger can make as many as it likes. What a line says of a request is in `http/audit.rs`. Tested in
-//! `tests/api/audit.rs`, `audit_files.rs` and `tests/cli/audit_log.rs`.
+//! It has each grant, release and loss of a lock, each expiry that this instance sees, each break,
+//! resolve and erasure, when the store is asked and when its answer is known, and each request that
+//! keylatch refused. A thread writes the lines, so that no request waits for a disk, and none fails
+//! where the disk is full: the lines that are lost are counted, and a warning says so. Unlike the
+//! log it has names of locks and keys, and what people wrote; it has no token. Refusals of requests
+//! whose sender the service does not know have a file and a queue of their own beside it, because a
+//! stranger can make as many as it likes. What a line says of a request is in `http/audit.rs`.
+//! Tested in `tests/api/audit.rs`, `audit_files.rs` and `tests/cli/audit_log.rs`.
 
 mod file;
 
@@ -62,7 +63,8 @@ struct Queue {
 }
 
 impl AuditLog {
-    /// Appends to what the settings name: a file, which only its owner may read, or standard output.
+    /// Appends to what the settings name: a file, which only its owner may read, or standard
+    /// output.
     pub(crate) fn open(settings: &Settings, counters: AuditCounters) -> io::Result<Self> {
         let strangers = Self::at(&file_of_strangers(&settings.audit), counters.clone(), None)?;
         Self::at(&settings.audit, counters, Some(Box::new(strangers)))

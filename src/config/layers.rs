@@ -1,8 +1,9 @@
-//! Where settings come from: compiled-in defaults, a file, environment variables, flags. A later one counts.
+//! Where settings come from: compiled-in defaults, a file, environment variables, flags. A later
+//! one counts.
 //!
-//! The defaults are `config/keylatch.toml` itself, so the documented value is the one in force, and a key that is not
-//! in it is an error. Each value remembers its origin. Invariant: no error and no list shows a password.
-//! Tested in `tests/cli/config`.
+//! The defaults are `config/keylatch.toml` itself, so the documented value is the one in force, and
+//! a key that is not in it is an error. Each value remembers its origin. Invariant: no error and no
+//! list shows a password. Tested in `tests/cli/config`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -67,7 +68,8 @@ impl fmt::Display for Origin {
 pub struct Setting {
     /// Its name, such as `wait.max_wait_ms`.
     pub name: String,
-    /// Its value as TOML. Of a URL it has neither a user and a password nor a query, which may hold secrets.
+    /// Its value as TOML. Of a URL it has neither a user and a password nor a query, which may hold
+    /// secrets.
     pub value: String,
     /// Where it comes from.
     pub origin: Origin,
@@ -214,8 +216,8 @@ fn is_service_link(path: &str) -> bool {
     path == "PORT" || path.starts_with("PORT_") || path.starts_with("SERVICE_")
 }
 
-/// Gives `listen` its default where no source has set it; refuses it beside listeners of a file, which would
-/// leave open where the service listens.
+/// Gives `listen` its default where no source has set it; refuses it beside listeners of a file,
+/// which would leave open where the service listens.
 fn settle_listen(settings: &mut Table, default: Option<Value>) -> Result<(), ConfigError> {
     let has_listeners = settings.contains_key("listener");
     match settings.get(LISTEN).and_then(Value::as_str) {

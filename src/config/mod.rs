@@ -1,7 +1,8 @@
 //! The configuration: what each setting means to the service, and what rules out a value.
 //!
-//! A value is parsed once, here, and the parts of the service get types that cannot be wrong. An error names the key
-//! and the rule that it breaks, and the process does not start. Tested in `tests/cli/config`.
+//! A value is parsed once, here, and the parts of the service get types that cannot be wrong. An
+//! error names the key and the rule that it breaks, and the process does not start. Tested in
+//! `tests/cli/config`.
 
 mod layers;
 
@@ -63,7 +64,8 @@ pub struct Config {
     /// Whether a file is among the sources of these settings.
     #[serde(skip)]
     pub has_file: bool,
-    /// Whether the variables ask for traces, which [`Traces`](traces::Traces) starts for the process.
+    /// Whether the variables ask for traces, which [`Traces`](traces::Traces) starts for the
+    /// process.
     #[serde(skip)]
     pub traces: bool,
 }
@@ -80,7 +82,8 @@ pub struct Lock {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Switch {
-    /// To identities where it is granted; without identities, where the service listens on loopback alone.
+    /// To identities where it is granted; without identities, where the service listens on loopback
+    /// alone.
     Auto,
     /// Everywhere.
     On,
@@ -157,8 +160,8 @@ pub struct Flags {
 }
 
 impl Config {
-    /// How many may wait for locks. Waiters keep their connections for long, and what ends their waiting, a
-    /// release on a new connection, must find room beside them.
+    /// How many may wait for locks. Waiters keep their connections for long, and what ends their
+    /// waiting, a release on a new connection, must find room beside them.
     pub fn waiters_max(&self) -> usize {
         let room = self.server.max_connections.min(self.server.max_requests);
         self.wait.max_waiters.min(room / 2)
@@ -238,8 +241,8 @@ impl Config {
         }
     }
 
-    /// The address of a listener that others reach, where no identities guard it and the operator has not said
-    /// that something else does.
+    /// The address of a listener that others reach, where no identities guard it and the operator
+    /// has not said that something else does.
     pub(crate) fn exposed_address(&self) -> Option<String> {
         if self.open || self.identity_file().is_some() {
             return None;
@@ -357,7 +360,8 @@ impl Config {
             .map_err(of_tls)
     }
 
-    /// Refuses a page that cannot be read, and to pass an app through where keylatch has paths of its own.
+    /// Refuses a page that cannot be read, and to pass an app through where keylatch has paths of
+    /// its own.
     pub(crate) fn check_gateway(&self) -> Result<(), ConfigError> {
         for (place, guard) in self.guard.iter().enumerate() {
             ErrorPage::read(&guard.error_page).map_err(|error| {

@@ -1,8 +1,9 @@
 //! The keys of kept responses: read from their file, and used to seal and open one.
 //!
-//! The cipher is AES-256-GCM with a random nonce. The record's key, the digest of its run's token and the status that
-//! lists show are associated data. Invariant: a response opens in the record of its run alone, whatever was moved in the
-//! store. Tested in `tests` here and in `tests/api/encrypted_responses.rs`.
+//! The cipher is AES-256-GCM with a random nonce. The record's key, the digest of its run's token
+//! and the status that lists show are associated data. Invariant: a response opens in the record of
+//! its run alone, whatever was moved in the store. Tested in `tests` here and in
+//! `tests/api/encrypted_responses.rs`.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};

@@ -1,9 +1,10 @@
 //! Any store, with each response encrypted that it keeps.
 //!
-//! The service of records stands on this decorator, so whoever completes or resolves, the store, its copies and its disk
-//! have ciphertext alone. A response that does not open stays sealed in the reply: a repeat then gets 503 and never runs,
-//! while lists, looks, erasures and resolutions work. A repeated end has another ciphertext, so it is compared here, once
-//! opened. Tested in `tests/api/encrypted_responses.rs`.
+//! The service of records stands on this decorator, so whoever completes or resolves, the store,
+//! its copies and its disk have ciphertext alone. A response that does not open stays sealed in the
+//! reply: a repeat then gets 503 and never runs, while lists, looks, erasures and resolutions work.
+//! A repeated end has another ciphertext, so it is compared here, once opened. Tested in
+//! `tests/api/encrypted_responses.rs`.
 
 use std::sync::Arc;
 
@@ -65,7 +66,8 @@ impl EncryptedStore {
         })
     }
 
-    /// The response is sealed for the last run, which is looked for, and the step is on that run alone.
+    /// The response is sealed for the last run, which is looked for, and the step is on that run
+    /// alone.
     async fn resolve(&self, mut ask: ResolveCommand) -> Result<RecordReply, StoreError> {
         let (Settlement::Done(kept) | Settlement::DoneFor(kept, _)) = &mut ask.end else {
             return self.record(ask.key, RecordCommand::Resolve(ask)).await;

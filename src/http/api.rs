@@ -1,7 +1,8 @@
-//! What the handlers of the API share: the services, the limits, and the streams of events that are open.
+//! What the handlers of the API share: the services, the limits, and the streams of events that are
+//! open.
 //!
-//! Invariant: a stream has its permit for as long as its connection lasts. Tested in `tests/api/hold.rs`,
-//! `watch.rs` and `slow_readers.rs`.
+//! Invariant: a stream has its permit for as long as its connection lasts. Tested in
+//! `tests/api/hold.rs`, `watch.rs` and `slow_readers.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,7 +91,8 @@ impl Api {
 }
 
 impl Api {
-    /// Has the quota that counts a record count what became of it, whoever did it; `None` where its key is free again.
+    /// Has the quota that counts a record count what became of it, whoever did it; `None` where its
+    /// key is free again.
     pub(super) fn count_record(&self, key: &RecordKey, view: Option<&RecordView>) {
         let Some(authenticator) = &self.authenticator else { return };
         for meter in authenticator.identities().iter().flat_map(|identity| identity.meters()) {
@@ -171,7 +173,7 @@ pub(super) struct StreamPermit {
 }
 
 impl StreamPermit {
-    /// The answer that tells these events. They are dropped when the connection ends.
+    /// The response that tells these events. They are dropped when the connection ends.
     pub(super) fn respond<S>(self, events: S) -> Response
     where
         S: Stream<Item = Result<Event, axum::Error>> + Send + 'static,

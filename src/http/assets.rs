@@ -1,7 +1,8 @@
 //! What browsers are given, out of the binary: the module `/assets/keylatch.js`, and the shop page
 //! `/demo` on which to try it, where the toy shop is served.
 //!
-//! All pages have a policy under which nothing is loaded from elsewhere. Tested in `tests/browser/pages.rs`.
+//! All pages have a policy under which nothing is loaded from elsewhere. Tested in
+//! `tests/browser/pages.rs`.
 
 use std::fmt::Write as _;
 
@@ -16,8 +17,8 @@ use super::problem::{Code, Problem};
 /// A file, and the headers that it is served with.
 pub(super) type File = ([(HeaderName, &'static str); 3], &'static str);
 
-/// A page of the service loads nothing from elsewhere, runs nothing that is written into it, and stands
-/// in no frame.
+/// A page of the service loads nothing from elsewhere, runs nothing that is written into it, and
+/// stands in no frame.
 pub(super) const POLICY: &str = "default-src 'self'; img-src 'self' data:; base-uri 'none'; \
      form-action 'self'; frame-ancestors 'none'";
 /// The same for the Swagger UI, which writes styles into its page.

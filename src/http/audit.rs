@@ -1,8 +1,8 @@
 //! What the audit log has of a request.
 //!
-//! An act on the work of others is written before the store is asked, so that none is done without a line, and
-//! again with what came of it; the request's id joins the two. What a client does to locks of its own is
-//! written once, when it is done. Tested in `tests/api/audit.rs`.
+//! An act on the work of others is written before the store is asked, so that none is done without
+//! a line, and again with what came of it; the request's id joins the two. What a client does to
+//! locks of its own is written once, when it is done. Tested in `tests/api/audit.rs`.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ pub(super) enum Act {
     },
     /// It failed half way in its run under a key.
     Fail { key: String, method: String, path: String, fencing_token: u64, reason: Option<String> },
-    /// It erased the answer of a key.
+    /// It erased the response of a key.
     Erase { key: String, method: String, path: String },
     /// It copied the store.
     Backup,
@@ -178,8 +178,8 @@ impl FromRequestParts<Arc<Api>> for Auditor {
 }
 
 impl Auditor {
-    /// Does what asks the store, between a line that says so and one that says what came of it. `found` adds
-    /// to the second what the store knew.
+    /// Does what asks the store, between a line that says so and one that says what came of it.
+    /// `found` adds to the second what the store knew.
     pub(super) async fn follow<T>(
         &self,
         mut act: Act,
@@ -280,8 +280,8 @@ impl Author {
     }
 }
 
-/// Whether a request is refused that is answered with this problem. One that only reads, and finds nothing,
-/// is not.
+/// Whether a request is refused that is answered with this problem. One that only reads, and finds
+/// nothing, is not.
 pub(super) fn is_refusal(method: &str, code: Code) -> bool {
     let finds_nothing =
         code.status() == 404 && [Method::GET, Method::HEAD].iter().any(|it| it == method);

@@ -1,10 +1,10 @@
 //! A copy of the store while it serves: `/v1/backup`.
 //!
-//! The copy has what every client keeps here, so it is for the operator alone: an identity needs a permission
-//! of its own, and where clients other than those of this machine come without one, `backup` keeps it off.
-//! Invariants: an answer that is not the whole copy ends with an error and not as a whole answer; the one place is
-//! free again when a copy has had its time, read or not. Tested in `tests/api/backup.rs`, and with the command in
-//! `tests/cli/backup.rs`.
+//! The copy has what every client keeps here, so it is for the operator alone: an identity needs a
+//! permission of its own, and where clients other than those of this machine come without one,
+//! `backup` keeps it off. Invariants: a response that is not the whole copy ends with an error and
+//! not as a whole response; the one place is free again when a copy has had its time, read or not.
+//! Tested in `tests/api/backup.rs`, and with the command in `tests/cli/backup.rs`.
 
 use std::io;
 use std::sync::Arc;
@@ -28,9 +28,9 @@ use keylatch_core::store::Backup;
 
 /// Copy the store
 ///
-/// The bytes of a file that keylatch starts on: `locks.sqlite` of an `embedded:` store, as it is after every
-/// change that was answered before this request. The service takes changes meanwhile. One copy is made at a
-/// time. An engine that is shared makes its own copies.
+/// The bytes of a file that keylatch starts on: `locks.sqlite` of an `embedded:` store, as it is
+/// after every change that was answered before this request. The service takes changes meanwhile.
+/// One copy is made at a time. An engine that is shared makes its own copies.
 #[utoipa::path(get, path = "/v1/backup",
     responses((status = 200, description = "The copy", body = Vec<u8>, content_type = "application/octet-stream")))]
 pub(super) async fn get_backup(
@@ -55,7 +55,8 @@ pub(super) async fn get_backup(
     Ok((headers, Body::from_stream(chunks)).into_response())
 }
 
-/// The copy as a task reads it ahead of the client, which may be too slow to see the end of its time.
+/// The copy as a task reads it ahead of the client, which may be too slow to see the end of its
+/// time.
 fn in_time(
     backup: Backup,
     limit: Duration,

@@ -1,14 +1,14 @@
-//! JSON bodies: the type [`Json`] of every answer, and the JSON of locks, mapped to and from the types of
-//! the core.
+//! JSON bodies: the type [`Json`] of every response, and the JSON of locks, mapped to and from the
+//! types of the core.
 //!
-//! Every handler answers with [`Json`] in the place of axum's, because the body ends with a newline:
-//! people read answers in a terminal, and without the newline the shell's prompt follows the last brace.
-//! Problems end alike; the data of an event stream has its own frame and ends as that says. Tested in
-//! `tests/api/json.rs`.
+//! Every handler answers with [`Json`] in the place of axum's, because the body ends with a
+//! newline: people read answers in a terminal, and without the newline the shell's prompt follows
+//! the last brace. Problems end alike; the data of an event stream has its own frame and ends as
+//! that says. Tested in `tests/api/json.rs`.
 //!
-//! The JSON types of locks are those of `keylatch-wire`. A request is checked here: its limits are those
-//! of the store and of the configuration, and a member that is wrong is named in the problem. Tested in
-//! `tests/api/invalid_bodies.rs`.
+//! The JSON types of locks are those of `keylatch-wire`. A request is checked here: its limits are
+//! those of the store and of the configuration, and a member that is wrong is named in the problem.
+//! Tested in `tests/api/invalid_bodies.rs`.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -31,7 +31,7 @@ use keylatch_wire::{
     PublicHolder, PublicLock, SecretToken, SharedLock, millis,
 };
 
-/// A value as the body of an answer.
+/// A value as the body of a response.
 #[derive(Debug)]
 pub(super) struct Json<T>(pub(super) T);
 
@@ -245,7 +245,7 @@ impl RequestedChanges {
     }
 }
 
-/// The mode as an answer has it: an exclusive lock has none.
+/// The mode as a response has it: an exclusive lock has none.
 pub(super) fn mode(limit: Limit) -> Option<LockMode> {
     limit.is_shared().then_some(LockMode::Shared)
 }

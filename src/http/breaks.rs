@@ -1,9 +1,11 @@
-//! Breaking a lease, ending a wait, and how earlier grants ended: `/v1/locks/{name}/break`, `/end-wait` and `/history`.
+//! Breaking a lease, ending a wait, and how earlier grants ended: `/v1/locks/{name}/break`,
+//! `/end-wait` and `/history`.
 //!
-//! A break is for people and their tools, when a holder is gone for good or hangs. It names the fencing
-//! token of the grant that was seen, so that it never takes a later grant, and by default it shortens
-//! nothing: the lease ends when it would have ended, and cannot be renewed. An identity breaks what it is allowed
-//! to; where clients other than those of this machine come without one, `lock.break` keeps it off. Tested in `tests/api/breaks.rs` and `ended_waits.rs`.
+//! A break is for people and their tools, when a holder is gone for good or hangs. It names the
+//! fencing token of the grant that was seen, so that it never takes a later grant, and by default
+//! it shortens nothing: the lease ends when it would have ended, and cannot be renewed. An identity
+//! breaks what it is allowed to; where clients other than those of this machine come without one,
+//! `lock.break` keeps it off. Tested in `tests/api/breaks.rs` and `ended_waits.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,9 +25,10 @@ use keylatch_wire::{BreakLockRequest, EndWaitRequest, LockBreak, LockHistory, mi
 
 /// Break a lease
 ///
-/// Ends the lease of another client, which cannot renew it any more and reads the reason when it tries. The
-/// lease ends when it would have ended unless renewed; `grace_ms` lets it end sooner, although its holder may
-/// still work under it then: the fencing token of the next grant is what stops it.
+/// Ends the lease of another client, which cannot renew it any more and reads the reason when it
+/// tries. The lease ends when it would have ended unless renewed; `grace_ms` lets it end sooner,
+/// although its holder may still work under it then: the fencing token of the next grant is what
+/// stops it.
 #[utoipa::path(post, path = "/v1/locks/{name}/break",
     request_body(content = BreakLockRequest, description = "Whose lease to break, and why"),
     responses((status = 200, description = "The lease is broken", body = LockBreak)))]
@@ -44,8 +47,9 @@ pub(super) async fn break_lock(
 
 /// End a wait
 ///
-/// The client that waits reads 409 `wait-ended`, and leaves the queues of all locks that it asked for. The `waiter` of a
-/// 409 `lock-held`, or of a 404 at a look, has the number of the first in the queue. Safe to repeat for a minute.
+/// The client that waits gets 409 `wait-ended`, and leaves the queues of all locks that it asked
+/// for. The `waiter` of a 409 `lock-held`, or of a 404 at a look, has the number of the first in
+/// the queue. Safe to repeat for a minute.
 #[utoipa::path(post, path = "/v1/locks/{name}/end-wait",
     request_body(content = EndWaitRequest, description = "Whose wait to end, and why"),
     responses((status = 204, description = "The wait has ended")))]
@@ -104,8 +108,8 @@ async fn end(
 
 /// Read how earlier grants ended
 ///
-/// The breaks of a day, and expiries for as long as the lock has anything else to keep; 16 at most. What was
-/// released is not here.
+/// The breaks of a day, and expiries for as long as the lock has anything else to keep; 16 at most.
+/// What was released is not here.
 #[utoipa::path(get, path = "/v1/locks/{name}/history",
     responses((status = 200, description = "How earlier grants ended", body = LockHistory)))]
 pub(super) async fn get_lock_history(

@@ -1,10 +1,11 @@
 //! Who sends a request of the API, whether it may have what it asks for, and so much of it.
 //!
-//! The one middleware finds the identity, once and before a handler runs; a handler takes it as a [`Caller`]
-//! and asks it one pure question before it asks a service. Where there are no identities every client may do
-//! everything. A handler under identities that no middleware has looked at answers 401: a mistake in how the
-//! routes are put together closes the door. Tested in `tests/api/identities.rs`, `permissions.rs`, `quotas.rs` and, for
-//! each operation of the OpenAPI document, `access_matrix.rs`.
+//! The one middleware finds the identity, once and before a handler runs; a handler takes it as a
+//! [`Caller`] and asks it one pure question before it asks a service. Where there are no identities
+//! every client may do everything. A handler under identities that no middleware has looked at
+//! answers 401: a mistake in how the routes are put together closes the door. Tested in
+//! `tests/api/identities.rs`, `permissions.rs`, `quotas.rs` and, for each operation of the OpenAPI
+//! document, `access_matrix.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -101,8 +102,8 @@ impl Caller {
         set.names().iter().try_for_each(|name| self.check_lock(act, name))
     }
 
-    /// Refuses a listing of names that may not all be read. It is not shortened to those that may, since a
-    /// short list would pass for the whole.
+    /// Refuses a listing of names that may not all be read. It is not shortened to those that may,
+    /// since a short list would pass for the whole.
     pub(super) fn check_list(&self, prefix: &str) -> Result<(), Problem> {
         if self.may(|permissions| permissions.cover_lock(LockAct::Read, prefix)) {
             return Ok(());
@@ -129,13 +130,14 @@ impl Caller {
         if self.may(cover) { Ok(()) } else { Err(forbidden(format!("You may not {what}."))) }
     }
 
-    /// Refuses to issue a key to who may use none. It is good on one route, to whoever may send requests there.
+    /// Refuses to issue a key to who may use none. It is good on one route, to whoever may send
+    /// requests there.
     pub(super) fn check_issuing(&self) -> Result<(), Problem> {
         self.check_whole(Permissions::cover_issuing, "use any key")
     }
 
-    /// The principal of an idempotency key: the identity or, where it may act for it, the one that the request
-    /// names.
+    /// The principal of an idempotency key: the identity or, where it may act for it, the one that
+    /// the request names.
     pub(super) fn principal(&self, named: Option<&str>) -> Result<Principal, Problem> {
         match (&self.0, named.map(Principal::parse)) {
             (None, named) => Ok(named.unwrap_or_default()),
@@ -145,8 +147,8 @@ impl Caller {
         }
     }
 
-    /// What people read of the client: the identity, and behind it the label that the request gives itself in
-    /// `field`. No name of an identity has a colon, so no label passes for one.
+    /// What people read of the client: the identity, and behind it the label that the request gives
+    /// itself in `field`. No name of an identity has a colon, so no label passes for one.
     pub(super) fn label(
         &self,
         field: &'static str,
@@ -199,7 +201,8 @@ impl Caller {
         }
     }
 
-    /// A permit of the client's quota for one more stream of events, about these locks or about all.
+    /// A permit of the client's quota for one more stream of events, about these locks or about
+    /// all.
     pub(super) fn enter_stream(&self, names: &[LockName]) -> Result<QuotaPermit, Problem> {
         self.enter(names, Meter::enter_stream)
     }
@@ -217,8 +220,8 @@ impl Caller {
         })
     }
 
-    /// Room in the quota of the client for the record of a key, and for an answer of so many bytes, and a permit to wait
-    /// where it `waits`.
+    /// Room in the quota of the client for the record of a key, and for a response of so many
+    /// bytes, and a permit to wait where it `waits`.
     pub(super) fn claim_record(
         &self,
         name: &IdempotencyKey,
@@ -240,7 +243,8 @@ impl Caller {
         self.0.iter().flat_map(|identity| identity.meters_of_key(name.as_str()))
     }
 
-    /// Whether the client may read what this identity has of its quota: where it is its own, or it may read all.
+    /// Whether the client may read what this identity has of its quota: where it is its own, or it
+    /// may read all.
     pub(super) fn may_read_quota(&self, identity: &Identity) -> bool {
         self.identity() == Some(identity.name.as_str()) || self.may(Permissions::cover_all_reading)
     }

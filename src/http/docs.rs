@@ -1,9 +1,9 @@
 //! Swagger UI at `/docs`, on a page of the service's own: its title, and a width
 //! that fits a phone.
 //!
-//! Everything is in the binary, and the page's policy loads nothing from elsewhere. Invariant: however many clients do
-//! not read a file or the document, it is in memory once. Tested in `tests/api/system.rs`, `slow_readers.rs` and
-//! `tests/browser/openapi_page.rs`.
+//! Everything is in the binary, and the page's policy loads nothing from elsewhere. Invariant:
+//! however many clients do not read a file or the document, it is in memory once. Tested in
+//! `tests/api/system.rs`, `slow_readers.rs` and `tests/browser/openapi_page.rs`.
 
 use std::borrow::Cow;
 use std::sync::Arc;

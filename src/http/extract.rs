@@ -1,8 +1,9 @@
 //! What handlers take from a request: the name, the token, the body as JSON, the query.
 //!
-//! Each extractor parses at the edge, so that a handler has valid values, and refuses with a problem that
-//! names the part that is wrong. A header or a parameter that comes twice is refused, because two parts of
-//! a system could read it in two ways. Tested in `tests/api/invalid_input.rs` and `invalid_bodies.rs`.
+//! Each extractor parses at the edge, so that a handler has valid values, and refuses with a
+//! problem that names the part that is wrong. A header or a parameter that comes twice is refused,
+//! because two parts of a system could read it in two ways. Tested in `tests/api/invalid_input.rs`
+//! and `invalid_bodies.rs`.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -48,8 +49,8 @@ pub(super) fn segment(text: &str) -> String {
     }
 }
 
-/// The lock that the path names. A query beside it is refused: a client that writes `?ttl_ms=` believes
-/// that it counts.
+/// The lock that the path names. A query beside it is refused: a client that writes `?ttl_ms=`
+/// believes that it counts.
 pub(super) struct Name(pub(super) LockName);
 
 impl<S: Send + Sync> FromRequestParts<S> for Name {
@@ -220,7 +221,8 @@ impl<T: DeserializeOwned + Default> FromRequest<Arc<Api>> for OptionalJson<T> {
     }
 }
 
-/// The same of what a run came to, which may be as long as what is kept of it. So few are in memory at once.
+/// The same of what a run came to, which may be as long as what is kept of it. So few are in memory
+/// at once.
 pub(super) struct ResultJson<T>(
     pub(super) T,
     #[expect(dead_code, reason = "the handler holds it to its end")] pub(super) Option<LongBody>,

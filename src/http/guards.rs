@@ -1,7 +1,8 @@
 //! The routes in front of other services: those of the guards, and what passes through beside them.
 //!
-//! Around each is the one middleware, with the time, the pages and the admission of its guard; the layer that runs a
-//! request once is within. Tested in `tests/api/idempotency_gateway.rs` and `pass_through.rs`.
+//! Around each is the one middleware, with the time, the pages and the admission of its guard; the
+//! layer that runs a request once is within. Tested in `tests/api/idempotency_gateway.rs` and
+//! `pass_through.rs`.
 
 use std::future::ready;
 use std::io;
@@ -98,7 +99,8 @@ impl<'a> Guards<'a> {
     }
 }
 
-/// Whoever has the guard's lock asks its upstream. A store within the process has one instance, and no such lock.
+/// Whoever has the guard's lock asks its upstream. A store within the process has one instance, and
+/// no such lock.
 fn settle_turn(guard: &Guard, locks: &Arc<LockService>) -> io::Result<SettleTurn> {
     if locks.counts().held.is_some() {
         return Ok(Arc::new(|| Box::pin(ready(true))));

@@ -1,9 +1,9 @@
 //! Looks at the held locks, which the consoles share.
 //!
 //! A look lists all held locks below a prefix. The consoles of one prefix share it: the first that
-//! wants a newer one looks for all of them. All looks take turns, and one that took long is followed
-//! by a pause that is [`SHARE`] times as long: consoles take a small share of one core, however many
-//! consoles and locks there are. Tested in `tests/api/console.rs`.
+//! wants a newer one looks for all of them. All looks take turns, and one that took long is
+//! followed by a pause that is [`SHARE`] times as long: consoles take a small share of one core,
+//! however many consoles and locks there are. Tested in `tests/api/console.rs`.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -24,7 +24,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// How many times as long as a look the pause after it is: looks take a twentieth of a core.
 const SHARE: u32 = 19;
-/// How many locks a console has at most. It says when there are more, and a longer prefix shows the others.
+/// How many locks a console has at most. It says when there are more, and a longer prefix shows the
+/// others.
 const LOCKS_MAX: usize = 20_000;
 /// How many locks a page of the list has.
 const PAGE: usize = 1000;

@@ -1,8 +1,8 @@
 //! The resource `/v1/locks`: create, renew, release, look at one lock, list them.
 //!
-//! Each handler parses, makes one call of `LockService`, and maps the value that it gives to an answer. A
-//! held lock is a value, and its 409 is made here; an error means that the service could not find out.
-//! Tested in `tests/api/locks.rs`, `listing.rs` and `waiting.rs`.
+//! Each handler parses, makes one call of `LockService`, and maps the value that it gives to a
+//! response. A held lock is a value, and its 409 is made here; an error means that the service
+//! could not find out. Tested in `tests/api/locks.rs`, `listing.rs` and `waiting.rs`.
 
 use std::slice;
 use std::sync::Arc;
@@ -31,16 +31,18 @@ use keylatch_wire::{CreateLockRequest, HeldLock, Lease, LockEntries, LockPage, R
 
 /// Create a lock
 ///
-/// Asks for the lock, and with `wait_ms` waits for it in the queue: first come, first served. The answer carries the token, which renewing
-/// and releasing ask for, and the fencing token, for the resource that the lock protects.
+/// Asks for the lock, and with `wait_ms` waits for it in the queue: first come, first served. The
+/// response carries the token, which renewing and releasing ask for, and the fencing token, for the
+/// resource that the lock protects.
 ///
 /// Safe to repeat: with a Lock-Token of your own, the same token again is the same grant with what
-/// is left of it, so a lost answer costs nothing.
+/// is left of it, so a lost response costs nothing.
 ///
-/// With `"mode": "shared"` others that ask for `shared` hold the lock at the same time, with a `limit` as many
-/// as that. There is one queue for all: a reader behind a waiting writer waits. The token of an exclusive lock may
-/// ask for `shared` at any time; the other way it is to be the only holder, with none in the queue, or reads 409 at
-/// once. With an `entry` the token enters the lock again under that name.
+/// With `"mode": "shared"` others that ask for `shared` hold the lock at the same time, with a
+/// `limit` as many as that. There is one queue for all: a reader behind a waiting writer waits. The
+/// token of an exclusive lock may ask for `shared` at any time; the other way it is to be the only
+/// holder, with none in the queue, or gets 409 at once. With an `entry` the token enters the lock
+/// again under that name.
 #[utoipa::path(post, path = "/v1/locks/{name}",
     responses(
         (status = 201, description = "The lock is yours", body = Lease<'static>, headers(
@@ -93,8 +95,9 @@ pub(super) async fn create_lock(
 
 /// Renew a lock
 ///
-/// The lease lasts `ttl_ms` from now, be that longer or shorter than what was left; without it, as long as
-/// the grant or the last renewal said. The fencing token stays. When the outcome is unknown, count the shorter of both until you know.
+/// The lease lasts `ttl_ms` from now, be that longer or shorter than what was left; without it, as
+/// long as the grant or the last renewal said. The fencing token stays. When the outcome is
+/// unknown, count the shorter of both until you know.
 #[utoipa::path(put, path = "/v1/locks/{name}",
     responses((status = 200, description = "The lease continues", body = Lease<'static>,
         headers(("Lock-Token" = String, description = "The token of the lease")))))]
@@ -121,7 +124,7 @@ pub(super) async fn renew_lock(
 
 /// Release a lock
 ///
-/// Only the token of the lease releases it. After a lost answer it is safe to repeat: 404 then
+/// Only the token of the lease releases it. After a lost response it is safe to repeat: 404 then
 /// says that no client holds the lock. With `entry` the token leaves that entry alone, and releases
 /// the lock with the last.
 #[utoipa::path(delete, path = "/v1/locks/{name}",
@@ -156,8 +159,9 @@ pub(super) async fn release_lock(
 
 /// Look at a lock
 ///
-/// Who holds it and for how long; all holders, where several share it. No token is ever shown. The 404 of a free lock
-/// says how many wait before it (`ahead`), and who is the first (`waiter`): one that waits for other locks as well.
+/// Who holds it and for how long; all holders, where several share it. No token is ever shown. The
+/// 404 of a free lock says how many wait before it (`ahead`), and who is the first (`waiter`): one
+/// that waits for other locks as well.
 #[utoipa::path(get, path = "/v1/locks/{name}",
     responses((status = 200, description = "A client holds it", body = HeldLock)))]
 pub(super) async fn get_lock(
@@ -175,11 +179,11 @@ pub(super) async fn get_lock(
 
 /// List held locks
 ///
-/// Page by page, in the order of the bytes of the names on `memory:`, `embedded:`, `postgres:` and `etcd:`.
-/// There a lock that is held throughout is listed once. On Redis and Redlock there is no order, and on
-/// ZooKeeper one that is its own; such a lock is then listed at least once. A lock that comes or goes
-/// meanwhile may be missing. An identity lists by a `prefix` below which it may read
-/// everything.
+/// Page by page, in the order of the bytes of the names on `memory:`, `embedded:`, `postgres:` and
+/// `etcd:`. There a lock that is held throughout is listed once. On Redis and Redlock there is no
+/// order, and on ZooKeeper one that is its own; such a lock is then listed at least once. A lock
+/// that comes or goes meanwhile may be missing. An identity lists by a `prefix` below which it may
+/// read everything.
 #[utoipa::path(get, path = "/v1/locks",
     responses((status = 200, description = "Some of the held locks", body = LockPage)))]
 pub(super) async fn list_locks(

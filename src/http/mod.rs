@@ -1,8 +1,8 @@
 //! The HTTP surface: what is served where, and how a request becomes a call of the core.
 //!
-//! A handler parses, calls one method of a service, and maps the reply; the one middleware (`request.rs`) does what is
-//! the same for all. Errors become rows of one table (`problem.rs`). Each listener serves the parts that its
-//! configuration names. Tested in `tests/api`.
+//! A handler parses, calls one method of a service, and maps the reply; the one middleware
+//! (`request.rs`) does what is the same for all. Errors become rows of one table (`problem.rs`).
+//! Each listener serves the parts that its configuration names. Tested in `tests/api`.
 
 mod api;
 mod assets;
@@ -77,7 +77,7 @@ pub use server::{
 };
 pub(crate) use server::{HandedSockets, Routes, reachable};
 
-/// The header that has the id of a request, in requests and in answers.
+/// The header that has the id of a request, in requests and in responses.
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 pub use crate::telemetry::AccessLog;
@@ -193,7 +193,8 @@ impl Extras<'_> {
     }
 }
 
-/// The routes on which a client may wait for a lock or the end of a run, and what else has their paths.
+/// The routes on which a client may wait for a lock or the end of a run, and what else has their
+/// paths.
 fn long_poll_routes() -> OpenApiRouter<Arc<Api>> {
     OpenApiRouter::new()
         .routes(routes!(

@@ -1,17 +1,18 @@
-//! Which requests are refused before a handler sees them, since a web page can make a browser send them;
-//! and which pages may use the service ([`Cors`]). Listening on loopback keeps no page out. Four rules hold:
+//! Refuses requests that a foreign web page can make a browser send, also to loopback; and says
+//! which pages may use the service ([`Cors`]). Four rules hold:
 //!
-//! - **The host** of a request is one that the service goes by. A page whose name an attacker lets lead
-//!   to 127.0.0.1 (DNS rebinding) shares that name's origin with the service, and could read its answers.
-//! - **The origin** of a request that changes something, or takes a place that others need, is the service's own or an
-//!   allowed one. A page cannot choose what a browser says in `Sec-Fetch-Site` and `Origin`; no other client says either.
-//! - **The page of a guarded service** gets nothing that is for identities where it shares the origin: a browser sends
-//!   the key that it knows for one page of an origin for every other.
+//! - **The host** of a request is one that the service goes by. A page whose name leads to 127.0.0.1
+//!   (DNS rebinding) shares its origin with the service, and could read its responses.
+//! - **The origin** of a request that changes something, or takes a place that others need, is the
+//!   service's own or an allowed one. A page cannot choose what a browser says in `Sec-Fetch-Site`
+//!   and `Origin`; no other client says either.
+//! - **The page of a guarded service** gets nothing that is for identities where it shares the
+//!   origin: a browser sends the key that it knows for one page of an origin for every other.
 //! - **The media type** of a body from a page is one that the route reads, so that no form and no
 //!   `text/plain` passes for JSON: a page sends those to a foreign service without asking it first.
 //!
-//! The check is a step of the one middleware and costs no layer. It reads the head alone. Tested over HTTP in
-//! `tests/api/hosts.rs`, `foreign_pages.rs`, `shared_origins.rs` and `cors.rs`.
+//! The check reads the head alone. Tested in `tests/api/hosts.rs`, `foreign_pages.rs`,
+//! `shared_origins.rs` and `cors.rs`.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -38,7 +39,8 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 /// How long a browser may remember what it is allowed.
 const MAX_AGE: Duration = Duration::from_secs(60 * 60);
 
-/// How a request came in, and of whom; an extension of each request that came over a connection of this server.
+/// How a request came in, and of whom; an extension of each request that came over a connection of
+/// this server.
 #[derive(Debug, Clone)]
 pub(super) struct ConnectionInfo {
     /// Whether only programs of this machine reach the listener.
@@ -51,8 +53,9 @@ pub(super) struct ConnectionInfo {
     pub(super) serves: ServedParts,
     /// The address of the other end.
     pub(super) peer: Option<IpAddr>,
-    /// The identity that sends the request, once the layer around all routes has found it. It is no extension of its own:
-    /// that would be the fourth of a request, and the map of extensions grows with the fourth.
+    /// The identity that sends the request, once the layer around all routes has found it. It is no
+    /// extension of its own: that would be the fourth of a request, and the map of extensions grows
+    /// with the fourth.
     pub(super) identity: Option<Arc<Identity>>,
 }
 
@@ -62,7 +65,8 @@ impl ConnectionInfo {
         request.extensions().get()
     }
 
-    /// That of a request whose connection another server has: over plain HTTP, as far as this service knows.
+    /// That of a request whose connection another server has: over plain HTTP, as far as this
+    /// service knows.
     pub(super) fn at_another_server() -> Self {
         Self {
             is_local: false,
@@ -105,7 +109,7 @@ impl From<CrossOrigin> for RouteClass {
     }
 }
 
-/// What the head of a request must be for the service to answer it.
+/// What the head of a request must be for the service to response it.
 #[derive(Debug, Default)]
 pub struct OriginPolicy {
     hosts: Vec<String>,
@@ -155,7 +159,8 @@ impl OriginPolicy {
         if origin.is_some() { check_media_type(request, class) } else { Ok(()) }
     }
 
-    /// Whether a page of the host that the request is for made a browser send it, as far as the browser says.
+    /// Whether a page of the host that the request is for made a browser send it, as far as the
+    /// browser says.
     pub(super) fn is_of_own_page(&self, request: &Request<Body>) -> bool {
         let named = SourceHeaders::of(request.headers());
         if let Some(site) = named.fetch_site.said() {
@@ -188,8 +193,8 @@ impl OriginPolicy {
         Err(Problem::new(Code::MisdirectedRequest, detail).with_field("Host"))
     }
 
-    /// `Sec-Fetch-Site` decides where a browser sends it, and `Origin` where it does not: over plain
-    /// HTTP from elsewhere than loopback, and before 2023.
+    /// `Sec-Fetch-Site` decides where a browser sends it, and `Origin` where it does not: over
+    /// plain HTTP from elsewhere than loopback, and before 2023.
     fn check_origin(
         &self,
         request: &Request<Body>,
@@ -207,8 +212,8 @@ impl OriginPolicy {
         Err(Problem::new(Code::CrossOrigin, detail).with_field("Origin"))
     }
 
-    /// Whether an origin is the service's: the scheme and the host at which the client asked for it, as
-    /// a trusted proxy says or as the request itself does.
+    /// Whether an origin is the service's: the scheme and the host at which the client asked for
+    /// it, as a trusted proxy says or as the request itself does.
     fn is_own(&self, origin: &str, request: &Request<Body>, host: Option<Host<'_>>) -> bool {
         let own_scheme = ConnectionInfo::of(request).map_or("http", ConnectionInfo::scheme);
         let scheme = self.forwarded(request, &X_FORWARDED_PROTO).unwrap_or(own_scheme);
@@ -224,8 +229,9 @@ impl OriginPolicy {
         list.split(',').next().map(str::trim)
     }
 
-    /// On loopback and on Unix sockets: loopback names and what is listed. Elsewhere only names can be refused, and only
-    /// where some are listed: an attacker has names, and no address of another's machine.
+    /// On loopback and on Unix sockets: loopback names and what is listed. Elsewhere only names can
+    /// be refused, and only where some are listed: an attacker has names, and no address of
+    /// another's machine.
     fn serves(&self, host: &str, is_local: bool) -> bool {
         // As most clients of a loopback address write it: to read an address is 1 % of a request.
         if host == "127.0.0.1" {
@@ -242,8 +248,8 @@ impl OriginPolicy {
     }
 }
 
-/// Whether a request by GET takes a place of which there are few: a copy, or a stream of events. A page takes it by
-/// an image whose answer it never reads.
+/// Whether a request by GET takes a place of which there are few: a copy, or a stream of events. A
+/// page takes it by an image whose response it never reads.
 fn takes_place(route: &str) -> bool {
     matches!(route, "/v1/backup" | "/v1/locks/{name}/events" | "/console/locks")
 }
@@ -253,8 +259,8 @@ fn network(text: &str) -> Option<IpNet> {
     text.parse().ok().or_else(|| text.parse().ok().map(|address: IpAddr| address.into()))
 }
 
-/// A body that a page sends is of a type that the route reads. A browser sends forms, `text/plain` and
-/// untyped bodies to a foreign service unasked, and asks before it sends anything else (CORS).
+/// A body that a page sends is of a type that the route reads. A browser sends forms, `text/plain`
+/// and untyped bodies to a foreign service unasked, and asks before it sends anything else (CORS).
 fn check_media_type(request: &Request<Body>, class: RouteClass) -> Result<(), Problem> {
     if request.body().is_end_stream() {
         return Ok(());
@@ -279,8 +285,8 @@ fn check_media_type(request: &Request<Body>, class: RouteClass) -> Result<(), Pr
     Err(problem.with_field("Content-Type"))
 }
 
-/// The headers that say what a request is for and whose page sent it, found in one pass: a lookup of each
-/// costs every request more.
+/// The headers that say what a request is for and whose page sent it, found in one pass: a lookup
+/// of each costs every request more.
 #[derive(Debug, Default)]
 struct SourceHeaders<'a> {
     host: Lines<'a>,
@@ -476,8 +482,8 @@ impl Cors {
     }
 }
 
-/// Removes what an upstream wrote for pages of other origins: [`Cors`] answers for it, and a header of the
-/// one beside a header of the other could allow what neither does.
+/// Removes what an upstream wrote for pages of other origins: [`Cors`] answers for it, and a header
+/// of the one beside a header of the other could allow what neither does.
 pub(super) fn remove_cors_headers(mut response: Response) -> Response {
     let headers = response.headers_mut();
     let names = headers.keys().filter(|name| name.as_str().starts_with("access-control-"));

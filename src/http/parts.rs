@@ -1,9 +1,8 @@
 //! The parts of the service, of which a listener serves some or all.
 //!
-//! A path of a part that a listener does not serve is 404 there, as one that does not exist is. `/livez`,
-//! `/readyz` and the pages of the problems are of no part, and served everywhere; `/` is the console's and
-//! leads to the docs. Tested in
-//! `tests/api/listeners.rs`.
+//! A path of a part that a listener does not serve is 404 there, as one that does not exist is.
+//! `/livez`, `/readyz` and the pages of the problems are of no part, and served everywhere; `/` is
+//! the console's and leads to the docs. Tested in `tests/api/listeners.rs`.
 
 use serde::Deserialize;
 
@@ -42,8 +41,9 @@ impl ServedParts {
         self.0 == Part::Guards as u8
     }
 
-    /// What of these is served with identities where pages of guarded services are: such a page has the origin of the
-    /// console, and a browser that knows an operator's key for the one sends it for the other.
+    /// What of these is served with identities where pages of guarded services are: such a page has
+    /// the origin of the console, and a browser that knows an operator's key for the one sends it
+    /// for the other.
     pub(crate) fn beside_guarded_pages(self) -> Self {
         let own_pages = Part::Console as u8 | Part::Docs as u8;
         if self.have(Part::Guards) { Self(self.0 & !own_pages) } else { self }
@@ -70,8 +70,8 @@ impl From<Vec<Part>> for ServedParts {
     }
 }
 
-/// The part that has a route; none where every listener serves it. A new route is one of the API, unless it
-/// stands here.
+/// The part that has a route; none where every listener serves it. A new route is one of the API,
+/// unless it stands here.
 fn part_of(route: &str) -> Option<Part> {
     match route {
         "/livez" | "/readyz" | "/problems" | "/problems/{code}" | "/assets/page.css" => None,

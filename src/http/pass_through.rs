@@ -1,8 +1,10 @@
-//! A whole app behind keylatch: what no guard names passes through to it, on listeners that serve guards alone.
+//! A whole app behind keylatch: what no guard names passes through to it, on listeners that serve
+//! guards alone.
 //!
-//! Every path there is the app's, but for those of the guards and what is below `/.keylatch/`: the script of pages, the
-//! problems and the probes. What passes is read by the same admission as a guard's request, so that no
-//! spelling of a path walks around a guard. Tested in `tests/api/pass_through.rs`.
+//! Every path there is the app's, but for those of the guards and what is below `/.keylatch/`: the
+//! script of pages, the problems and the probes. What passes is read by the same admission as a
+//! guard's request, so that no spelling of a path walks around a guard. Tested in
+//! `tests/api/pass_through.rs`.
 
 use axum::Router;
 use axum::extract::Request;

@@ -1,7 +1,8 @@
 //! Problems of this service alone: the errors and refusals of locks, and a panic.
 //!
-//! The problem itself is that of `keylatch-axum`, and the table of codes that of `keylatch-wire`. Which operation
-//! answers with which of them is in `openapi/problems.rs`. Tested with the operations, in `tests/api`.
+//! The problem itself is that of `keylatch-axum`, and the table of codes that of `keylatch-wire`.
+//! Which operation answers with which of them is in `openapi/problems.rs`. Tested with the
+//! operations, in `tests/api`.
 
 use std::any::Any;
 use std::time::Duration;
@@ -30,8 +31,8 @@ pub(super) fn held(contention: &Contention, waited: Option<Duration>) -> Problem
         .with(|problem| problem.waited_ms = waited.map(keylatch_wire::millis))
 }
 
-/// The client holds the lock already, and is not alone. Without `waited_ms`, also where it asked to wait: by
-/// that the Rust client knows that no repeat helps.
+/// The client holds the lock already, and is not alone. Without `waited_ms`, also where it asked to
+/// wait: by that the Rust client knows that no repeat helps.
 pub(super) fn not_alone(contention: &Contention) -> Problem {
     let detail = "You hold the lock together with others, or others wait for it, or your lease is broken. For \
                   fewer beside you, release it and ask for it again.";
@@ -91,7 +92,8 @@ pub(super) fn set_not_alone(held: &SetContention) -> Problem {
         .with(|problem| problem.name = Some(held.name.as_str().to_owned()))
 }
 
-/// Some of several locks are lost; the problem is that of the first. `done` says what became of the others.
+/// Some of several locks are lost; the problem is that of the first. `done` says what became of the
+/// others.
 pub(super) fn set_lost(lost: &[LostLock], done: &str) -> Problem {
     let code_of = |loss: &LockLoss| match loss {
         LockLoss::Broken(_) => Code::LockBroken,
@@ -219,7 +221,7 @@ pub(super) fn of_lock_error(error: LockError) -> Problem {
     }
 }
 
-/// The answer to a request whose handler panicked. The panic itself is logged by the hook.
+/// The response to a request whose handler panicked. The panic itself is logged by the hook.
 pub(super) fn of_panic(_: Box<dyn Any + Send>) -> Response {
     let detail = "The service failed. It is unknown whether the request was carried out.";
     let problem = Problem::new(Code::Internal, detail).with_outcome(Effect::Unknown);

@@ -1,8 +1,9 @@
 //! The pages of the problems: what happened, what to do, and the command that helps.
 //!
-//! They are made from the table of `crates/wire/src/problem.rs`, need no script, and are open on every
-//! listener, because every problem leads to its page. Invariant: however many clients do not read a page, it is in
-//! memory once. Tested in `tests/api/system.rs`, `slow_readers.rs` and `tests/browser/problem_pages.rs`.
+//! They are made from the table of `crates/wire/src/problem.rs`, need no script, and are open on
+//! every listener, because every problem leads to its page. Invariant: however many clients do not
+//! read a page, it is in memory once. Tested in `tests/api/system.rs`, `slow_readers.rs` and
+//! `tests/browser/problem_pages.rs`.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -81,7 +82,8 @@ fn page_of_all() -> Bytes {
     page("Problems", ".", &body)
 }
 
-/// A whole page; `body` is HTML. Beside an app behind keylatch `root` is below a path, so that links are relative.
+/// A whole page; `body` is HTML. Beside an app behind keylatch `root` is below a path, so that
+/// links are relative.
 fn page(title: &str, root: &str, body: &str) -> Bytes {
     let frame = include_str!("../../assets/problem.html");
     frame.replace("{{root}}", root).replace("{{title}}", title).replace("{{body}}", body).into()
@@ -122,7 +124,8 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// The command that shows more, or does what helps: that of the block that names the code, or the last.
+/// The command that shows more, or does what helps: that of the block that names the code, or the
+/// last.
 fn command_for(code: Code) -> &'static str {
     let blocks = include_str!("../../assets/problem-commands.txt").trim_end().split("\n\n");
     let mut blocks = blocks.filter_map(|block| block.split_once('\n'));

@@ -1,10 +1,11 @@
 //! How many records there are by state, for `/metrics` and the console.
 //!
-//! Few records are unfinished, and the store has an index of them; the done ones are counted where the store
-//! keeps them in this process. A count takes at most [`COUNT_LIMIT`], and says of each number whether it is known.
+//! Few records are unfinished, and the store has an index of them; the done ones are counted where
+//! the store keeps them in this process. A count takes at most [`COUNT_LIMIT`], and says of each
+//! number whether it is known.
 //!
-//! Invariant: however many consoles look and whoever scrapes, the store is asked once in [`RecordCounter::KEPT_FOR`]. Tested in
-//! `tests/api/console_keys.rs`.
+//! Invariant: however many consoles look and whoever scrapes, the store is asked once in
+//! [`RecordCounter::KEPT_FOR`]. Tested in `tests/api/console_keys.rs`.
 
 use std::time::Duration;
 
@@ -31,8 +32,8 @@ impl RecordCounter {
     /// How old a count may be.
     const KEPT_FOR: Duration = Duration::from_secs(2);
 
-    /// The counts, of which those of unfinished records may be of a moment ago. Those who come meanwhile wait for
-    /// the same count.
+    /// The counts, of which those of unfinished records may be of a moment ago. Those who come
+    /// meanwhile wait for the same count.
     pub(super) async fn counts(&self, records: &IdempotencyService) -> RecordCounts {
         let mut last = self.last.lock().await;
         let [unknown, in_flight] = match *last {

@@ -1,15 +1,15 @@
-//! What happens to every request: it gets an id, a count among those that are served at once, a look at
-//! which page and which identity it is of, a deadline, and a log line if it deserves one.
+//! What happens to every request: it gets an id, a count among those that are served at once, a
+//! look at which page and which identity it is of, a deadline, and a log line if it deserves one.
 //!
-//! It is one layer in place of one for each, because each costs 2 to 6 % of a request; the parts follow
-//! the layer. It does not catch panics. A request beyond the limit
-//! of load is answered 503 before any work, because a queue of requests that no client waits for any
-//! more would only grow. The deadline sets its timer only where the answer is not there at once, because
-//! a timer costs more than most requests take. The log line has no path, no token and no key of a client,
-//! only the pattern of the route.
+//! It is one layer in place of one for each, because each costs 2 to 6 % of a request; the parts
+//! follow the layer. It does not catch panics. A request beyond the limit of load is answered 503
+//! before any work, because a queue of requests that no client waits for any more would only grow.
+//! The deadline sets its timer only where the answer is not there at once, because a timer costs
+//! more than most requests take. The log line has no path, no token and no key of a client, only
+//! the pattern of the route.
 //!
-//! Invariant: every answer has an `X-Request-Id`, also that to a request that was refused. Tested in
-//! `tests/api/connections.rs`, `logging.rs`, `secrets.rs` and `system.rs`.
+//! Invariant: every response has an `X-Request-Id`, also that to a request that was refused. Tested
+//! in `tests/api/connections.rs`, `logging.rs`, `secrets.rs` and `system.rs`.
 
 use std::cell::Cell;
 use std::error::Error;
@@ -60,11 +60,13 @@ pub struct RequestLayer {
     class: RouteClass,
     /// What lets requests in at a guarded route.
     admission: Option<Arc<Admission>>,
-    /// The histograms of the route that this layer is around. There are none before its first request.
+    /// The histograms of the route that this layer is around. There are none before its first
+    /// request.
     durations: RouteDurations,
 }
 
-/// What all layers have in common: what they ask of requests, and where they say what became of them.
+/// What all layers have in common: what they ask of requests, and where they say what became of
+/// them.
 #[derive(Debug)]
 pub(crate) struct RequestRules {
     pub(crate) metrics: Arc<Metrics>,
@@ -114,14 +116,15 @@ impl RequestLayer {
         Self { admission: Some(Arc::new(admission)), ..self.clone() }
     }
 
-    /// Counts a request, and finds out whether it may pass: the service has room, the listener serves the route, and
-    /// the page and the identity may send the request.
+    /// Counts a request, and finds out whether it may pass: the service has room, the listener
+    /// serves the route, and the page and the identity may send the request.
     fn admit(
         self: &Arc<Self>,
         request: &mut Request<Body>,
     ) -> (RequestTicket, Result<(), Problem>) {
         let (started, shared, class) = (Instant::now(), &self.shared, self.class);
-        // Taken out and not cloned: no handler reads it, and all cores share the count of its clones.
+        // Taken out and not cloned: no handler reads it, and all cores share the count of its
+        // clones.
         let path = request.extensions_mut().remove::<MatchedPath>();
         let route = path.as_ref().map(MatchedPath::as_str);
         let route = route.map(|route| route.strip_prefix(OWN).unwrap_or(route));
@@ -249,8 +252,8 @@ impl RequestLayer {
     }
 }
 
-/// Whether a route is open to clients without an identity: it shows nothing of what clients do. A new route
-/// is not, unless it stands here.
+/// Whether a route is open to clients without an identity: it shows nothing of what clients do. A
+/// new route is not, unless it stands here.
 fn is_open(route: &str) -> bool {
     let pages = ["/", "/livez", "/readyz", "/openapi.json", "/problems", "/demo", "/docs"];
     pages.contains(&route)
@@ -305,7 +308,7 @@ where
 }
 
 pin_project! {
-    /// The answer to come of a [`RequestService`].
+    /// The response to come of a [`RequestService`].
     pub struct RequestFuture<F> {
         // None when the request is refused and not even tried.
         #[pin]
@@ -375,7 +378,7 @@ impl RequestTicket {
         self.span.hand_on(self.method, request);
     }
 
-    /// The answer as it goes out, counted and logged.
+    /// The response as it goes out, counted and logged.
     fn close(&self, mut response: Response<Body>) -> Response<Body> {
         let (took, shared) = (self.started.elapsed(), self.in_flight.shared());
         let route = self.route.as_ref().map_or("unmatched", MatchedPath::as_str);
@@ -425,8 +428,9 @@ fn method_label(method: &Method) -> &'static str {
 }
 
 thread_local! {
-    /// The next id that this thread gives. Each begins at a random number, which sets the ids of threads and of
-    /// processes apart; a number that all threads count on would go from core to core with each request.
+    /// The next id that this thread gives. Each begins at a random number, which sets the ids of
+    /// threads and of processes apart; a number that all threads count on would go from core to
+    /// core with each request.
     static NEXT_ID: Cell<u64> = Cell::new(RandomState::new().hash_one(()));
 }
 
@@ -492,7 +496,7 @@ impl RequestRules {
         Err(overloaded("The service has too many requests."))
     }
 
-    /// Whether a request may be kept for longer than its answer takes.
+    /// Whether a request may be kept for longer than its response takes.
     fn is_half_free(&self) -> bool {
         self.metrics.in_flight.get() < self.max_requests / 2
     }

@@ -1,7 +1,8 @@
 //! When what let a client open a stream is taken from it: the permission, the identity, or the key.
 //!
-//! A token is not looked at again: a stream may outlive it, and what its identity may do counts. Invariant: within
-//! [`PERIOD`] after the change the stream has ended. Tested in `tests/api/open_ends.rs`.
+//! A token is not looked at again: a stream may outlive it, and what its identity may do counts.
+//! Invariant: within [`PERIOD`] after the change the stream has ended. Tested in
+//! `tests/api/open_ends.rs`.
 
 use std::future;
 use std::sync::Arc;

@@ -1,8 +1,10 @@
-//! Several locks at once, in `/v1/locks` itself: create, renew and release 1 to 16 of them in one step.
+//! Several locks at once, in `/v1/locks` itself: create, renew and release 1 to 16 of them in one
+//! step.
 //!
-//! One token is that of all of them, and each may also be renewed and released by itself with it. A handler
-//! maps what the core found as those of one lock do; a 409 names the first lock that was not to be had, and
-//! where locks are lost, the problem is that of the first and lists all. Tested in `tests/api/sets.rs`.
+//! One token is that of all of them, and each may also be renewed and released by itself with it. A
+//! handler maps what the core found as those of one lock do; a 409 names the first lock that was
+//! not to be had, and where locks are lost, the problem is that of the first and lists all. Tested
+//! in `tests/api/sets.rs`.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -25,12 +27,12 @@ use keylatch_wire::{CreateLocksRequest, LeaseSet, RenewLocksRequest};
 
 /// Create several locks
 ///
-/// All of them or none, in one step; with `wait_ms` it waits in the lines of all of them and holds none
-/// meanwhile, so the order of the names has no meaning and no two requests wait for each other. One token
-/// is that of all, and each lock may be renewed and released by itself with it.
+/// All of them or none, in one step; with `wait_ms` it waits in the lines of all of them and holds
+/// none meanwhile, so the order of the names has no meaning and no two requests wait for each
+/// other. One token is that of all, and each lock may be renewed and released by itself with it.
 ///
-/// Safe to repeat with a Lock-Token of your own, as the creation of one lock is. A token that holds one of the
-/// locks already does not wait for the others.
+/// Safe to repeat with a Lock-Token of your own, as the creation of one lock is. A token that holds
+/// one of the locks already does not wait for the others.
 #[utoipa::path(post, path = "/v1/locks",
     request_body(content = CreateLocksRequest, description = "Which locks, and how"),
     responses(
@@ -79,7 +81,8 @@ pub(super) async fn create_lock_set(
 
 /// Renew several locks
 ///
-/// All leases last `ttl_ms` from now, or without it each its own TTL; or none does, and the problem lists the locks that are lost.
+/// All leases last `ttl_ms` from now, or without it each its own TTL; or none does, and the problem
+/// lists the locks that are lost.
 #[utoipa::path(put, path = "/v1/locks",
     request_body(content = RenewLocksRequest, description = "Which locks, and for how long"),
     responses((status = 200, description = "The leases continue", body = LeaseSet<'static>,
@@ -106,7 +109,8 @@ pub(super) async fn renew_lock_set(
 
 /// Release several locks
 ///
-/// The token releases all that it holds of them, in one step. The problem lists those that were lost before.
+/// The token releases all that it holds of them, in one step. The problem lists those that were
+/// lost before.
 #[utoipa::path(delete, path = "/v1/locks",
     responses((status = 204, description = "The leases are over")))]
 pub(super) async fn release_lock_set(

@@ -1,13 +1,15 @@
-//! The two streams of server-sent events about a lock: one holds the lock for as long as its connection
-//! lasts, the other watches the lock.
+//! The two streams of server-sent events about a lock: one holds the lock for as long as its
+//! connection lasts, the other watches the lock.
 //!
-//! A task of `LockService` makes the events, and the handlers write them down. `Streams` limits how many
-//! streams of both kinds are open: each has a permit until its connection ends. While nothing happens, a
-//! stream sends comments. `hold` keeps the head of its answer back until the first event, so that what is
-//! refused at once is refused by a status. Both end when their client may not have them any more.
+//! A task of `LockService` makes the events, and the handlers write them down. `Streams` limits how
+//! many streams of both kinds are open: each has a permit until its connection ends. While nothing
+//! happens, a stream sends comments. `hold` keeps the head of its response back until the first
+//! event, so that what is refused at once is refused by a status. Both end when their client may
+//! not have them any more.
 //!
-//! Invariant: a stream that ends, for whatever reason, frees its permit and drops its events, which ends
-//! the task. Tested in `tests/api/hold.rs`, `hold_endings.rs`, `watch.rs` and `gone_clients.rs`.
+//! Invariant: a stream that ends, for whatever reason, frees its permit and drops its events, which
+//! ends the task. Tested in `tests/api/hold.rs`, `hold_endings.rs`, `watch.rs` and
+//! `gone_clients.rs`.
 
 use std::borrow::Cow;
 use std::slice;
@@ -45,16 +47,18 @@ const REVOKED: &str = "You may not hold this lock any more.";
 
 /// Hold a lock by a connection
 ///
-/// The lock is yours for as long as you read the answer, a stream of server-sent events. The service
-/// renews it at each third of the TTL, and releases it when the connection ends, whatever the reason.
+/// The lock is yours for as long as you read the response, a stream of server-sent events. The
+/// service renews it at each third of the TTL, and releases it when the connection ends, whatever
+/// the reason.
 ///
-/// The events are `waiting` (with how many are `ahead`), `acquired` (the lease), `renewed`, and at the
-/// end `lost`, with the `reason`: `max-hold`, `shutdown`, `forbidden`, `lock-not-held`, `lock-broken`,
-/// `token-mismatch` or `store-unavailable`. When you read it, stop. Comments are sent while nothing happens.
+/// The events are `waiting` (with how many are `ahead`), `acquired` (the lease), `renewed`, and at
+/// the end `lost`, with the `reason`: `max-hold`, `shutdown`, `forbidden`, `lock-not-held`,
+/// `lock-broken`, `token-mismatch` or `store-unavailable`. When you read it, stop. Comments are
+/// sent while nothing happens.
 ///
-/// Only `acquired` says that the lock is yours. Without `wait_ms` a lock that is held is 409, before
-/// any stream begins; with it the stream begins while you wait, and ends with `refused`, whose data is
-/// a problem, if the lock was not to be had.
+/// Only `acquired` says that the lock is yours. Without `wait_ms` a lock that is held is 409,
+/// before any stream begins; with it the stream begins while you wait, and ends with `refused`,
+/// whose data is a problem, if the lock was not to be had.
 #[utoipa::path(post, path = "/v1/locks/{name}/hold",
     responses((status = 200, description = "What happens to the lock, as server-sent events", body = String,
         content_type = "text/event-stream",
@@ -176,14 +180,14 @@ fn problem(refused: HoldRefusal) -> Problem {
 
 /// Watch a lock
 ///
-/// A stream of server-sent events of what happens to a lock: first a `snapshot` of how it stands, then
-/// `acquired`, `renewed`, `broken`, `released` and `expired`. Where several hold the lock together, `slot`
-/// tells them apart. Tokens are never shown.
+/// A stream of server-sent events of what happens to a lock: first a `snapshot` of how it stands,
+/// then `acquired`, `renewed`, `broken`, `released` and `expired`. Where several hold the lock
+/// together, `slot` tells them apart. Tokens are never shown.
 ///
-/// An event's `id` is the last fencing token, a hyphen, and the number of the event in this stream. A
-/// client that reads too slowly gets `lagged` and a new `snapshot`; so does one that comes back,
-/// whatever its `Last-Event-ID`. On `closing` the service shuts down. The stream of a client that may not
-/// read the lock any more ends within a minute. Comments are sent while nothing happens.
+/// An event's `id` is the last fencing token, a hyphen, and the number of the event in this stream.
+/// A client that reads too slowly gets `lagged` and a new `snapshot`; so does one that comes back,
+/// whatever its `Last-Event-ID`. On `closing` the service shuts down. The stream of a client that
+/// may not read the lock any more ends within a minute. Comments are sent while nothing happens.
 #[utoipa::path(get, path = "/v1/locks/{name}/events",
     responses((status = 200, description = "What happens to the lock, as server-sent events", body = String,
         content_type = "text/event-stream")))]

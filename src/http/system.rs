@@ -1,7 +1,7 @@
 //! What the service says of itself: `/v1/info`, health, metrics.
 //!
-//! `/livez` asks no store, so that a store that is away restarts no instance, and fails where a part of the
-//! store in this process has ended; `/readyz` asks the store. Tested in
+//! `/livez` asks no store, so that a store that is away restarts no instance, and fails where a
+//! part of the store in this process has ended; `/readyz` asks the store. Tested in
 //! `tests/api/system.rs`.
 
 use std::sync::Arc;
@@ -70,8 +70,8 @@ pub(super) fn store_info(api: &Api, health: Option<StoreHealth>) -> StoreInfo {
 
 /// Is the process alive?
 ///
-/// Asks no store. Restarting the service helps only when this fails: when the process does not answer, or a
-/// part of the store that is in it has ended.
+/// Asks no store. Restarting the service helps only when this fails: when the process does not
+/// answer, or a part of the store that is in it has ended.
 #[utoipa::path(get, path = "/livez",
     responses((status = 200, description = "It is", body = String, content_type = "text/plain", example = json!("ok"))))]
 pub(super) async fn get_liveness(State(api): State<Arc<Api>>) -> Result<&'static str, Problem> {
@@ -102,8 +102,9 @@ pub(super) async fn get_readiness(State(api): State<Arc<Api>>) -> Result<&'stati
 
 /// The counters
 ///
-/// For Prometheus, in the OpenMetrics text format. Of the quotas it has those of the identity that asks, and of all
-/// where that may read every lock and every key. Numbers of unfinished records may be those of 2 s ago.
+/// For Prometheus, in the OpenMetrics text format. Of the quotas it has those of the identity that
+/// asks, and of all where that may read every lock and every key. Numbers of unfinished records may
+/// be those of 2 s ago.
 #[utoipa::path(get, path = "/metrics",
     responses((status = 200, description = "The counters", body = String, content_type = "application/openmetrics-text")))]
 pub(super) async fn get_metrics(
@@ -126,9 +127,9 @@ pub(super) async fn get_metrics(
     Ok(([(header::CONTENT_TYPE, OPEN_METRICS)], text.map_err(unwritten)?).into_response())
 }
 
-/// What the locks come to. A store in this process knows how many are held. Another is asked for a page of
-/// them, which costs it the same however many there are, and whether it is there: where no client asks, a
-/// scrape is what finds out.
+/// What the locks come to. A store in this process knows how many are held. Another is asked for a
+/// page of them, which costs it the same however many there are, and whether it is there: where no
+/// client asks, a scrape is what finds out.
 async fn count_locks(api: &Api) -> LockCounts {
     let mut counts = api.locks.counts();
     if counts.held.is_none() {

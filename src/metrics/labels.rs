@@ -2,8 +2,9 @@
 //!
 //! The steps of the store and what they find are those of the port, and are in `docs/operating.md`.
 //!
-//! Invariant: a label has a bounded set of values. That of an enum is the name of its variant in snake case, so a
-//! variant that is renamed breaks boards. Tested below, and over HTTP in `tests/api/metrics_page.rs`.
+//! Invariant: a label has a bounded set of values. That of an enum is the name of its variant in
+//! snake case, so a variant that is renamed breaks boards. Tested below, and over HTTP in
+//! `tests/api/metrics_page.rs`.
 
 use std::fmt;
 
@@ -80,7 +81,7 @@ pub enum StoreOutcome {
     Found,
     /// The key was used for another request.
     Reused,
-    /// A run would have begun, and there is no room for its answer.
+    /// A run would have begun, and there is no room for its response.
     NoRoom,
     /// The token is not the holder's.
     Mismatch,
@@ -97,8 +98,8 @@ pub(super) struct RequestLabels {
     pub(super) status: StatusLabel,
 }
 
-/// A status that has a name, or the class of one that has none: a client may have any number answered, and
-/// each would be a histogram of its own.
+/// A status that has a name, or the class of one that has none: a client may have any number
+/// answered, and each would be a histogram of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum StatusLabel {
     Named(u16),

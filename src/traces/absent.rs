@@ -1,5 +1,5 @@
-//! What stands for traces in a build without them: a warning where the process asks for them, and spans that are
-//! nothing.
+//! What stands for traces in a build without them: a warning where the process asks for them, and
+//! spans that are nothing.
 //!
 //! Tested in `tests/cli/traces_absent.rs`.
 

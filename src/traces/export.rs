@@ -1,8 +1,8 @@
-//! The way to the collector: the batch processor and the exporter of the SDK, over the HTTP client that the gateway
-//! uses.
+//! The way to the collector: the batch processor and the exporter of the SDK, over the HTTP client
+//! that the gateway uses.
 //!
-//! The processor has a thread of its own, and drops a span that its queue cannot hold, so no request waits for it.
-//! Tested in `tests/cli/traces.rs`.
+//! The processor has a thread of its own, and drops a span that its queue cannot hold, so no
+//! request waits for it. Tested in `tests/cli/traces.rs`.
 
 use std::sync::OnceLock;
 use std::time::Duration;

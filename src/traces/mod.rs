@@ -1,12 +1,13 @@
-//! Traces: each request is a span, its store steps and calls of an upstream are spans below it, and a collector of
-//! OpenTelemetry gets them over OTLP.
+//! Traces: each request is a span, its store steps and calls of an upstream are spans below it, and
+//! a collector of OpenTelemetry gets them over OTLP.
 //!
-//! An endpoint in the variables of OpenTelemetry turns them on. Spans, samplers, batches and the reading of the other
-//! variables are the SDK's. Without an endpoint the process has no tracer, and each place where a span would begin or
-//! end costs a branch. A build without the feature `traces` has functions that do nothing.
+//! An endpoint in the variables of OpenTelemetry turns them on. Spans, samplers, batches and the
+//! reading of the other variables are the SDK's. Without an endpoint the process has no tracer, and
+//! each place where a span would begin or end costs a branch. A build without the feature `traces`
+//! has functions that do nothing.
 //!
-//! Invariant: no attribute has a path, a lock's name, a key or a token, but the pattern of the route. Tested in
-//! `tests/cli/traces.rs`.
+//! Invariant: no attribute has a path, a lock's name, a key or a token, but the pattern of the
+//! route. Tested in `tests/cli/traces.rs`.
 
 #[cfg(not(feature = "traces"))]
 mod absent;

@@ -1,8 +1,9 @@
-//! The spans: of a request, of a step of the store, of a call of an upstream; with their attributes.
+//! The spans: of a request, of a step of the store, of a call of an upstream; with their
+//! attributes.
 //!
-//! Names are those of the semantic conventions of OpenTelemetry for HTTP, and `keylatch.*` for what is this
-//! service's own. The conventions also want the path and the whole URL of a request. They are left out, because they
-//! have names and keys in them.
+//! Names are those of the semantic conventions of OpenTelemetry for HTTP, and `keylatch.*` for what
+//! is this service's own. The conventions also want the path and the whole URL of a request. They
+//! are left out, because they have names and keys in them.
 
 use axum::http::uri::Authority;
 use axum::http::{HeaderValue, Request, StatusCode, Uri, header};
@@ -20,13 +21,14 @@ use crate::metrics::{StoreOperation, StoreOutcome};
 use keylatch_axum::Code;
 use keylatch_core::store::{Effect, StoreError};
 
-/// The span of a request. It ends with the head of the response, or when the client goes away before.
+/// The span of a request. It ends with the head of the response, or when the client goes away
+/// before.
 #[derive(Debug)]
 pub(crate) struct RequestSpan(Option<Context>);
 
 impl RequestSpan {
-    /// Begins the span below that of the caller, if the headers name one. The requests by which a machine looks after
-    /// the service have none. The method is one of a few, as in the metrics.
+    /// Begins the span below that of the caller, if the headers name one. The requests by which a
+    /// machine looks after the service have none. The method is one of a few, as in the metrics.
     pub(crate) fn start<B>(
         request: &Request<B>,
         scheme: impl FnOnce() -> &'static str,
@@ -99,8 +101,8 @@ impl Drop for RequestSpan {
 pub(crate) struct StepSpan(Option<Context>);
 
 impl StepSpan {
-    /// Begins the span of a step that the current request makes. What the service does by itself has none, and neither
-    /// has a request that is not sampled.
+    /// Begins the span of a step that the current request makes. What the service does by itself
+    /// has none, and neither has a request that is not sampled.
     pub(crate) fn start(operation: StoreOperation, store: &'static str) -> Self {
         let Some(tracer) = TRACER.get() else { return Self(None) };
         Self(Context::map_current(|request| {
@@ -129,7 +131,8 @@ impl StepSpan {
     }
 }
 
-/// The request that a call of an upstream belongs to; an extension of each request to a guarded route that is traced.
+/// The request that a call of an upstream belongs to; an extension of each request to a guarded
+/// route that is traced.
 #[derive(Debug, Clone)]
 struct Caller {
     context: Context,
@@ -140,8 +143,8 @@ struct Caller {
 pub(crate) struct CallSpan(Context);
 
 impl CallSpan {
-    /// Begins the span of this call if the request is traced, and makes it the parent of what the upstream does.
-    /// `resend` counts how often the request was sent before.
+    /// Begins the span of this call if the request is traced, and makes it the parent of what the
+    /// upstream does. `resend` counts how often the request was sent before.
     pub(crate) fn start<B>(request: &mut Request<B>, origin: &Uri, resend: u32) -> Option<Self> {
         let tracer = TRACER.get()?;
         let Caller { context, method } = request.extensions_mut().remove()?;

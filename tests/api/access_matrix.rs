@@ -1,9 +1,10 @@
 //! Goal: every operation of the service asks for the identity and the permission that it should: no
 //! operation is open by oversight, and no permission opens another one's door.
 //!
-//! Method: each operation of the OpenAPI document and each route of the console, by clients without a key and by
-//! identities that may do one act each, on names within and outside of their prefix. The table says what each
-//! operation needs, and an operation that is not in it fails the test. A guard for identities asks for any.
+//! Method: each operation of the OpenAPI document and each route of the console, by clients without
+//! a key and by identities that may do one act each, on names within and outside of their prefix.
+//! The table says what each operation needs, and an operation that is not in it fails the test. A
+//! guard for identities asks for any.
 
 use std::collections::BTreeSet;
 
@@ -87,8 +88,8 @@ const CONSOLE: [(&str, Need); 9] = [
     ("/console/keys/{key}", Key("read")),
 ];
 
-/// Every act on a lock, on a key and on the store; an identity for each may do that alone, below `in/` where it
-/// is one by name.
+/// Every act on a lock, on a key and on the store; an identity for each may do that alone, below
+/// `in/` where it is one by name.
 const ACTS: [(&str, &str); 9] = [
     ("locks", "acquire"),
     ("locks", "read"),

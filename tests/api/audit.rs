@@ -1,5 +1,6 @@
-//! Goal: who was granted, released, lost or broke a lock, who settled or erased an outcome, and who was refused is
-//! found in the audit log afterwards, with the words of the client and the id of the request, and without a secret.
+//! Goal: who was granted, released, lost or broke a lock, who settled or erased an outcome, and who
+//! was refused is found in the audit log afterwards, with the words of the client and the id of the
+//! request, and without a secret.
 //!
 //! Method: the file of a service with identities, read line by line.
 

@@ -1,4 +1,5 @@
-//! Goal: the audit log survives what an operator does to its file, and costs no request anything where its disk is full.
+//! Goal: the audit log survives what an operator does to its file, and costs no request anything
+//! where its disk is full.
 //!
 //! Method: services whose audit log is moved away, or on a device that takes nothing.
 

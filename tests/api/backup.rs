@@ -1,7 +1,9 @@
-//! Goal: a copy of the embedded store is whole, is of one moment, holds no change up, and is the operator's alone.
+//! Goal: a copy of the embedded store is whole, is of one moment, holds no change up, and is the
+//! operator's alone.
 //!
-//! Method: a service on a directory. A client that asks for a copy and does not read it keeps it under way. What
-//! was read is the file of another service. With the command, and under load, it is in `tests/cli/backup.rs`.
+//! Method: a service on a directory. A client that asks for a copy and does not read it keeps it
+//! under way. What was read is the file of another service. With the command, and under load, it is
+//! in `tests/cli/backup.rs`.
 
 use std::ops::Range;
 use std::path::Path;
@@ -37,8 +39,8 @@ async fn start_on_copy(bytes: &[u8]) -> (TempDir, Service) {
     (directory, service)
 }
 
-/// A service whose store keeps answers that are large together. They come at once, so on a busy machine the store may
-/// take its time.
+/// A service whose store keeps answers that are large together. They come at once, so on a busy
+/// machine the store may take its time.
 async fn start_full(directory: &Path) -> Service {
     let config = Config { store_timeout_ms: 60_000, ..config(&url(directory)) };
     let service = Service::start_with(config).await;

@@ -1,5 +1,5 @@
-//! Goal: a break ends the lease of the grant that it names and of no other, its holder reads why, and the
-//! history has it.
+//! Goal: a break ends the lease of the grant that it names and of no other, its holder reads why,
+//! and the history has it.
 //!
 //! Method: breaks over HTTP, on each store that has locks of every kind.
 
@@ -32,7 +32,8 @@ async fn broken_lease_lasts_and_is_not_renewed(service: &Service) {
         let broken = break_lease(service, "deploy", &body).await;
         assert_eq!((broken.status.as_u16(), broken.fencing_token()), (200, lease.fencing_token()));
         let ends_in = broken.json["ends_in_ms"].as_u64().expect("a time");
-        // A store without a clock may count the lease from a little later, but never beyond its TTL.
+        // A store without a clock may count the lease from a little later, but never beyond its
+        // TTL.
         let is_unchanged = (30_001..=60_000).contains(&ends_in);
         assert!(is_unchanged, "a break alone shortens nothing, nor lengthens it: {broken:?}");
     }

@@ -1,5 +1,6 @@
-//! Goal: a certificate that an authority of `tls.client_ca` signed makes the requests of its connection those of
-//! the identity that the file of identities names for it; an API key in a request counts before it.
+//! Goal: a certificate that an authority of `tls.client_ca` signed makes the requests of its
+//! connection those of the identity that the file of identities names for it; an API key in a
+//! request counts before it.
 //!
 //! Method: certificates by an authority of the test's own, and by another one.
 
@@ -111,7 +112,8 @@ async fn certificate_of_another_authority_is_refused_in_the_handshake() {
             Ok(mut stream) => stream.read_u8().await.expect_err("the service sent something"),
             Err(refused) => refused,
         };
-        // A service that does not ask for a certificate would close the connection later, without a word.
+        // A service that does not ask for a certificate would close the connection later, without a
+        // word.
         let why = refused.get_ref().and_then(|why| why.downcast_ref::<rustls::Error>());
         assert!(matches!(why, Some(rustls::Error::AlertReceived(_))), "{refused:?}");
     }

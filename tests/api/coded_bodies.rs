@@ -1,7 +1,8 @@
-//! Goal: a body in gzip or deflate counts as what it contains, and the upstream gets it as it was sent.
+//! Goal: a body in gzip or deflate counts as what it contains, and the upstream gets it as it was
+//! sent.
 //!
-//! Method: one content in streams of other times and levels, streams that readers read in different ways, and streams
-//! that contain more than a body may have.
+//! Method: one content in streams of other times and levels, streams that readers read in different
+//! ways, and streams that contain more than a body may have.
 
 use std::io::Write as _;
 

@@ -1,8 +1,8 @@
-//! Goal: a client that is slow, silent, too large, or one too many keeps no connection for longer than a
-//! timeout and hinders no other client.
+//! Goal: a client that is slow, silent, too large, or one too many keeps no connection for longer
+//! than a timeout and hinders no other client.
 //!
-//! Method: raw connections to a service with one limit short and all others long, so that what happens is
-//! the doing of that limit.
+//! Method: raw connections to a service with one limit short and all others long, so that what
+//! happens is the doing of that limit.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! Goal: the console is there for browsers and changes nothing for clients of the API; it shows each user what
-//! the API would show, and follows any number of changes with few events.
+//! Goal: the console is there for browsers and changes nothing for clients of the API; it shows
+//! each user what the API would show, and follows any number of changes with few events.
 //!
 //! Method: the page, what it loads and its two endpoints over HTTP, with and without identities.
 

@@ -1,5 +1,5 @@
-//! Goal: the console shows of a record all that it takes to settle it, to those who may read it, and of an answer
-//! what is no one's own.
+//! Goal: the console shows of a record all that it takes to settle it, to those who may read it,
+//! and of an answer what is no one's own.
 //!
 //! Method: records made by `/v1/idempotency`, over HTTP, with and without identities.
 

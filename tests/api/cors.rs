@@ -1,7 +1,8 @@
-//! Goal: a browser lets pages of listed origins use the API, and pages of no other origin, whatever an
-//! upstream allows.
+//! Goal: a browser lets pages of listed origins use the API, and pages of no other origin, whatever
+//! an upstream allows.
 //!
-//! Method: preflight requests and requests with an `Origin`, and a look at the headers of the answers.
+//! Method: preflight requests and requests with an `Origin`, and a look at the headers of the
+//! answers.
 
 use keylatch::http::Guard;
 use keylatch_testkit::{Answer, Service, Upstream, config};

@@ -1,7 +1,9 @@
-//! Goal: a double submit runs once although the client sends no key, and a thing is done once for each user.
+//! Goal: a double submit runs once although the client sends no key, and a thing is done once for
+//! each user.
 //!
-//! Method: requests without a key on every store with records, one after the other and at once, over one instance and
-//! over two; whose request it is comes from a header that the client of the test may set, as a trusted proxy does.
+//! Method: requests without a key on every store with records, one after the other and at once,
+//! over one instance and over two; whose request it is comes from a header that the client of the
+//! test may set, as a trusted proxy does.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,9 +1,9 @@
-//! Goal: two requests that differ in what the fingerprint covers never share a derived key, and one that is sent again
-//! always does.
+//! Goal: two requests that differ in what the fingerprint covers never share a derived key, and one
+//! that is sent again always does.
 //!
-//! Method: proptest makes requests of every media type, and each has neighbours that differ in one place. All are sent
-//! over HTTP, the first of them in two spellings. Of all requests together, those of one meaning have one run, and those of
-//! one run have one meaning.
+//! Method: proptest makes requests of every media type, and each has neighbours that differ in one
+//! place. All are sent over HTTP, the first of them in two spellings. Of all requests together,
+//! those of one meaning have one run, and those of one run have one meaning.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write as _;

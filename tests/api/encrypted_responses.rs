@@ -1,8 +1,9 @@
-//! Goal: with `idempotency.encryption_keys_file` no store has a kept response in plain text, every repeat reads it as it
-//! was, and a response that does not decrypt is 503 and never another run.
+//! Goal: with `idempotency.encryption_keys_file` no store has a kept response in plain text, every
+//! repeat reads it as it was, and a response that does not decrypt is 503 and never another run.
 //!
-//! Method: services with other keys over one store, whose records the test reads and moves by the store's own port; a
-//! copy of the embedded store; a file of keys that changes while it is followed.
+//! Method: services with other keys over one store, whose records the test reads and moves by the
+//! store's own port; a copy of the embedded store; a file of keys that changes while it is
+//! followed.
 
 use axum::body::Body;
 use axum::http::Response;
@@ -27,7 +28,8 @@ const NEW: &str = "2026-02=HxwdHh8AAQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRo=";
 /// What a response has, and no store.
 const SECRET: &str = "Zoe lives in line 7";
 
-/// A response with the number of its run. A store may keep one of `length` bytes elsewhere than a short one.
+/// A response with the number of its run. A store may keep one of `length` bytes elsewhere than a
+/// short one.
 fn secret(length: usize) -> impl Fn(ReceivedRequest) -> Response<Body> {
     move |seen| {
         let response = Response::builder().status(201).header("X-Person", SECRET);

@@ -1,7 +1,7 @@
 //! Goal: a client that waits before a free lock is seen, and an operator ends its wait.
 //!
-//! Method: a set waits for its second lock and so keeps its first one free; requests over HTTP, on each store that has
-//! queues. The same for the waiter of a single lock, and for a hold.
+//! Method: a set waits for its second lock and so keeps its first one free; requests over HTTP, on
+//! each store that has queues. The same for the waiter of a single lock, and for a hold.
 
 use keylatch_testkit::{Answer, EventStream, Service, eventually, soon, store_test};
 use reqwest::Method;

@@ -1,7 +1,7 @@
 //! Goal: a person whose browser sent a guarded request reads in plain words what became of it.
 //!
-//! Method: each refusal twice, for a browser and for a program, and what differs between the two; templates of the
-//! test's own; the log.
+//! Method: each refusal twice, for a browser and for a program, and what differs between the two;
+//! templates of the test's own; the log.
 
 use keylatch::http::{Guard, KeyPart};
 use keylatch_testkit::{Answer, LogCapture, Shop, config, guard_orders};
@@ -15,8 +15,8 @@ const UNDER_WAY: &str =
 const UNKNOWN: &str = "We do not know yet whether this was done.";
 const DONE: &str = "This was done before, and it was not done again.";
 
-/// Sends a request that is refused as a browser does and as a program does. The page says `message`, and all but the
-/// body is the same.
+/// Sends a request that is refused as a browser does and as a program does. The page says
+/// `message`, and all but the body is the same.
 async fn is_page(request: RequestBuilder, status: u16, message: &str) -> Answer {
     let again = request.try_clone().expect("a body in memory");
     let page = Answer::of(request.header("Accept", BROWSER)).await;

@@ -1,7 +1,7 @@
 //! Goal: a lease ends with its TTL and has no effect afterwards.
 //!
-//! Method: requests to the routes without sockets, so that the test can move the clock of a store in its
-//! own process; on every store.
+//! Method: requests to the routes without sockets, so that the test can move the clock of a store
+//! in its own process; on every store.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use tower::ServiceExt;
 const MINE: &str = "a-token-of-the-clients-own";
 const OTHER: &str = "a-token-of-somebody-else";
 const TTL: Duration = Duration::from_secs(60);
-/// When a lease of that TTL is over. It is longer by what its service takes the clock of an engine to be ahead, which is at
-/// most the time that a request to the engine takes.
+/// When a lease of that TTL is over. It is longer by what its service takes the clock of an engine
+/// to be ahead, which is at most the time that a request to the engine takes.
 const OVER: Duration = Duration::from_secs(80);
 
 #[store_test(locks, url)]

@@ -1,7 +1,8 @@
-//! Goal: the SQL of `docs/modes.md` refuses the late holder of each kind of lock, and no holder in time.
+//! Goal: the SQL of `docs/modes.md` refuses the late holder of each kind of lock, and no holder in
+//! time.
 //!
-//! Method: the statements are taken out of the page and run by SQLite, with the tokens and slots of leases that
-//! a service gave.
+//! Method: the statements are taken out of the page and run by SQLite, with the tokens and slots of
+//! leases that a service gave.
 
 use keylatch_testkit::{Answer, Service, store_test};
 use reqwest::Method;

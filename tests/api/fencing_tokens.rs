@@ -1,5 +1,5 @@
-//! Goal: each grant of a lock has a higher fencing token than the one before, also after Redis or the
-//! service has lost everything.
+//! Goal: each grant of a lock has a higher fencing token than the one before, also after Redis or
+//! the service has lost everything.
 //!
 //! Method: grants before and after each kind of loss, on one Redis.
 

@@ -1,8 +1,8 @@
-//! Goal: a page of another origin, which can make a browser send requests, changes nothing; own pages,
-//! allowed origins and programs that are no browser are not in its way.
+//! Goal: a page of another origin, which can make a browser send requests, changes nothing; own
+//! pages, allowed origins and programs that are no browser are not in its way.
 //!
-//! Method: requests with the headers that a browser adds, on every kind of route, and a look at the state
-//! behind them. What a real browser sends is in `tests/browser/foreign_pages.rs`.
+//! Method: requests with the headers that a browser adds, on every kind of route, and a look at the
+//! state behind them. What a real browser sends is in `tests/browser/foreign_pages.rs`.
 
 use axum::body::Body;
 use axum::http::Response;
@@ -87,7 +87,8 @@ async fn foreign_page_changes_nothing() {
     service.get("/v1/idempotency/k-1").await.is_problem(404, "no-record");
 }
 
-/// A page takes the one place of a copy, or places of streams, by an image whose answer it never sees.
+/// A page takes the one place of a copy, or places of streams, by an image whose answer it never
+/// sees.
 #[tokio::test]
 async fn foreign_page_takes_no_place_that_others_need() {
     let service = Service::start("memory:").await;

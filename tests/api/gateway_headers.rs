@@ -1,7 +1,8 @@
-//! Goal: a client takes no header of keylatch's from what the upstream reads, adds no second one, and passes
-//! for no other client; and no answer shows where the upstream is.
+//! Goal: a client takes no header of keylatch's from what the upstream reads, adds no second one,
+//! and passes for no other client; and no answer shows where the upstream is.
 //!
-//! Method: raw requests with every header that such a client would send, and what the upstream has of them.
+//! Method: raw requests with every header that such a client would send, and what the upstream has
+//! of them.
 
 use axum::body::Body;
 use axum::http::{HeaderMap, Response};
@@ -119,7 +120,8 @@ const CLAIMS: &str = "Proxy: http://6.6.6.6\r\nCF-Connecting-IP: 6.6.6.6\r\nClie
     X-Forwarded-Prefix: /evil\r\nX-Forwarded-Port: 1\r\nX-Real-IP: 6.6.6.6\r\nTrue-Client-IP: 6.6.6.6\r\n\
     X-Original-URL: /admin\r\nX-Rewrite-URL: /admin\r\nX-Cluster-Client-IP: 6.6.6.6\r\n";
 
-/// Most proxies pass on what a client wrote there, so a trusted one is believed in what all of them set.
+/// Most proxies pass on what a client wrote there, so a trusted one is believed in what all of them
+/// set.
 #[tokio::test]
 async fn claim_beside_those_of_a_proxy_is_not_believed() {
     for trusted in ["127.0.0.0/8", "10.0.0.0/8"] {

@@ -1,7 +1,8 @@
-//! Goal: of a length that a message states, only what was parsed goes on, in both directions; and an answer with
-//! more header lines than most is an answer.
+//! Goal: of a length that a message states, only what was parsed goes on, in both directions; and
+//! an answer with more header lines than most is an answer.
 //!
-//! Method: a raw upstream, whose answers and requests the test reads byte by byte, and HTTP/1.1 and HTTP/2 clients.
+//! Method: a raw upstream, whose answers and requests the test reads byte by byte, and HTTP/1.1 and
+//! HTTP/2 clients.
 
 use keylatch::config::Config;
 use keylatch_testkit::raw_http2::{RawHttp2, head, kind};

@@ -1,7 +1,8 @@
-//! Goal: a request goes around no guard by the spelling of its method, nor by a header that stands in for one.
+//! Goal: a request goes around no guard by the spelling of its method, nor by a header that stands
+//! in for one.
 //!
-//! Method: raw requests as lenient servers read them: Django and Werkzeug take `post` for POST, and Rails, Django and
-//! Express have middleware that takes the method out of a header.
+//! Method: raw requests as lenient servers read them: Django and Werkzeug take `post` for POST, and
+//! Rails, Django and Express have middleware that takes the method out of a header.
 
 use keylatch_testkit::{Answer, RawConnection, Shop};
 

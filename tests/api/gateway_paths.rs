@@ -1,7 +1,8 @@
-//! Goal: no spelling of a path goes by a looser guard than the path itself, and none leaves its guard.
+//! Goal: no spelling of a path goes by a looser guard than the path itself, and none leaves its
+//! guard.
 //!
-//! Method: a guard that wants no key around one that does, and raw requests for every spelling that some
-//! server reads as the inner path.
+//! Method: a guard that wants no key around one that does, and raw requests for every spelling that
+//! some server reads as the inner path.
 
 use keylatch::http::{Guard, MissingKey};
 use keylatch_testkit::{RawConnection, Service, Upstream, config};
@@ -124,7 +125,8 @@ async fn path_that_climbs_is_refused_in_every_spelling() {
     }
 }
 
-/// Where no stricter guard is within, what only one of them could mistake is the upstream's to read.
+/// Where no stricter guard is within, what only one of them could mistake is the upstream's to
+/// read.
 #[tokio::test]
 async fn odd_path_passes_where_no_guard_is_within() {
     let upstream = Upstream::start().await;

@@ -1,8 +1,8 @@
-//! Goal: an unguarded request changes to another protocol through the gateway, such as WebSocket, and the
-//! connection stays within the limits of the service while it carries that protocol.
+//! Goal: an unguarded request changes to another protocol through the gateway, such as WebSocket,
+//! and the connection stays within the limits of the service while it carries that protocol.
 //!
-//! Method: an upstream of raw bytes that switches and then echoes, and raw connections to it through the
-//! service.
+//! Method: an upstream of raw bytes that switches and then echoes, and raw connections to it
+//! through the service.
 
 use std::net::SocketAddr;
 

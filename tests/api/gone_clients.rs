@@ -1,8 +1,10 @@
-//! Goal: the service misses a client that goes away with something behind its request (an empty line,
-//! another request, or more than the service reads ahead) as if it had sent the request alone.
+//! Goal: the service misses a client that goes away with something behind its request (an empty
+//! line, another request, or more than the service reads ahead) as if it had sent the request
+//! alone.
 //!
-//! Method: raw connections that send such bytes behind a wait, a hold or a watch and then close. The tests
-//! wait for the queue, the lock and the gauges to show that nothing of the client is left.
+//! Method: raw connections that send such bytes behind a wait, a hold or a watch and then close.
+//! The tests wait for the queue, the lock and the gauges to show that nothing of the client is
+//! left.
 
 use std::time::Duration;
 
@@ -19,7 +21,8 @@ fn behind() -> [String; 3] {
     [String::from("\r\n"), second, get_request("/v1/locks/deploy")]
 }
 
-/// A service that writes nothing by itself to a stream: a write would find out that its reader is gone.
+/// A service that writes nothing by itself to a stream: a write would find out that its reader is
+/// gone.
 async fn service() -> Service {
     let mut config = config("memory:");
     config.stream.heartbeat_ms = LONG_MS;

@@ -1,7 +1,8 @@
-//! Goal: instances that share a store and tell keys apart in different ways notice that they do, and clients notice nothing.
+//! Goal: instances that share a store and tell keys apart in different ways notice that they do,
+//! and clients notice nothing.
 //!
-//! Method: two services over every store that instances share, whose guards differ in some settings; what each says in
-//! `/v1/info`, in its metrics and in its log.
+//! Method: two services over every store that instances share, whose guards differ in some
+//! settings; what each says in `/v1/info`, in its metrics and in its log.
 
 use std::collections::BTreeSet;
 

@@ -1,8 +1,8 @@
-//! Goal: a hold reports that its lock is lost before the lease can have ended, and releases the lock when
-//! the service ends.
+//! Goal: a hold reports that its lock is lost before the lease can have ended, and releases the
+//! lock when the service ends.
 //!
-//! Method: streams while Redis is paused, refuses commands or hangs, while the process gets SIGTERM, and
-//! while the connection is cut.
+//! Method: streams while Redis is paused, refuses commands or hangs, while the process gets
+//! SIGTERM, and while the connection is cut.
 
 use keylatch_testkit::{
     Api, EventStream, RedisServer, Service, eventually, redis_test, refusal_of,

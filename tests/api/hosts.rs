@@ -1,8 +1,9 @@
-//! Goal: the service answers only at the hosts that it goes by. A web page whose name was made to lead
-//! to the service (DNS rebinding) is of that name's origin, and would read what the service answers.
+//! Goal: the service answers only at the hosts that it goes by. A web page whose name was made to
+//! lead to the service (DNS rebinding) is of that name's origin, and would read what the service
+//! answers.
 //!
-//! Method: raw requests with every kind of `Host`, to listeners on loopback and on all addresses. What a
-//! browser makes of it is in `tests/browser/foreign_pages.rs`.
+//! Method: raw requests with every kind of `Host`, to listeners on loopback and on all addresses.
+//! What a browser makes of it is in `tests/browser/foreign_pages.rs`.
 
 use keylatch::config::Config;
 use keylatch_testkit::{Answer, RawConnection, Service, config};

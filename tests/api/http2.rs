@@ -1,5 +1,6 @@
-//! Goal: over HTTP/2 the service answers as over HTTP/1.1; a stream is what a request is, so a client that resets
-//! one or goes away frees what its request holds, and a shutdown lets each be answered.
+//! Goal: over HTTP/2 the service answers as over HTTP/1.1; a stream is what a request is, so a
+//! client that resets one or goes away frees what its request holds, and a shutdown lets each be
+//! answered.
 //!
 //! Method: hyper's client behind TLS, whose streams are reset when their answers are dropped.
 

@@ -1,5 +1,5 @@
-//! Goal: what HTTP/2 lets a client send or leave unread beyond HTTP/1.1 is bounded as requests and connections
-//! are, and hinders no other client.
+//! Goal: what HTTP/2 lets a client send or leave unread beyond HTTP/1.1 is bounded as requests and
+//! connections are, and hinders no other client.
 //!
 //! Method: frames by hand, on a service with one limit short and all others long.
 

@@ -1,7 +1,8 @@
-//! Goal: a begin can wait for a run that is under way, and the service makes the fingerprint that a guard makes.
+//! Goal: a begin can wait for a run that is under way, and the service makes the fingerprint that a
+//! guard makes.
 //!
-//! Method: on each store a begin waits while the run ends in every way. A request that a program describes and the same
-//! request through the guard meet under one key.
+//! Method: on each store a begin waits while the run ends in every way. A request that a program
+//! describes and the same request through the guard meet under one key.
 
 use keylatch::http::FieldName;
 use keylatch_testkit::{Answer, Api, Service, Shop, TestStore, store_test};

@@ -1,8 +1,8 @@
-//! Goal: a run whose process dies or stops is never run twice unless its guard allows it, and no stored
-//! response is lost.
+//! Goal: a run whose process dies or stops is never run twice unless its guard allows it, and no
+//! stored response is lost.
 //!
-//! Method: processes with an upstream that holds the run; SIGKILL, SIGSTOP and SIGTERM in the middle; on
-//! each store that outlives a process.
+//! Method: processes with an upstream that holds the run; SIGKILL, SIGSTOP and SIGTERM in the
+//! middle; on each store that outlives a process.
 
 use std::io::Write as _;
 
@@ -142,7 +142,8 @@ async fn shutdown_finishes_a_run_in_progress(store: &TestStore) {
     assert_eq!(upstream.runs(), 2);
 }
 
-/// The drain is for runs as well as for connections, and lasts longer than what is left to do after it.
+/// The drain is for runs as well as for connections, and lasts longer than what is left to do after
+/// it.
 #[tokio::test]
 async fn shutdown_awaits_a_run_whose_client_has_gone_during_the_whole_drain() {
     let directory = tempfile::tempdir().expect("a temporary directory");

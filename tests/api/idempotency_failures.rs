@@ -1,5 +1,5 @@
-//! Goal: a client that leaves, an upload that breaks off and a store that fails around a run neither run it
-//! twice nor lose its response.
+//! Goal: a client that leaves, an upload that breaks off and a store that fails around a run
+//! neither run it twice nor lose its response.
 //!
 //! Method: a guarded upstream that counts its runs, and a proxy that loses what goes to the store.
 

@@ -1,4 +1,5 @@
-//! Goal: two requests under one key are the same exactly if they ask for the same; another one is refused.
+//! Goal: two requests under one key are the same exactly if they ask for the same; another one is
+//! refused.
 //!
 //! Method: pairs of requests in every media type, on each store.
 

@@ -1,8 +1,8 @@
-//! Goal: an answer ends where its body ends. An upstream that states two lengths does not split it, and a
-//! connection that becomes another protocol is never an answer.
+//! Goal: an answer ends where its body ends. An upstream that states two lengths does not split it,
+//! and a connection that becomes another protocol is never an answer.
 //!
-//! Method: a raw upstream answers in chunks with a wrong length beside them. The client reads the whole body,
-//! and then its next answer on the same connection.
+//! Method: a raw upstream answers in chunks with a wrong length beside them. The client reads the
+//! whole body, and then its next answer on the same connection.
 
 use keylatch_testkit::{Answer, RawConnection, Service, Shop, guard_orders, raw_upstream, soon};
 use tokio::io::AsyncWriteExt;
@@ -12,8 +12,9 @@ const FORGED: &str = "{}HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\npoisoned";
 /// Lengths that are not that of [`FORGED`]: too short and too long.
 const WRONG: [usize; 5] = [0, 2, FORGED.len() - 1, FORGED.len() + 1, 1000];
 
-/// Sends a request through the gateway to an upstream that answers with [`FORGED`] in chunks and with
-/// a wrong length beside them. Asserts that the client reads the whole body, and its own answer next.
+/// Sends a request through the gateway to an upstream that answers with [`FORGED`] in chunks and
+/// with a wrong length beside them. Asserts that the client reads the whole body, and its own
+/// answer next.
 async fn wrong_length_splits_nothing(
     method: &str,
     head: &str,

@@ -382,7 +382,8 @@ async fn upstream_connections_are_reused() {
     assert_eq!(peers.len(), 1, "{peers:?}");
 }
 
-/// A server that closes idle connections after 2 s, as gunicorn does, may be closing one that is used then.
+/// A server that closes idle connections after 2 s, as gunicorn does, may be closing one that is
+/// used then.
 #[tokio::test]
 async fn idle_connection_is_closed_before_the_upstream_closes_it() {
     let (address, mut connections) = raw_upstream(1).await;

@@ -1,7 +1,8 @@
-//! Goal: every spelling of a key is one key, and keys of two principals, methods or paths are separate.
+//! Goal: every spelling of a key is one key, and keys of two principals, methods or paths are
+//! separate.
 //!
-//! Method: requests with the key as header and form field, on each store, and a search for the key in what
-//! each store has written.
+//! Method: requests with the key as header and form field, on each store, and a search for the key
+//! in what each store has written.
 
 use keylatch::http::MissingKey;
 use keylatch_testkit::{

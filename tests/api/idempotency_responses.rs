@@ -1,5 +1,5 @@
-//! Goal: final responses are stored, transient ones free the key, and the rest leaves an unknown outcome
-//! that a person can resolve.
+//! Goal: final responses are stored, transient ones free the key, and the rest leaves an unknown
+//! outcome that a person can resolve.
 //!
 //! Method: an upstream that answers with every kind of response, on each store.
 
@@ -301,7 +301,8 @@ async fn unknown_outcome_is_resolved_by_a_rerun(shop: &Shop) {
     shop.buy("k-1").await.is_replay_of(2);
 }
 
-/// Asserts that a repeat reads that the work was done and what came of it without its body, and is not run.
+/// Asserts that a repeat reads that the work was done and what came of it without its body, and is
+/// not run.
 async fn leaves_a_mark(shop: &Shop, key: &str, status: u16) -> Answer {
     let runs = shop.upstream.runs();
     let repeat = shop.buy(key).await;

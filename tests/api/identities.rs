@@ -1,7 +1,8 @@
-//! Goal: where there are identities, a client proves which one it is by an API key, or reads 401; the
-//! identity is its principal, and another's only where it may act for that.
+//! Goal: where there are identities, a client proves which one it is by an API key, or reads 401;
+//! the identity is its principal, and another's only where it may act for that.
 //!
-//! Method: keys in every form and in none, over HTTP. What each identity may do is in the file `permissions`.
+//! Method: keys in every form and in none, over HTTP. What each identity may do is in the file
+//! `permissions`.
 
 use axum::body::Body;
 use axum::http::Request;

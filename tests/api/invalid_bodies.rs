@@ -1,6 +1,8 @@
-//! Goal: a body that is invalid, too large or cut off changes nothing, and the answer names what is wrong.
+//! Goal: a body that is invalid, too large or cut off changes nothing, and the answer names what is
+//! wrong.
 //!
-//! Method: such bodies through an HTTP client and through raw connections. The store has no part in this.
+//! Method: such bodies through an HTTP client and through raw connections. The store has no part in
+//! this.
 
 use futures_util::stream;
 use keylatch_testkit::{Answer, RawConnection, Service};

@@ -1,5 +1,5 @@
-//! Goal: an invalid name, token, query, route or method changes nothing, and the answer names what is wrong
-//! and echoes no token.
+//! Goal: an invalid name, token, query, route or method changes nothing, and the answer names what
+//! is wrong and echoes no token.
 //!
 //! Method: such requests over HTTP. The store has no part in this.
 

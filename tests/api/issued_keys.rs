@@ -1,8 +1,8 @@
-//! Goal: a guard with `key = ["issued"]` runs a request once under a key that was issued for it, and under no other key;
-//! an expired one never runs.
+//! Goal: a guard with `key = ["issued"]` runs a request once under a key that was issued for it,
+//! and under no other key; an expired one never runs.
 //!
-//! Method: keys that are used as issued, changed in each character, taken to another route and principal, rotated and
-//! expired; secrets of files and of the embedded store.
+//! Method: keys that are used as issued, changed in each character, taken to another route and
+//! principal, rotated and expired; secrets of files and of the embedded store.
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 

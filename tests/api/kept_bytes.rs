@@ -1,7 +1,9 @@
-//! Goal: the records that a store of one process keeps have a bound in every state, nothing runs whose answer could not
-//! be kept, no client and no guard takes the room of the others, and long answers are on disk where there is a disk.
+//! Goal: the records that a store of one process keeps have a bound in every state, nothing runs
+//! whose answer could not be kept, no client and no guard takes the room of the others, and long
+//! answers are on disk where there is a disk.
 //!
-//! Method: a guard before an upstream with long answers, and calls of the API, on the stores of one process.
+//! Method: a guard before an upstream with long answers, and calls of the API, on the stores of one
+//! process.
 
 use keylatch_testkit::{Answer, Api, Service, Shop, TestStore, Upstream, config, store_test};
 use reqwest::{Method, StatusCode};

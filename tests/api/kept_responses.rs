@@ -1,7 +1,9 @@
-//! Goal: the guard, and the upstream by `Keylatch-Keep`, say what a record keeps of a response and for how long; no
-//! record becomes unknown for the size of its response; and who failed half way says so.
+//! Goal: the guard, and the upstream by `Keylatch-Keep`, say what a record keeps of a response and
+//! for how long; no record becomes unknown for the size of its response; and who failed half way
+//! says so.
 //!
-//! Method: an upstream that answers with each header, and the API of records, on every store with records.
+//! Method: an upstream that answers with each header, and the API of records, on every store with
+//! records.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,7 +14,8 @@ use keylatch_testkit::{Answer, ReceivedRequest, Service, Shop, TestStore, create
 use reqwest::Method;
 use serde_json::{Value, json};
 
-/// A response with this status and what the upstream says of it, whose body is the number of the run.
+/// A response with this status and what the upstream says of it, whose body is the number of the
+/// run.
 fn says(status: u16, keep: &'static str) -> impl Fn(ReceivedRequest) -> Response<Body> {
     move |seen| {
         let response = Response::builder().status(status).header("Location", "/orders/17");
@@ -90,7 +93,8 @@ async fn upstream_says_how_long_it_is_kept(shop: &Shop) {
     }
 }
 
-/// A header of keylatch's that a request outside of the guarded methods gets goes no further either.
+/// A header of keylatch's that a request outside of the guarded methods gets goes no further
+/// either.
 #[tokio::test]
 async fn unguarded_response_loses_the_header() {
     let shop = Shop::open("memory:").await;

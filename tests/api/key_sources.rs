@@ -1,7 +1,7 @@
 //! Goal: a guard finds the key where it says that it is, and the keys of two sources never meet.
 //!
-//! Method: requests with keys in headers, JSON, forms and queries, on a store in memory; what a record is called and
-//! what the upstream reads of it.
+//! Method: requests with keys in headers, JSON, forms and queries, on a store in memory; what a
+//! record is called and what the upstream reads of it.
 
 use keylatch::http::{Guard, KeySource, MissingKey};
 use keylatch_testkit::{Answer, Shop};

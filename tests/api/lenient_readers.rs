@@ -1,8 +1,9 @@
 //! Goal: two requests that any reader of forms tells apart are never one request.
 //!
-//! Method: the rules by which Rack, PHP, qs, Django and Go read fields and media types, written down here; pairs of
-//! requests that are alike in all but order, escapes, separators or quotes; and for each pair of which the second gets
-//! the first one's response the question whether every reader reads the same.
+//! Method: the rules by which Rack, PHP, qs, Django and Go read fields and media types, written
+//! down here; pairs of requests that are alike in all but order, escapes, separators or quotes; and
+//! for each pair of which the second gets the first one's response the question whether every
+//! reader reads the same.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -86,7 +87,8 @@ fn pairs(text: &str, separators: &[char]) -> Vec<Pair> {
     pairs.map(|(name, value)| (decoded(name), decoded(value))).collect()
 }
 
-/// `a[b][]` as `a`, `b` and an empty step. What is behind a bracket without its end is a part of the name.
+/// `a[b][]` as `a`, `b` and an empty step. What is behind a bracket without its end is a part of
+/// the name.
 fn steps(name: &[u8]) -> Vec<Vec<u8>> {
     let name = String::from_utf8_lossy(name).into_owned();
     let Some((first, mut rest)) = name.split_once('[') else { return vec![name.into_bytes()] };
@@ -116,7 +118,8 @@ fn put_last(node: &mut Node, steps: &[Vec<u8>], value: &[u8]) {
     put_last(members.entry(step).or_default(), rest, value);
 }
 
-/// PHP (`php_register_variable_ex`): a `.` and a blank in a name are `_`, and of one name the last counts.
+/// PHP (`php_register_variable_ex`): a `.` and a blank in a name are `_`, and of one name the last
+/// counts.
 fn php(text: &str) -> Node {
     let mut all = Node::default();
     for (name, value) in pairs(text, &['&']).into_iter().take(MOST_FIELDS) {
@@ -131,8 +134,8 @@ fn php(text: &str) -> Node {
     all
 }
 
-/// Rack (`QueryParser#normalize_params`): `a[][b]` begins another element of `a` where the last one has `b`. Versions
-/// below 3 take `;` for `&`.
+/// Rack (`QueryParser#normalize_params`): `a[][b]` begins another element of `a` where the last one
+/// has `b`. Versions below 3 take `;` for `&`.
 fn rack(text: &str, separators: &[char]) -> Option<Node> {
     let mut all = Node::default();
     for (name, value) in pairs(text, separators) {
@@ -169,7 +172,8 @@ fn put_nested(node: &mut Node, steps: &[Vec<u8>], value: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// qs: values of one name are a list; elements of `a[]` and of `a[0]` are put behind each other as they come.
+/// qs: values of one name are a list; elements of `a[]` and of `a[0]` are put behind each other as
+/// they come.
 fn qs(text: &str) -> Node {
     let mut all = Node::default();
     let known = |text: &str| text.split('&').take(MOST_FIELDS).collect::<Vec<_>>().join("&");
@@ -192,7 +196,8 @@ fn qs(text: &str) -> Node {
     all
 }
 
-/// Django (`QueryDict`) and Go (`url.ParseQuery`): the values of each name in their order. Go drops a pair with `;`.
+/// Django (`QueryDict`) and Go (`url.ParseQuery`): the values of each name in their order. Go drops
+/// a pair with `;`.
 fn flat(text: &str, takes_semicolons: bool) -> BTreeMap<Vec<u8>, Vec<Vec<u8>>> {
     let mut all = BTreeMap::<_, Vec<_>>::new();
     let known = text.split('&').filter(|pair| takes_semicolons || !pair.contains(';'));
@@ -212,8 +217,9 @@ fn fields(text: &str) -> String {
     all
 }
 
-/// What the five read of a `Content-Type`: Rack splits at `;` and `,` in quotes too and takes the last of a name, the
-/// others keep quotes together and take the first; Go and Django refuse what is no parameter.
+/// What the five read of a `Content-Type`: Rack splits at `;` and `,` in quotes too and takes the
+/// last of a name, the others keep quotes together and take the first; Go and Django refuse what is
+/// no parameter.
 fn kind(text: &str) -> String {
     let bare = |value: &str| {
         let inner = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));

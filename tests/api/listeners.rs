@@ -1,8 +1,8 @@
-//! Goal: each listener is where its settings say, serves what they say, and keeps the rules of its own
-//! place. All of them share one service with its limits.
+//! Goal: each listener is where its settings say, serves what they say, and keeps the rules of its
+//! own place. All of them share one service with its limits.
 //!
-//! Method: a service in the test's process on listeners of both kinds. What its process does with them is in
-//! `tests/cli/listeners.rs`.
+//! Method: a service in the test's process on listeners of both kinds. What its process does with
+//! them is in `tests/cli/listeners.rs`.
 
 use std::fs;
 use std::net::SocketAddr;

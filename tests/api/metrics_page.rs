@@ -1,7 +1,8 @@
-//! Goal: the page about operating lists the metrics that there are, each with its type, its labels and their
-//! values, and they count what happens to locks and keys.
+//! Goal: the page about operating lists the metrics that there are, each with its type, its labels
+//! and their values, and they count what happens to locks and keys.
 //!
-//! Method: a tour of requests that touches every metric; the tables of the page are compared with `/metrics`.
+//! Method: a tour of requests that touches every metric; the tables of the page are compared with
+//! `/metrics`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -166,8 +167,8 @@ async fn page_lists_the_metrics_that_there_are() {
     assert_eq!(seen, page);
 }
 
-/// Labels that take what the operator names or a standard does have no list, and a tour provokes some of the
-/// values of others.
+/// Labels that take what the operator names or a standard does have no list, and a tour provokes
+/// some of the values of others.
 #[tokio::test]
 async fn page_lists_the_values_that_labels_have() {
     const UNLISTED: [&str; 6] = ["le", "version", "route", "status", "identity", "code"];

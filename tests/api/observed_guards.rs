@@ -1,8 +1,9 @@
-//! Goal: a guard with `mode = "observe"` changes nothing for client and upstream, says what enforcing would have done, and
-//! keeps hashes alone, which no enforcing guard reads.
+//! Goal: a guard with `mode = "observe"` changes nothing for client and upstream, says what
+//! enforcing would have done, and keeps hashes alone, which no enforcing guard reads.
 //!
-//! Method: an upstream that counts its runs, on every store with records. A machine under load may delay a step of the
-//! store beyond what a request waits for it, so what is counted is awaited over further requests; the runs are exact.
+//! Method: an upstream that counts its runs, on every store with records. A machine under load may
+//! delay a step of the store beyond what a request waits for it, so what is counted is awaited over
+//! further requests; the runs are exact.
 
 use std::sync::mpsc;
 

@@ -1,8 +1,8 @@
-//! Goal: what is open ends soon after what let it in: the permission, the identity, its key, the authority of a
-//! client's certificate.
+//! Goal: what is open ends soon after what let it in: the permission, the identity, its key, the
+//! authority of a client's certificate.
 //!
-//! Method: streams and connections that are open while the file of identities or of authorities changes, and a
-//! certificate that expires.
+//! Method: streams and connections that are open while the file of identities or of authorities
+//! changes, and a certificate that expires.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Goal: the OpenAPI document says what the service does, and all of it.
 //!
-//! Method: the document against the code, which has every status of every operation, and every documented example
-//! against the service.
+//! Method: the document against the code, which has every status of every operation, and every
+//! documented example against the service.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,8 +12,8 @@ use keylatch_testkit::{Answer, Keyring, Service, config};
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 
-/// What has no example that works by itself: a fencing token and an id are given only by creating, and an
-/// outcome becomes unknown only by a failure.
+/// What has no example that works by itself: a fencing token and an id are given only by creating,
+/// and an outcome becomes unknown only by a failure.
 const BY_HAND: [(&str, &str); 8] = [
     // `memory:` gives no copy.
     ("get", "/v1/backup"),
@@ -257,7 +257,8 @@ async fn docs_are_served_from_the_binary() {
     }
     let initializer = service.get("/docs/start.js").await;
     assert!(initializer.text.contains("/openapi.json"), "{}", initializer.text);
-    // Else the page asks a validator of the Internet about the document at every other host than localhost.
+    // Else the page asks a validator of the Internet about the document at every other host than
+    // localhost.
     let asks_none = initializer.text.contains("validatorUrl: 'none'");
     assert!(asks_none, "{}", initializer.text);
     for file in ["swagger-ui-bundle.js", "swagger-ui.css", "swagger-ui-standalone-preset.js"] {
@@ -277,7 +278,8 @@ pub(crate) fn published() -> Value {
     serde_json::to_value(openapi(&config("memory:"))).expect("a document")
 }
 
-/// The document with each reference to a response, an example or a header replaced by what it leads to.
+/// The document with each reference to a response, an example or a header replaced by what it leads
+/// to.
 pub(crate) fn document() -> Value {
     let published = published();
     let mut document = published.clone();

@@ -45,7 +45,8 @@ const WORDS: [&str; 13] = [
     "code", "how", "kind", "method", "mode", "on_crash", "outcome", "phase", "reason", "retry",
     "role", "state", "tier",
 ];
-/// Texts all the same: what a person gave as a reason, and a method of the guarded routes, which HTTP names.
+/// Texts all the same: what a person gave as a reason, and a method of the guarded routes, which
+/// HTTP names.
 const TEXTS: [(&str, &str); 9] = [
     ("BreakLock", "reason"),
     ("BreakNote", "reason"),

@@ -1,4 +1,5 @@
-//! Goal: a service whose store takes long to open is alive meanwhile, and answers what clients ask as soon as it can.
+//! Goal: a service whose store takes long to open is alive meanwhile, and answers what clients ask
+//! as soon as it can.
 //!
 //! Method: a service in the test's process over a store that opens when the test says.
 

@@ -1,7 +1,7 @@
 //! Goal: a whole app stands behind keylatch, and no request walks around a guard of it.
 //!
-//! Method: a service on a listener for guards alone and one for the rest, and raw requests for every spelling of a guarded
-//! path that some server reads as that path.
+//! Method: a service on a listener for guards alone and one for the rest, and raw requests for
+//! every spelling of a guarded path that some server reads as that path.
 
 use keylatch::app::{App, bind};
 use keylatch::config::Config;

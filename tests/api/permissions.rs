@@ -1,5 +1,5 @@
-//! Goal: an identity may do what its permissions name, by prefix of the name, and nothing else; what it may
-//! not is refused before the store is asked.
+//! Goal: an identity may do what its permissions name, by prefix of the name, and nothing else;
+//! what it may not is refused before the store is asked.
 //!
 //! Method: identities with narrow permissions, over HTTP. Each operation by itself is in the file
 //! `access_matrix`.

@@ -1,5 +1,5 @@
-//! Goal: a key belongs to the principal that a trusted proxy names, and to no other: two names are never one,
-//! and a request without a name, with two or from elsewhere is not taken for any.
+//! Goal: a key belongs to the principal that a trusted proxy names, and to no other: two names are
+//! never one, and a request without a name, with two or from elsewhere is not taken for any.
 //!
 //! Method: requests under one key, with every kind of `X-User`.
 

@@ -1,7 +1,8 @@
-//! Goal: waiters of several instances are one queue, also when an instance dies or stops, and the console of each
-//! instance shows all of them.
+//! Goal: waiters of several instances are one queue, also when an instance dies or stops, and the
+//! console of each instance shows all of them.
 //!
-//! Method: three processes over one Redis, SIGKILL and SIGSTOP; the console over every store that instances share.
+//! Method: three processes over one Redis, SIGKILL and SIGSTOP; the console over every store that
+//! instances share.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -192,7 +193,8 @@ struct Consoles<'a> {
 }
 
 impl Consoles<'_> {
-    /// Waits until each shows waiters with these labels in this order, of whom the first has waited so long.
+    /// Waits until each shows waiters with these labels in this order, of whom the first has waited
+    /// so long.
     async fn show(&self, owners: &[&str], millis: u64) -> [Vec<Value>; 2] {
         let are_these = |shown: &Vec<Value>| {
             let has_waited = |first: &Value| first["waiting_for_ms"].as_u64() >= Some(millis);

@@ -1,5 +1,5 @@
-//! Goal: an identity that has as much as its quota allows reads 429 before the store is asked, and has room
-//! again when something of it is over. Other identities notice nothing.
+//! Goal: an identity that has as much as its quota allows reads 429 before the store is asked, and
+//! has room again when something of it is over. Other identities notice nothing.
 //!
 //! Method: quotas of one or two, over HTTP.
 
@@ -407,7 +407,8 @@ async fn metrics_show_the_quota_of_others_to_who_may_read_all() {
     }
 }
 
-/// A service with a namespace of locks and one of keys, in which the limited identity has less than elsewhere.
+/// A service with a namespace of locks and one of keys, in which the limited identity has less than
+/// elsewhere.
 async fn with_namespaces() -> Fixture {
     let mut keyring = Keyring::default();
     let lines = "quota = { locks = 3 }\nallow = [\

@@ -1,7 +1,8 @@
-//! Goal: an operator finds what needs a person, by state and path, with all that it takes to settle it.
+//! Goal: an operator finds what needs a person, by state and path, with all that it takes to settle
+//! it.
 //!
-//! Method: records made by `/v1/idempotency` and by guarded routes, lists over HTTP, with and without
-//! identities, and the URL that a problem and a list give for an unknown outcome.
+//! Method: records made by `/v1/idempotency` and by guarded routes, lists over HTTP, with and
+//! without identities, and the URL that a problem and a list give for an unknown outcome.
 
 use keylatch_testkit::{Answer, Keyring, Service, eventually, store_test};
 use reqwest::Method;
@@ -24,8 +25,9 @@ pub(crate) async fn complete(service: &Service, key: &str, path: &str) {
     assert_eq!(Answer::of(complete).await.status, 200);
 }
 
-/// A service in which a shop has begun runs under `pay-1` and `order-1`; the keys of an operator who may read those
-/// that begin with `pay-` for it, and of a stranger who may read the same, but not for it.
+/// A service in which a shop has begun runs under `pay-1` and `order-1`; the keys of an operator
+/// who may read those that begin with `pay-` for it, and of a stranger who may read the same, but
+/// not for it.
 pub(crate) async fn used_by_a_shop() -> (Service, Keyring, [String; 2]) {
     let mut keyring = Keyring::default();
     let shop = keyring.add("shop", "allow = [{ keys = \"\", may = [\"use\"] }]");

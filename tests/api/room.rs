@@ -1,7 +1,7 @@
 //! Goal: however many wait and run, a release and the health check find room.
 //!
-//! Method: a small service that is filled over connections by hand, with repeats that prefer to wait and with runs
-//! that an upstream holds, as strangers can at a public guard.
+//! Method: a small service that is filled over connections by hand, with repeats that prefer to
+//! wait and with runs that an upstream holds, as strangers can at a public guard.
 
 use keylatch_testkit::{
     Answer, RawConnection, Service, Shop, Upstream, config, eventually, get_request,
@@ -62,10 +62,12 @@ async fn parked_repeats_and_held_runs_leave_room_for_a_release_and_for_health() 
     }
     let first = order(&service, "k-1", "");
     upstream.begun(1).await;
-    // A quarter of the room is for those that wait there; the others read at once that they would have to.
+    // A quarter of the room is for those that wait there; the others read at once that they would
+    // have to.
     let repeats = (0..18).map(|_| order(&service, "k-1", "Prefer: wait=30\r\n")).collect();
     are_refused(repeats, 13, 409, "request-in-progress").await;
-    // Those that were refused leave room for as many connections: the first, five that wait and this client are left.
+    // Those that were refused leave room for as many connections: the first, five that wait and
+    // this client are left.
     let are_left = async || service.metric("keylatch_http_connections").await == 7;
     eventually(async || are_left().await.then_some(())).await;
     // Runs get what is left of it, but not the last tenth.

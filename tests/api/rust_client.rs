@@ -302,8 +302,8 @@ async fn run_that_is_not_renewed_is_reported_lost() {
     run.check().expect_err("it is lost");
 }
 
-/// The service renewed the lock and stopped, and its last event was still on the way: a client that counted from when it
-/// read the event would believe for as much longer that it holds the lock.
+/// The service renewed the lock and stopped, and its last event was still on the way: a client that
+/// counted from when it read the event would believe for as much longer that it holds the lock.
 #[redis_test]
 async fn late_event_does_not_lengthen_a_hold() {
     let redis = RedisServer::start().await;

@@ -1,4 +1,5 @@
-//! Goal: what the Rust client says and ends is right where the program is blocked, forgets, panics or exits.
+//! Goal: what the Rust client says and ends is right where the program is blocked, forgets, panics
+//! or exits.
 //!
 //! Method: the client against a service, on runtimes that are blocked or end.
 

@@ -1,6 +1,7 @@
 //! Goal: what the API takes can be said with the Rust client.
 //!
-//! Method: the client sends all of its options to an upstream, and what arrives is compared with the OpenAPI document.
+//! Method: the client sends all of its options to an upstream, and what arrives is compared with
+//! the OpenAPI document.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,7 +1,8 @@
-//! Goal: a guard of the Rust client holds all locks of its set, or says in time that it does not, and
-//! which of them it lost.
+//! Goal: a guard of the Rust client holds all locks of its set, or says in time that it does not,
+//! and which of them it lost.
 //!
-//! Method: the client against a process, through a proxy that loses and cuts; the metrics count its requests.
+//! Method: the client against a process, through a proxy that loses and cuts; the metrics count its
+//! requests.
 
 use std::time::Duration;
 

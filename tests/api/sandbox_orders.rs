@@ -1,4 +1,5 @@
-//! Goal: the toy shop is served where the configuration says, and its orders live as long as their keys.
+//! Goal: the toy shop is served where the configuration says, and its orders live as long as their
+//! keys.
 //!
 //! Method: services that stop, are killed, and share a store.
 

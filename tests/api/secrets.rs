@@ -1,7 +1,7 @@
 //! Goal: no line of the log, at any level, has a token, a name, an owner, a body or a password.
 //!
-//! Method: requests that are full of a mark that nothing else contains, to every endpoint, with success and
-//! without; then a search for the mark.
+//! Method: requests that are full of a mark that nothing else contains, to every endpoint, with
+//! success and without; then a search for the mark.
 
 use std::net::SocketAddr;
 

@@ -1,5 +1,5 @@
-//! Goal: several locks are acquired, renewed and released at once, all of them or none, and no two clients that
-//! wait for sets wait for each other.
+//! Goal: several locks are acquired, renewed and released at once, all of them or none, and no two
+//! clients that wait for sets wait for each other.
 //!
 //! Method: requests over HTTP, on each store that takes steps on several locks.
 
@@ -235,7 +235,8 @@ async fn waiting_set_is_served_when_leases_expire(service: &Service) {
     assert_eq!(granted.status, 201, "{granted:?}");
 }
 
-/// One lock is free for the first in the queue and another is held: what keeps the places of all must not wake them.
+/// One lock is free for the first in the queue and another is held: what keeps the places of all
+/// must not wake them.
 #[store_test(service, sets)]
 async fn sets_that_wait_do_not_ask_over_and_over(service: &Service) {
     assert_eq!(service.create_as("b", BOB, &minute()).await.status, 201);
@@ -250,7 +251,8 @@ async fn sets_that_wait_do_not_ask_over_and_over(service: &Service) {
         let is_of_sets = line.contains("_count{") && line.contains("\"acquire_set\"");
         line.rsplit(' ').next().filter(|_| is_of_sets).and_then(|count| count.parse::<u64>().ok())
     });
-    // Each keeps its places every 1.3 s, and hears at most once for each time that another one joins.
+    // Each keeps its places every 1.3 s, and hears at most once for each time that another one
+    // joins.
     assert!(count.is_some_and(|count| (8..=60).contains(&count)), "{count:?} rounds: {metrics}");
 }
 
@@ -293,8 +295,8 @@ async fn two_hundred_sets_on_three_instances_are_all_served(store: &TestStore) {
     assert_eq!(served, SETS);
 }
 
-/// Releases a set as every client does: it repeats what a late store leaves unknown, and then the locks may be
-/// another's already.
+/// Releases a set as every client does: it repeats what a late store leaves unknown, and then the
+/// locks may be another's already.
 async fn release(service: &Service, locks: &[&str], token: &str) {
     let mut is_unknown = false;
     loop {

@@ -1,4 +1,5 @@
-//! Goal: an unknown outcome settles itself where the guard says how to ask its upstream, and nothing else is settled.
+//! Goal: an unknown outcome settles itself where the guard says how to ask its upstream, and
+//! nothing else is settled.
 //!
 //! Method: an upstream that fails and knows what it did, on every store with records.
 

@@ -1,5 +1,5 @@
-//! Goal: clients hold a lock together as far as each of them allows, no waiter is passed, and a resource
-//! that compares fencing tokens refuses every late holder and none that is in time.
+//! Goal: clients hold a lock together as far as each of them allows, no waiter is passed, and a
+//! resource that compares fencing tokens refuses every late holder and none that is in time.
 //!
 //! Method: requests over HTTP, on each store that has locks of every kind.
 

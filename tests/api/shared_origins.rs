@@ -1,7 +1,8 @@
-//! Goal: a page of a guarded service does not act with the key of an operator whose browser knows the same origin.
+//! Goal: a page of a guarded service does not act with the key of an operator whose browser knows
+//! the same origin.
 //!
-//! Method: the headers that a browser adds to requests of a page, on a listener that serves guards and the API, with
-//! identities.
+//! Method: the headers that a browser adds to requests of a page, on a listener that serves guards
+//! and the API, with identities.
 
 use keylatch::config::Config;
 use keylatch_testkit::{Answer, Keyring, LogCapture, Service, Shop, Upstream};

@@ -1,4 +1,5 @@
-//! Goal: a client that reads nothing of what it asked for is closed, and needs little memory until then.
+//! Goal: a client that reads nothing of what it asked for is closed, and needs little memory until
+//! then.
 //!
 //! Method: raw connections that stop reading; the memory of the process.
 

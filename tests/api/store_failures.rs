@@ -1,7 +1,8 @@
-//! Goal: a store that is slow, gone, full or damaged costs availability and never exclusion, and the answer
-//! says whether the request was executed.
+//! Goal: a store that is slow, gone, full or damaged costs availability and never exclusion, and
+//! the answer says whether the request was executed.
 //!
-//! Method: a Redis that is stopped, paused, full and written to by others, and a proxy that loses answers.
+//! Method: a Redis that is stopped, paused, full and written to by others, and a proxy that loses
+//! answers.
 
 use std::time::{Duration, Instant};
 
@@ -86,7 +87,8 @@ async fn lost_reply_during_a_wait_is_an_unknown_outcome() {
         proxy.forward();
     };
     let (waiter, ()) = tokio::join!(waiting, losing);
-    // The first attempt may have been carried out late, so the last one's answer does not say it all.
+    // The first attempt may have been carried out late, so the last one's answer does not say it
+    // all.
     waiter.is_problem(503, "store-unavailable");
     assert_eq!(waiter.json["outcome"], "unknown");
 }
@@ -270,8 +272,8 @@ async fn instances_share_the_locks_of_one_redis() {
     one.look("deploy").await.is_problem(404, "lock-not-held");
 }
 
-/// What Redis was asked before it stood still is answered when it serves again, and tells the service of a clock that
-/// may be seconds ahead by then.
+/// What Redis was asked before it stood still is answered when it serves again, and tells the
+/// service of a clock that may be seconds ahead by then.
 #[tokio::test]
 async fn refusal_is_told_at_once_after_redis_stood_still() {
     let redis = RedisServer::start().await;

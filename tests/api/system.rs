@@ -1,5 +1,5 @@
-//! Goal: the service says truly whether it is live and ready and what its store promises, and metrics
-//! contain no secret.
+//! Goal: the service says truly whether it is live and ready and what its store promises, and
+//! metrics contain no secret.
 //!
 //! Method: the system endpoints over HTTP.
 
@@ -57,8 +57,8 @@ async fn service_without_store_is_live_and_not_ready() {
     assert_eq!(service.get("/v1/info").await.json["store"]["reachable"], true);
 }
 
-/// A rule that panics is a defect of keylatch, and ends the task that runs the commands of its kind. No request
-/// over HTTP has a retention that no clock can show.
+/// A rule that panics is a defect of keylatch, and ends the task that runs the commands of its
+/// kind. No request over HTTP has a retention that no clock can show.
 #[tokio::test]
 async fn service_is_not_live_when_a_part_of_the_store_in_its_process_has_ended() {
     let engine = FakeEngine::new(Faults::HARMLESS, seed());

@@ -1,7 +1,9 @@
-//! Goal: with a certificate the service speaks TLS and nothing else, and a client that is slow to agree on keys
-//! keeps no connection for longer than the timeout of the head and hinders no other client.
+//! Goal: with a certificate the service speaks TLS and nothing else, and a client that is slow to
+//! agree on keys keeps no connection for longer than the timeout of the head and hinders no other
+//! client.
 //!
-//! Method: certificates of the test's own, connections by rustls, and raw ones that send half a handshake.
+//! Method: certificates of the test's own, connections by rustls, and raw ones that send half a
+//! handshake.
 
 use keylatch::app::App;
 use keylatch::config::Config;

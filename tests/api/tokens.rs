@@ -1,8 +1,8 @@
-//! Goal: a token that the issuer signed for the service, for now, is the identity that its claim names; every
-//! other token reads 401, and one that cannot be checked 503.
+//! Goal: a token that the issuer signed for the service, for now, is the identity that its claim
+//! names; every other token reads 401, and one that cannot be checked 503.
 //!
-//! Method: an issuer of the test's own, whose keys are in a file or behind a URL. The tokens are put together
-//! by hand, so that each can be wrong in one place.
+//! Method: an issuer of the test's own, whose keys are in a file or behind a URL. The tokens are
+//! put together by hand, so that each can be wrong in one place.
 
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -19,8 +19,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance};
 use tower::ServiceExt;
 
-/// On tokio's paused clock, which jumps to the next timer whenever every task waits. So the time that
-/// passes is that of timers alone, on any machine.
+/// On tokio's paused clock, which jumps to the next timer whenever every task waits. So the time
+/// that passes is that of timers alone, on any machine.
 #[tokio::test(start_paused = true)]
 async fn next_waiter_acquires_at_expiry_after_the_first_left() {
     let router = App::new(config("memory:")).await.expect("the store opens").router();
@@ -107,8 +107,8 @@ async fn waiter_acquires_after_expiry(service: &Service) {
     let answer = soon("the waiter", wait(service, FIRST, 60_000)).await.unwrap();
     assert_eq!(answer.status, 201, "{answer:?}");
     assert!(answer.fencing_token() > held.fencing_token());
-    // What was left when the answer was written, and from the sending of the request on as much more
-    // as the client waited.
+    // What was left when the answer was written, and from the sending of the request on as much
+    // more as the client waited.
     let (waited, valid_for) =
         (answer.json["waited_ms"].as_u64(), answer.json["valid_for_ms"].as_u64());
     let (waited, valid_for) = (waited.unwrap(), valid_for.unwrap());

@@ -1,7 +1,7 @@
 //! Goal: a watch reports every change of a lock in order, or says that it has missed some.
 //!
-//! Method: streams of server-sent events while locks change on this and on another instance; a reader that
-//! is too slow.
+//! Method: streams of server-sent events while locks change on this and on another instance; a
+//! reader that is too slow.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -197,8 +197,8 @@ async fn slow_reader_gets_lagged() {
     assert!(matches!(seen[seen.len() - 2], WatchEvent::Lagged), "{seen:?}");
 }
 
-/// On tokio's paused clock, which jumps to the next timer whenever every task waits. So the time that
-/// passes is that of timers alone, on any machine.
+/// On tokio's paused clock, which jumps to the next timer whenever every task waits. So the time
+/// that passes is that of timers alone, on any machine.
 #[tokio::test(start_paused = true)]
 async fn expiry_event_comes_at_the_expiry() {
     let (service, name) = in_memory();
@@ -212,7 +212,8 @@ async fn expiry_event_comes_at_the_expiry() {
     assert!(late < Duration::from_millis(100), "{late:?}");
 }
 
-/// More of them than take up changes at once, on any machine, and each with all that a watcher may have unread.
+/// More of them than take up changes at once, on any machine, and each with all that a watcher may
+/// have unread.
 #[tokio::test(start_paused = true)]
 async fn unread_watches_keep_no_other_watcher_waiting() {
     let (service, name) = in_memory();
@@ -237,7 +238,8 @@ async fn unread_watches_keep_no_other_watcher_waiting() {
     assert!(matches!(released, Some(WatchEvent::Released(_))), "{released:?}");
 }
 
-/// A watcher of a lock that changes all the time reads in one go what has come in a few milliseconds.
+/// A watcher of a lock that changes all the time reads in one go what has come in a few
+/// milliseconds.
 #[tokio::test(start_paused = true)]
 async fn first_change_comes_at_once_and_those_after_it_together() {
     let (service, name) = in_memory();

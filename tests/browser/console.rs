@@ -1,5 +1,5 @@
-//! Goal: an operator reads in the console what is there, by eye, keyboard or phone, and with or without
-//! scripts; and what clients wrote is text there.
+//! Goal: an operator reads in the console what is there, by eye, keyboard or phone, and with or
+//! without scripts; and what clients wrote is text there.
 //!
 //! Method: the page at `/` in a real browser, by its own links and fields.
 

@@ -1,8 +1,8 @@
-//! Goal: an operator who has only the console finds the one payment whose outcome is unknown, and settles it;
-//! and settles many at once. What clients wrote is text.
+//! Goal: an operator who has only the console finds the one payment whose outcome is unknown, and
+//! settles it; and settles many at once. What clients wrote is text.
 //!
-//! Method: records of all states at a service (10,000 payments, one of which failed), the page of the keys in a real browser, and what the service says
-//! of the keys after it.
+//! Method: records of all states at a service (10,000 payments, one of which failed), the page of
+//! the keys in a real browser, and what the service says of the keys after it.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! Goal: an operator sees who holds a lock and who waits for it, and breaks a lease once a reason is given and
-//! the question is answered twice; by keyboard as well. Reasons and labels are text.
+//! Goal: an operator sees who holds a lock and who waits for it, and breaks a lease once a reason
+//! is given and the question is answered twice; by keyboard as well. Reasons and labels are text.
 //!
 //! Method: the page of one lock in a real browser, and what the service says of the lock after it.
 

@@ -1,8 +1,8 @@
 //! Goal: every button, link and field of the console does what it is there for.
 //!
-//! Method: each view is opened in a real browser, its controls are listed, and each is pressed in a view that was
-//! just loaded. A row of [`VIEWS`] says what a press brings about; that is not so before. A control without a row
-//! fails the test, and so does a row without a control.
+//! Method: each view is opened in a real browser, its controls are listed, and each is pressed in a
+//! view that was just loaded. A row of [`VIEWS`] says what a press brings about; that is not so
+//! before. A control without a row fails the test, and so does a row without a control.
 
 use std::collections::BTreeSet;
 
@@ -22,8 +22,8 @@ struct View {
     scope: &'static str,
     /// What is pressed first, one after the other.
     before: &'static [&'static str],
-    /// Controls, each with a script that is true after its press and not before. The view is there once all are, so
-    /// one of them has to be what the last press of `before` brings.
+    /// Controls, each with a script that is true after its press and not before. The view is there
+    /// once all are, so one of them has to be what the last press of `before` brings.
     presses: &'static [(&'static str, &'static str)],
 }
 
@@ -186,7 +186,8 @@ const VIEWS: &[View] = &[
     },
 ];
 
-/// The controls that a user can press; of the rows of a table those of the first. All commands are unfolded.
+/// The controls that a user can press; of the rows of a table those of the first. All commands are
+/// unfolded.
 const CONTROLS: &str = "
     const controlsIn = (scope) => {
         document.querySelectorAll('details').forEach((details) => { details.open = true; });

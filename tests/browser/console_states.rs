@@ -1,5 +1,5 @@
-//! Goal: the console says what is wrong and what to do about it, and shows what only some services have: charts,
-//! several holders, a store without records.
+//! Goal: the console says what is wrong and what to do about it, and shows what only some services
+//! have: charts, several holders, a store without records.
 //!
 //! Method: each of these services, or an answer in place of one where that would take 20,000 locks.
 

@@ -1,7 +1,8 @@
-//! Goal: a person whose form was refused, or whose order is not known, reads so on a page, and the shop behind keylatch is
-//! as without it.
+//! Goal: a person whose form was refused, or whose order is not known, reads so on a page, and the
+//! shop behind keylatch is as without it.
 //!
-//! Method: a shop of the test's own behind keylatch, whole, with a form that has no key, in a real browser.
+//! Method: a shop of the test's own behind keylatch, whole, with a form that has no key, in a real
+//! browser.
 
 use axum::http::Method;
 use axum::response::{Html, IntoResponse as _};

@@ -1,8 +1,8 @@
-//! Goal: a page of another origin neither runs a script in the service's own origin nor reads or changes
-//! what is there, also where its name was made to lead to the service (DNS rebinding).
+//! Goal: a page of another origin neither runs a script in the service's own origin nor reads or
+//! changes what is there, also where its name was made to lead to the service (DNS rebinding).
 //!
-//! Method: such a page in a real browser, served by a service of the test's own, submits forms and fetches.
-//! The rules on each header are in `tests/api/foreign_pages.rs` and `tests/api/hosts.rs`.
+//! Method: such a page in a real browser, served by a service of the test's own, submits forms and
+//! fetches. The rules on each header are in `tests/api/foreign_pages.rs` and `tests/api/hosts.rs`.
 
 use axum::body::Body;
 use axum::http::Response;
@@ -11,7 +11,8 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 const FORM: &str = "application/x-www-form-urlencoded";
-/// The form field in which a stranger hides the answer that the service is to give later, and its value.
+/// The form field in which a stranger hides the answer that the service is to give later, and its
+/// value.
 const RESOLUTION: [&str; 2] = [
     r#"{"outcome":"completed","answer":{"status":200,"headers":{"Content-Type":"text/html"},"body":"<p>theirs</p><script>document.title='theirs'</script>"#,
     r#""}}"#,

@@ -1,7 +1,7 @@
 //! The pages and the script for pages in a real browser (`make test-all`).
 //!
-//! Each test starts a service and a headless Chromium of its own, and asserts what a person sees or what the service
-//! got. `keylatch_testkit::Browser` drives it.
+//! Each test starts a service and a headless Chromium of its own, and asserts what a person sees or
+//! what the service got. `keylatch_testkit::Browser` drives it.
 
 #![warn(clippy::disallowed_methods)]
 #![expect(clippy::expect_used, reason = "a test fails by panicking")]

@@ -1,4 +1,5 @@
-//! Goal: a person tries the API in Swagger UI, in the order of the story, also where it asks for a key.
+//! Goal: a person tries the API in Swagger UI, in the order of the story, also where it asks for a
+//! key.
 //!
 //! Method: the page at `/docs/` in a real browser, by its own buttons.
 

@@ -1,7 +1,8 @@
 //! Goal: whatever a person does on `/demo`, one intent is one order.
 //!
-//! Method: clicks, reloads, lost networks and copied tabs in a real browser, and a count of the orders at
-//! the service. Its visitors have no key of keylatch, so it is the same where the API asks for one.
+//! Method: clicks, reloads, lost networks and copied tabs in a real browser, and a count of the
+//! orders at the service. Its visitors have no key of keylatch, so it is the same where the API
+//! asks for one.
 
 use keylatch_testkit::{Browser, Keyring, Page, PausedRequest, Proxy, Service, eventually, soon};
 use serde_json::Value;

@@ -1,7 +1,8 @@
 //! By how much the machine is late, which keylatch has no part in.
 //!
-//! Goal: no campaign is red because of other work. Method: a task measures how late a short pause ends. A bound of a
-//! campaign is that many [`HOPS`] longer, so it is as strict as it can be on an idle machine.
+//! Goal: no campaign is red because of other work. Method: a task measures how late a short pause
+//! ends. A bound of a campaign is that many [`HOPS`] longer, so it is as strict as it can be on an
+//! idle machine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

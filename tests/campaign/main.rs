@@ -1,6 +1,7 @@
 //! Long runs of many clients while processes, stores and networks fail (`make test-all`).
 //!
-//! `KEYLATCH_TEST_SCALE` makes them longer (`make test-long`), `KEYLATCH_TEST_SEED` decides the faults.
+//! `KEYLATCH_TEST_SCALE` makes them longer (`make test-long`), `KEYLATCH_TEST_SEED` decides the
+//! faults.
 
 #![warn(clippy::disallowed_methods)]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]

@@ -1,9 +1,10 @@
 //! The adapter over conditional writes on bad days: several processes on one engine that conflicts,
 //! delays, loses answers, carries batches out late, and has a clock that is set.
 //!
-//! Method: clients of three stores over one fake engine take turns on a few locks, and a checker on the
-//! clock of the test follows what each client may rely on. tokio's clock is stopped and jumps from timer
-//! to timer, so a run of hours takes seconds, and a seed decides all of it but the tokens.
+//! Method: clients of three stores over one fake engine take turns on a few locks, and a checker on
+//! the clock of the test follows what each client may rely on. tokio's clock is stopped and jumps
+//! from timer to timer, so a run of hours takes seconds, and a seed decides all of it but the
+//! tokens.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +34,8 @@ const CLIENTS: u64 = 8;
 const ROUNDS: u64 = 100;
 /// How long a client waits for an answer.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How much earlier than its TTL a lease may look over: what a store's estimate of the clock is ahead.
+/// How much earlier than its TTL a lease may look over: what a store's estimate of the clock is
+/// ahead.
 const SLACK: Duration = Duration::from_millis(150);
 
 /// All that a contract allows.
@@ -92,7 +94,8 @@ impl Ledger {
                 !is_exclusive || other.until <= now || claim.until <= now,
                 "{name}: two clients hold it: {other:?}, {claim:?}"
             );
-            // An answer may come so late that its lease is over, and a later grant was answered before.
+            // An answer may come so late that its lease is over, and a later grant was answered
+            // before.
             assert!(
                 claim.until <= now || other.fencing_token < claim.fencing_token,
                 "{name}: the fencing token did not rise: {other:?}, {claim:?}"
@@ -220,8 +223,9 @@ impl Client {
     /// Gives up a wish that was not granted: the token never holds the lock after that.
     async fn leave(&mut self, wish: &Wish, is_in_doubt: bool) {
         if is_in_doubt {
-            // What was lost on its way may still arrive, and finds nothing to do. An engine that forgets keeps
-            // no trace of the withdrawal of what was not there, so it is withdrawn again, as the service does.
+            // What was lost on its way may still arrive, and finds nothing to do. An engine that
+            // forgets keeps no trace of the withdrawal of what was not there, so it is withdrawn
+            // again, as the service does.
             let pauses: &[u64] = if self.forgets { &[0, 1000, 5000] } else { &[0] };
             for pause in pauses {
                 pass(Duration::from_millis(*pause)).await;
@@ -465,7 +469,8 @@ fn conditional_store_raises_fencing_tokens_over_a_removed_row() {
 #[test]
 fn conditional_store_removes_a_thousand_rows_a_second() {
     const LOCKS: u64 = 16_000;
-    // After these, a row is dead; a second later it is below the floor, and ten more later it may go.
+    // After these, a row is dead; a second later it is below the floor, and ten more later it may
+    // go.
     const DEAD: Duration = Duration::from_secs(30 + 5 + 1 + 10);
     stopped().block_on(async {
         let engine = FakeEngine::new(Faults { delay_millis: 10, ..Faults::default() }, seed());

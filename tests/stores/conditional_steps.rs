@@ -1,9 +1,10 @@
-//! The adapter over conditional writes, one step at a time: what it reads before it answers, what it leaves
-//! unknown, when a lease is over, and what a sweep removes.
+//! The adapter over conditional writes, one step at a time: what it reads before it answers, what
+//! it leaves unknown, when a lease is over, and what a sweep removes.
 //!
-//! Method: two stores over one fake engine, which does one thing that the contract allows. tokio's clock is
-//! stopped and jumps from timer to timer. The runs on bad days (`conditional.rs`) meet the same steps by chance
-//! alone; each test here fails on a version of the adapter that is wrong in one place (`make mutants`).
+//! Method: two stores over one fake engine, which does one thing that the contract allows. tokio's
+//! clock is stopped and jumps from timer to timer. The runs on bad days (`conditional.rs`) meet the
+//! same steps by chance alone; each test here fails on a version of the adapter that is wrong in
+//! one place (`make mutants`).
 
 use std::time::Duration;
 
@@ -44,7 +45,8 @@ fn command(token: TokenHash, ttl: Ttl) -> AcquireCommand {
     AcquireCommand::new(token, ttl, Attempt::new(1))
 }
 
-/// Another process releases the lock, and this one hears nothing of it. The nearest part of the engine is behind.
+/// Another process releases the lock, and this one hears nothing of it. The nearest part of the
+/// engine is behind.
 #[test]
 fn refusal_is_from_a_row_that_was_read_after_the_command_came() {
     for make in [FakeEngine::new, FakeEngine::without_clock, FakeEngine::forgetful] {
@@ -102,7 +104,8 @@ fn command_whose_answer_was_lost_is_unknown() {
     lost(Faults { lost_batch: 1000, ..Faults::default() });
 }
 
-/// The engine's clock stands still just before the end of a lease. By the estimate the lease is over.
+/// The engine's clock stands still just before the end of a lease. By the estimate the lease is
+/// over.
 #[test]
 fn lease_is_not_lost_before_its_ttl() {
     let release = async |engine: FakeEngine| {
@@ -137,7 +140,8 @@ fn leases_of_a_set_are_not_lost_before_their_ttl() {
     }
 }
 
-/// Stops the engine's clock before it shows the end of a lease that was asked for then. The estimate goes past it.
+/// Stops the engine's clock before it shows the end of a lease that was asked for then. The
+/// estimate goes past it.
 async fn stop_before_the_end(engine: &FakeEngine, asked: Instant) {
     pass((LEASE - Duration::from_millis(1)).saturating_sub(asked.elapsed())).await;
     engine.stop_clock(true);
@@ -152,8 +156,8 @@ fn slow() -> Faults {
     Faults { delay_millis: TRAVEL_MILLIS, ..Faults::default() }
 }
 
-/// A write is on its way for so long that a lease ends by the clock, which its decision took as lasting: it is
-/// of the holder, which asks for another lease.
+/// A write is on its way for so long that a lease ends by the clock, which its decision took as
+/// lasting: it is of the holder, which asks for another lease.
 #[test]
 fn write_that_comes_after_the_end_of_a_lease_is_not_carried_out() {
     stopped().block_on(async {
@@ -219,7 +223,8 @@ fn clockless_lease_lasts_everywhere_as_long_as_its_holder_was_told() {
     });
 }
 
-/// One process has read the floor of a bucket, another one raises it and removes the row that it is for.
+/// One process has read the floor of a bucket, another one raises it and removes the row that it is
+/// for.
 #[test]
 fn grant_on_a_removed_row_is_above_the_floor_that_another_process_read() {
     let creation = |after: Duration| async move {
@@ -310,8 +315,8 @@ fn key_has_one_write_under_way() {
     });
 }
 
-/// What one process remembers of a lock that another released is no lease that expired, and a lease that did expire is
-/// seen as such by a process that never knew it.
+/// What one process remembers of a lock that another released is no lease that expired, and a lease
+/// that did expire is seen as such by a process that never knew it.
 #[test]
 fn grant_that_another_process_released_has_not_expired() {
     for make in [FakeEngine::new, FakeEngine::without_clock, FakeEngine::forgetful] {

@@ -1,12 +1,13 @@
-//! Many clients in the queue of one lock, over several processes: what a hand-over costs the engine.
+//! Many clients in the queue of one lock, over several processes: what a hand-over costs the
+//! engine.
 //!
-//! Goal: a hand-over within a process is one write, queue entries behind others go with other writes, and the
-//! writes of several processes seldom meet.
+//! Goal: a hand-over within a process is one write, queue entries behind others go with other
+//! writes, and the writes of several processes seldom meet.
 //!
-//! Method: each of 200 clients waits for the lock, releases it and waits again, on one of the services over one
-//! fake engine whose calls take 2 ms in the mean. tokio's clock is stopped, so that the counts do not depend on
-//! the machine. A client asks again in the same instant, which is the worst case. The figures of real
-//! engines are in docs/stores/index.md.
+//! Method: each of 200 clients waits for the lock, releases it and waits again, on one of the
+//! services over one fake engine whose calls take 2 ms in the mean. tokio's clock is stopped, so
+//! that the counts do not depend on the machine. A client asks again in the same instant, which is
+//! the worst case. The figures of real engines are in docs/stores/index.md.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +31,8 @@ const TIME: Duration = Duration::from_secs(2);
 struct Cost {
     writes: f64,
     looks: f64,
-    /// Of its three commands: one that joins the queue, one that takes the lock, one that releases it.
+    /// Of its three commands: one that joins the queue, one that takes the lock, one that releases
+    /// it.
     conflicts_a_command: f64,
 }
 
@@ -165,7 +167,8 @@ fn waiters_that_rest_are_written_with_a_release() {
     });
 }
 
-/// One lock is free for all, and another is held. A process hears of its own writes as late as of those of others.
+/// One lock is free for all, and another is held. A process hears of its own writes as late as of
+/// those of others.
 #[test]
 fn sets_that_wait_keep_their_entries_and_do_not_wake_each_other() {
     for make in [FakeEngine::new, FakeEngine::without_clock] {

@@ -1,6 +1,8 @@
-//! Goal: the embedded store keeps what it has answered, and leaves a directory alone that it cannot trust.
+//! Goal: the embedded store keeps what it has answered, and leaves a directory alone that it cannot
+//! trust.
 //!
-//! Method: processes that are killed and started again; damaged, full and read-only files and directories.
+//! Method: processes that are killed and started again; damaged, full and read-only files and
+//! directories.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Permissions};
@@ -272,8 +274,8 @@ async fn full_disk_refuses_changes_and_loses_nothing() {
     .await;
 }
 
-/// Serves on a disk that `fill` makes small, until it is full, and then until what `fill` gave makes
-/// room.
+/// Serves on a disk that `fill` makes small, until it is full, and then until what `fill` gave
+/// makes room.
 async fn fills_up<R: Fn(&Process)>(data: &Data, fill: impl FnOnce(&Process) -> R) {
     let service = data.serve().await;
     let api = Api::at(service.address);

@@ -1,7 +1,8 @@
 //! The clock of an engine is set, and leases last their TTL all the same.
 //!
-//! Method: two stores over one fake engine. A store that knows the clock of before grants a lease after the clock was
-//! set back; the other has the lock a TTL later. tokio's clock is stopped and jumps from timer to timer.
+//! Method: two stores over one fake engine. A store that knows the clock of before grants a lease
+//! after the clock was set back; the other has the lock a TTL later. tokio's clock is stopped and
+//! jumps from timer to timer.
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use tokio::time::timeout;
 
 use crate::conditional::{pass, stopped};
 
-/// How long after the end of a lease the test asks for the lock: the store's estimate may be ahead by a round trip.
+/// How long after the end of a lease the test asks for the lock: the store's estimate may be ahead
+/// by a round trip.
 const MOMENT: Duration = Duration::from_millis(20);
 /// By how much the clock is set back: by less than a second, and by more.
 const STEPS: [u64; 4] = [100, 900, 2000, 3_600_000];
@@ -45,8 +47,9 @@ fn ends_after_its_ttl(take: &impl AsyncFn(&dyn Store, &str) -> bool) {
     }
 }
 
-/// A write of another lock is on its way for as long as the engine stands still. Its answer is all that the store knows
-/// of the engine's clock then, and the clock is behind what the store takes it for.
+/// A write of another lock is on its way for as long as the engine stands still. Its answer is all
+/// that the store knows of the engine's clock then, and the clock is behind what the store takes it
+/// for.
 #[test]
 fn lease_is_not_taken_for_over_after_the_engine_stood_still() {
     for make in [FakeEngine::new, FakeEngine::forgetful] {

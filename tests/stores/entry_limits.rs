@@ -1,5 +1,5 @@
-//! Goal: a command whose entry is too large for its store reads `TooLarge`, and commands that fit are carried
-//! out.
+//! Goal: a command whose entry is too large for its store reads `TooLarge`, and commands that fit
+//! are carried out.
 //!
 //! Method: the adapter over an engine with a small limit; etcd's own limit is in `etcd.rs`.
 

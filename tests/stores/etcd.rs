@@ -1,8 +1,8 @@
-//! Goal: an etcd that a team already has keeps locks for a user who may do no more than it must; all
-//! instances hear of each other's changes; and keylatch refuses what is too large for etcd.
+//! Goal: an etcd that a team already has keeps locks for a user who may do no more than it must;
+//! all instances hear of each other's changes; and keylatch refuses what is too large for etcd.
 //!
-//! Method: prefixes, users and limits of the test's own on real servers; what the store does is seen
-//! through its port, over HTTP, and in the log.
+//! Method: prefixes, users and limits of the test's own on real servers; what the store does is
+//! seen through its port, over HTTP, and in the log.
 
 use base64::Engine as _;
 use futures_util::future::try_join_all;
@@ -80,7 +80,8 @@ async fn prefixes_keep_their_locks_apart() {
     held(other.acquire(&ask("a", "two", 2)).await.unwrap());
 }
 
-/// With so many rows a page is read in ranges that end between their keys, which are near one another and far apart.
+/// With so many rows a page is read in ranges that end between their keys, which are near one
+/// another and far apart.
 #[tokio::test]
 async fn pages_of_many_locks_have_each_once() {
     let store = open(&empty_etcd().await).await;

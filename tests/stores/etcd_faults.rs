@@ -1,5 +1,5 @@
-//! Goal: when members of an etcd are killed, stopped or cut off, no answer says more than is known, no
-//! request waits for a dead member for longer than it must, and the store works again by itself.
+//! Goal: when members of an etcd are killed, stopped or cut off, no answer says more than is known,
+//! no request waits for a dead member for longer than it must, and the store works again by itself.
 //!
 //! Method: clusters of the test's own, whose members get signals, and a proxy before a single one.
 
@@ -114,7 +114,8 @@ async fn lost_answer_is_unknown() {
     let server = EtcdServer::start_with(&[]).await;
     let proxy = Proxy::start(server.address()).await;
     let store = open_held(&format!("etcd://{}/locks", proxy.address())).await;
-    // The watch repeats the grant. The proxy would lose that, and cut the connection before the release.
+    // The watch repeats the grant. The proxy would lose that, and cut the connection before the
+    // release.
     hears_of(&open(&server.url("locks")).await, &store, "b").await;
     proxy.lose_answers();
     let lost = store.release(&name("a"), &token("one")).await.expect_err("the answer is lost");
@@ -217,8 +218,8 @@ async fn says(events: &mut EventStream, is_it: impl Fn(&Event) -> bool) {
     soon("the event", said).await;
 }
 
-/// Changes a lock with a long queue until etcd has more to say to a watch than it keeps for one that does not
-/// read.
+/// Changes a lock with a long queue until etcd has more to say to a watch than it keeps for one
+/// that does not read.
 async fn falls_behind(server: &EtcdServer, store: &OpenStore) {
     const BEHIND: &str = "etcd_debugging_mvcc_slow_watcher_total";
     granted(store.acquire(&ask("long", "one", 1)).await.unwrap());
@@ -245,8 +246,8 @@ async fn in_use<'a>(cluster: &'a EtcdCluster, store: &OpenStore) -> &'a EtcdServ
     cluster.members.iter().find(|member| member.address() == address).expect("a member")
 }
 
-/// Waits until the store works again. From the first success on nothing fails: no request goes to a member
-/// that is dead.
+/// Waits until the store works again. From the first success on nothing fails: no request goes to a
+/// member that is dead.
 async fn recovers(store: &OpenStore) {
     let first = eventually(async || store.acquire(&ask("first", "one", 1)).await.ok()).await;
     assert!(!matches!(first, AcquireReply::Busy(_)), "{first:?}");

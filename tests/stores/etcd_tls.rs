@@ -1,5 +1,6 @@
-//! Goal: an encrypted connection goes only to a member whose certificate the URL's roots vouch for, and
-//! that has the name in the URL; and a member that asks for one gets keylatch's own certificate.
+//! Goal: an encrypted connection goes only to a member whose certificate the URL's roots vouch for,
+//! and that has the name in the URL; and a member that asks for one gets keylatch's own
+//! certificate.
 //!
 //! Method: an etcd with a certificate of the test's own, which is in no system's store.
 

@@ -1,7 +1,7 @@
 //! Checks that hold across a failover of any topology, for `sentinel.rs` and `cluster.rs`.
 //!
-//! Each takes the URL of a service and a way to end the master. A check asserts what clients read before and after,
-//! and waits for the failover by asking again until the service answers.
+//! Each takes the URL of a service and a way to end the master. A check asserts what clients read
+//! before and after, and waits for the failover by asking again until the service answers.
 
 use keylatch_testkit::{Answer, RedisServer, Service, Shop, eventually, soon};
 use reqwest::Method;
@@ -40,7 +40,8 @@ pub(crate) async fn what_was_done_is_known(url: &str, kill: impl AsyncFnOnce()) 
     again.is_replay_of(1);
 }
 
-/// A renewal and a look at a server that `signal` stops end by their deadline, and succeed once it continues.
+/// A renewal and a look at a server that `signal` stops end by their deadline, and succeed once it
+/// continues.
 pub(crate) async fn requests_end_by_their_deadline(url: &str, signal: impl Fn(&str)) {
     let service = Service::by_default(url).await;
     let lease = service.create("a", &json!({})).await;

@@ -1,8 +1,9 @@
-//! Goal: an engine whose disk is full refuses what it cannot keep, has everything that was answered, and takes
-//! changes again once there is room.
+//! Goal: an engine whose disk is full refuses what it cannot keep, has everything that was
+//! answered, and takes changes again once there is room.
 //!
-//! Method: the files of an engine that runs may not grow (`limit_files`). PostgreSQL refuses the statement and
-//! serves others; etcd and ZooKeeper end, and the tests start them again when there is room. etcd's own quota besides.
+//! Method: the files of an engine that runs may not grow (`limit_files`). PostgreSQL refuses the
+//! statement and serves others; etcd and ZooKeeper end, and the tests start them again when there
+//! is room. etcd's own quota besides.
 
 use keylatch_core::idempotency::{CompleteReply, RecordStatus};
 use keylatch_core::store::{Effect, StoreError};
@@ -56,8 +57,8 @@ async fn full_zookeeper_ends_and_forgets_nothing() {
 async fn etcd_above_its_quota_takes_changes_again_when_there_is_room() {
     let server = EtcdServer::start_with(&["--quota-backend-bytes=6000000"]).await;
     let store = open_held(&server.url("locks")).await;
-    // What another program keeps there: the base64 of no key of keylatch. It is half of the quota, because
-    // the file may be larger after it was defragmented than what is in it.
+    // What another program keeps there: the base64 of no key of keylatch. It is half of the quota,
+    // because the file may be larger after it was defragmented than what is in it.
     let junk = "QUFB".repeat(300_000);
     for key in ["aaaa", "aaab", "aaac"] {
         server.post("kv/put", &json!({"key": key, "value": junk})).await;

@@ -1,8 +1,9 @@
-//! What becomes of the end of a run that comes after its lease: it is kept where nothing else can have run, as long as
-//! nobody has settled the record.
+//! What becomes of the end of a run that comes after its lease: it is kept where nothing else can
+//! have run, as long as nobody has settled the record.
 //!
-//! Method: the fake engine is cut off until the lease of a run is over, so that the service cannot renew it; it is back
-//! before the run ends, or afterwards. tokio's clock is stopped and jumps from timer to timer.
+//! Method: the fake engine is cut off until the lease of a run is over, so that the service cannot
+//! renew it; it is back before the run ends, or afterwards. tokio's clock is stopped and jumps from
+//! timer to timer.
 
 use std::sync::Arc;
 use std::time::Duration;

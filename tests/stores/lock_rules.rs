@@ -1,7 +1,7 @@
-//! Goal: every store with a queue executes the rules of `LockState`; those that keep locks as a whole do so
-//! for locks of every kind.
-//! Method: random sequences of commands run on the store and on the rules alone, and have the same
-//! replies but for clocks and the numbers of fencing tokens, whose order is the same.
+//! Goal: every store with a queue executes the rules of `LockState`; those that keep locks as a
+//! whole do so for locks of every kind. Method: random sequences of commands run on the store and
+//! on the rules alone, and have the same replies but for clocks and the numbers of fencing tokens,
+//! whose order is the same.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -46,8 +46,8 @@ fn compare_with_rules(start: impl Future<Output = TestStore>, step: BoxedStrateg
     });
 }
 
-/// Runs random sequences of steps on a store and on a model, which says where both differ. A sequence has a model of its
-/// own, which knows its number.
+/// Runs random sequences of steps on a store and on a model, which says where both differ. A
+/// sequence has a model of its own, which knows its number.
 pub(crate) fn follows_rules<S: FromStore, T: Debug + Clone + 'static, M: From<u64>>(
     start: impl Future<Output = TestStore>,
     step: impl Strategy<Value = T>,
@@ -154,7 +154,8 @@ struct Model {
     now: Duration,
     steps: u64,
     locks: BTreeMap<u8, LockState>,
-    /// The fencing tokens that the store gave for the model's, by lock, in the order of the model's.
+    /// The fencing tokens that the store gave for the model's, by lock, in the order of the
+    /// model's.
     fences: BTreeMap<u8, BTreeMap<FencingToken, FencingToken>>,
 }
 
@@ -325,8 +326,8 @@ fn timeless(reply: LockReply) -> LockReply {
         LockReply::Break(BreakReply::Mismatch(holding)) => {
             LockReply::Break(BreakReply::Mismatch(timeless_holding(holding)))
         }
-        // Expiries are kept for as long as anything else is, which a sweep decides; and which of several
-        // leases that end in one step of the model ended first is a matter of clocks.
+        // Expiries are kept for as long as anything else is, which a sweep decides; and which of
+        // several leases that end in one step of the model ended first is a matter of clocks.
         LockReply::Recall(ends) => {
             let broken = ends.into_iter().filter(|end| end.broken().is_some());
             let mut broken: Vec<_> = broken.map(timeless_end).collect();

@@ -1,8 +1,9 @@
-//! What a service says of a step whose answer was lost, and how it undoes the step, over an engine that tells no time.
+//! What a service says of a step whose answer was lost, and how it undoes the step, over an engine
+//! that tells no time.
 //!
-//! Method: the fake engine keeps one batch back, as the leader of a majority that is gone does, and no later call
-//! arrives. It carries the batch out when it is back, which is after every lease that was asked for. tokio's clock is
-//! stopped and jumps from timer to timer.
+//! Method: the fake engine keeps one batch back, as the leader of a majority that is gone does, and
+//! no later call arrives. It carries the batch out when it is back, which is after every lease that
+//! was asked for. tokio's clock is stopped and jumps from timer to timer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,7 +62,8 @@ fn assert_unknown<T>(answer: Result<T, LockError>) {
     }
 }
 
-/// The first round is carried out long after the wait, and its lease begins then. No later round reached the engine.
+/// The first round is carried out long after the wait, and its lease begins then. No later round
+/// reached the engine.
 #[test]
 fn wait_whose_first_round_may_still_be_carried_out_ends_unknown_and_is_withdrawn() {
     stopped().block_on(async {
@@ -98,7 +100,8 @@ fn wait_for_a_set_whose_first_round_may_still_be_carried_out_ends_unknown_and_is
     });
 }
 
-/// A later round has written the row, so the lost one is never carried out, and "held" is the truth.
+/// A later round has written the row, so the lost one is never carried out, and "held" is the
+/// truth.
 #[test]
 fn wait_whose_lost_round_was_overtaken_reads_that_another_holds_the_lock() {
     stopped().block_on(async {
@@ -118,7 +121,8 @@ fn wait_whose_lost_round_was_overtaken_reads_that_another_holds_the_lock() {
     });
 }
 
-/// A client that pressed a button twice has both its answers, and the next in line does not wait for it.
+/// A client that pressed a button twice has both its answers, and the next in line does not wait
+/// for it.
 #[test]
 fn waits_of_one_token_that_timed_out_leave_no_place() {
     stopped().block_on(async {

@@ -1,8 +1,9 @@
 //! What every store promises, and what each kind of store does by itself.
 //!
-//! `*_conformance` and `*_rules` run on every store of the matrix; the other files are about one kind.
-//! The feature `test-redis` has the tests of one Redis, and `test-engines` those of PostgreSQL, etcd, ZooKeeper, Sentinel,
-//! Cluster and Redlock, which have that word in their names (`postgres`): `make test-all` runs them.
+//! `*_conformance` and `*_rules` run on every store of the matrix; the other files are about one
+//! kind. The feature `test-redis` has the tests of one Redis, and `test-engines` those of
+//! PostgreSQL, etcd, ZooKeeper, Sentinel, Cluster and Redlock, which have that word in their names
+//! (`postgres`): `make test-all` runs them.
 
 #![warn(clippy::disallowed_methods)]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]

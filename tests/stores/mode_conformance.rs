@@ -1,8 +1,9 @@
-//! Goal: every store that has locks of all kinds follows their contract in its corners, however it keeps and
-//! batches what it is asked.
+//! Goal: every store that has locks of all kinds follows their contract in its corners, however it
+//! keeps and batches what it is asked.
 //!
-//! Method: one function for each sentence of the contract, on every store of the matrix that can. A model checks the
-//! rules themselves in `crates/core/tests/modes`, and the differential test compares random histories.
+//! Method: one function for each sentence of the contract, on every store of the matrix that can. A
+//! model checks the rules themselves in `crates/core/tests/modes`, and the differential test
+//! compares random histories.
 
 use std::time::Duration;
 

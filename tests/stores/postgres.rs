@@ -1,8 +1,8 @@
-//! Goal: a PostgreSQL that a team already has keeps locks without a step by hand, for a role that may do
-//! no more than it must, and all instances hear of each other's changes.
+//! Goal: a PostgreSQL that a team already has keeps locks without a step by hand, for a role that
+//! may do no more than it must, and all instances hear of each other's changes.
 //!
-//! Method: databases, roles, schemas and settings of the test's own on a real server; what the store does
-//! is seen through its port, and in the database.
+//! Method: databases, roles, schemas and settings of the test's own on a real server; what the
+//! store does is seen through its port, and in the database.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

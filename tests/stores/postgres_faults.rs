@@ -1,8 +1,8 @@
-//! Goal: when a PostgreSQL is killed, stopped, demoted or cut off from its standby, no answer says more than
-//! is known, and the store works again without a restart of keylatch.
+//! Goal: when a PostgreSQL is killed, stopped, demoted or cut off from its standby, no answer says
+//! more than is known, and the store works again without a restart of keylatch.
 //!
-//! Method: servers of the test's own, which get signals and other settings. A call that is under way is
-//! one that waits for a lock on the table, or for a standby that does not exist.
+//! Method: servers of the test's own, which get signals and other settings. A call that is under
+//! way is one that waits for a lock on the table, or for a standby that does not exist.
 
 use std::cell::Cell;
 
@@ -162,7 +162,8 @@ async fn cut_wait_for_the_standby_is_reported_as_lost() {
         let name = format!("lock {attempt}");
         held(eventually(async || store.acquire(&ask(&name, "two", 9)).await.ok()).await);
     }
-    // An administrator who asks for no standby any more has decided that there is nothing to wait for.
+    // An administrator who asks for no standby any more has decided that there is nothing to wait
+    // for.
     let under_way = waits_for_standby(&server, &store, 3).await;
     server.set(&[("synchronous_standby_names", "")]).await;
     granted(soon("the answer", under_way).await.unwrap().unwrap());
@@ -202,8 +203,8 @@ async fn waits_for_standby(
     under_way
 }
 
-/// Returns when commits wait for a standby: the server takes note of it later than its new connections, so
-/// the first probes may not wait.
+/// Returns when commits wait for a standby: the server takes note of it later than its new
+/// connections, so the first probes may not wait.
 async fn commits_wait(server: &PostgresServer, attempt: u64) {
     let probes = Cell::new(0);
     eventually(async || {

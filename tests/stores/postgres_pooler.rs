@@ -1,8 +1,8 @@
-//! Goal: keylatch works through a PgBouncer in transaction mode, which runs each statement on any of its
-//! connections to the server, and never takes its words for the server's.
+//! Goal: keylatch works through a PgBouncer in transaction mode, which runs each statement on any
+//! of its connections to the server, and never takes its words for the server's.
 //!
-//! Method: a real PgBouncer whose connections the test ends, so that the next statement runs on one that
-//! knows no prepared statement, or other ones under the same names.
+//! Method: a real PgBouncer whose connections the test ends, so that the next statement runs on one
+//! that knows no prepared statement, or other ones under the same names.
 
 use futures_util::future::join_all;
 use keylatch_core::store::StoreError;

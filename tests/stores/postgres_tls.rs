@@ -1,5 +1,5 @@
-//! Goal: an encrypted connection goes only to a server whose certificate the URL's roots vouch for, and
-//! that has the name in the URL.
+//! Goal: an encrypted connection goes only to a server whose certificate the URL's roots vouch for,
+//! and that has the name in the URL.
 //!
 //! Method: a PostgreSQL with a certificate of the test's own, which is in no system's store.
 
@@ -46,7 +46,8 @@ async fn untrusted_or_foreign_certificate_is_rejected() {
     }
 }
 
-/// Asserts that a service on a store grants nothing, and logs the message with the certificate as its cause.
+/// Asserts that a service on a store grants nothing, and logs the message with the certificate as
+/// its cause.
 pub(crate) async fn is_not_trusted(url: &str, message: &str) {
     let service = KEYLATCH.serve(&["--store", url], &[]).await;
     let refused = Api::at(service.address).create("a", &json!({})).await;
@@ -109,7 +110,8 @@ async fn server_that_asks_for_a_certificate_gets_it() {
         "fsync=off",
     ];
     let postgres = PostgresServer::start_with_files(&files, &settings).await;
-    // The tests themselves come without TLS. `verify-full` is: the certificate's common name is the user's.
+    // The tests themselves come without TLS. `verify-full` is: the certificate's common name is the
+    // user's.
     let access = "DO $$ BEGIN EXECUTE format('COPY (VALUES (%L), (%L)) TO %L',
         'hostnossl all all all trust', 'hostssl all all all trust clientcert=verify-full',
         current_setting('hba_file')); END $$";

@@ -1,6 +1,7 @@
 //! Goal: every store with a queue serves waiters in order and wakes the right one.
 //!
-//! Method: one function for each sentence of the contract, on every store of the matrix that has a queue.
+//! Method: one function for each sentence of the contract, on every store of the matrix that has a
+//! queue.
 
 use std::time::Duration;
 
@@ -54,7 +55,8 @@ async fn older_request_that_leaves_takes_no_place_of_a_newer_one(store: &Locks) 
     let [mut old, mut new, other] = [1, 2, 3].map(Attempt::first_of);
     join(store, "a", "two", old.get()).await;
     join(store, "a", "three", other.get()).await;
-    // The client has lost its connection and asks again, and the service has not missed the old request.
+    // The client has lost its connection and asks again, and the service has not missed the old
+    // request.
     join(store, "a", "two", new.get()).await;
     (old, new) = (old.next(true), new.next(true));
     join(store, "a", "two", old.get()).await;

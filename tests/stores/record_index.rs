@@ -1,7 +1,8 @@
-//! What a list of unknown records costs, and whether the index follows the records: engine by engine.
+//! What a list of unknown records costs, and whether the index follows the records: engine by
+//! engine.
 //!
-//! Method: many records are done and a few are not; then the engine itself says what a list read. No time
-//! is measured. The conformance tests say what a list has; these say that it does not walk.
+//! Method: many records are done and a few are not; then the engine itself says what a list read.
+//! No time is measured. The conformance tests say what a list has; these say that it does not walk.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -122,7 +123,8 @@ async fn work(store: &dyn Store, dice: &mut Dice, records: u32) {
         let mut order = order(u32::try_from(dice.below(records.into())).expect("a small number"));
         order.lease = Duration::from_secs(10);
         order.token = token(&dice.below(3).to_string());
-        // A lost answer leaves it unknown what the engine did, and the index has to follow all the same.
+        // A lost answer leaves it unknown what the engine did, and the index has to follow all the
+        // same.
         let _ = match dice.below(5) {
             0 | 1 => store.begin(&order).await.err(),
             2 => {

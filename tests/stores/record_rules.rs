@@ -1,7 +1,7 @@
 //! Goal: every store with records executes the rules of `RecordState`.
 //!
-//! Method: as in `lock_rules.rs`. Random commands run on a store and on the pure rules, and both must have the same
-//! replies.
+//! Method: as in `lock_rules.rs`. Random commands run on a store and on the pure rules, and both
+//! must have the same replies.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -136,7 +136,8 @@ struct Model {
     now: Duration,
     steps: u64,
     records: BTreeMap<u8, RecordState>,
-    /// The fencing tokens that the store gave for the model's, by record, in the order of the model's.
+    /// The fencing tokens that the store gave for the model's, by record, in the order of the
+    /// model's.
     fences: BTreeMap<u8, BTreeMap<FencingToken, FencingToken>>,
 }
 

@@ -1,8 +1,8 @@
-//! Goal: a Redis that a private authority vouches for, and that asks clients for certificates, keeps locks,
-//! whatever its topology.
+//! Goal: a Redis that a private authority vouches for, and that asks clients for certificates,
+//! keeps locks, whatever its topology.
 //!
-//! Method: real servers that demand certificates, and the parameters of the URL. What the machine trusts
-//! by itself is in `redis_tls.rs`.
+//! Method: real servers that demand certificates, and the parameters of the URL. What the machine
+//! trusts by itself is in `redis_tls.rs`.
 
 use keylatch_testkit::{Api, Authority, Process, RedisServer, eventually, free_port, soon};
 use serde_json::json;
@@ -51,7 +51,8 @@ impl SecureRedis {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Asserts that a waiter of one instance is served when another one's holder releases. Gives the instances.
+    /// Asserts that a waiter of one instance is served when another one's holder releases. Gives
+    /// the instances.
     async fn hands_over(&self, url: &str) -> [Process; 2] {
         let ((first, one), (second, other)) = (granting(url).await, granting(url).await);
         eventually(async || {
@@ -149,8 +150,9 @@ async fn certificate_may_be_for_another_name_that_the_url_has() {
     }
 }
 
-/// The host of a server, the names of its certificate and the parameters of the URL: once by its own name, and once with
-/// a certificate for another name, where nodes announce the addresses of each other.
+/// The host of a server, the names of its certificate and the parameters of the URL: once by its
+/// own name, and once with a certificate for another name, where nodes announce the addresses of
+/// each other.
 #[cfg(feature = "test-engines")]
 type Way = (fn(&SecureRedis) -> String, &'static [&'static str], String);
 

@@ -1,7 +1,7 @@
 //! Goal: fencing tokens rise although Redis forgets them.
 //!
-//! Method: one real Redis, which the test flushes, and a proxy that makes the process think that the clock of
-//! Redis shows less than it does.
+//! Method: one real Redis, which the test flushes, and a proxy that makes the process think that
+//! the clock of Redis shows less than it does.
 
 use std::time::Duration;
 

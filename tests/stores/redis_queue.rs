@@ -1,5 +1,5 @@
-//! Goal: the queue in Redis leaves nothing behind, needs one connection, and serves every waiter although
-//! Redis loses messages, forgets, is full or forbids to publish.
+//! Goal: the queue in Redis leaves nothing behind, needs one connection, and serves every waiter
+//! although Redis loses messages, forgets, is full or forbids to publish.
 //!
 //! Method: one real Redis, which the test restarts, flushes, fills and cuts.
 
@@ -48,7 +48,8 @@ async fn empty_queue_leaves_no_key() {
             store.release(&name("a"), &token("two")).await.unwrap();
         } else {
             withdraw(&store, "a", "two", 2).await;
-            // What it undoes may still be on its way, and finds the row of the withdrawal until then.
+            // What it undoes may still be on its way, and finds the row of the withdrawal until
+            // then.
             redis.advance(Duration::from_secs(5));
         }
         only_the_counter_is_left(&redis).await;

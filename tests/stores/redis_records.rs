@@ -1,5 +1,5 @@
-//! Goal: records in Redis take few round trips, stand foreign data and a full server, and survive lost
-//! replies.
+//! Goal: records in Redis take few round trips, stand foreign data and a full server, and survive
+//! lost replies.
 //!
 //! Method: one real Redis, what it counts (`INFO commandstats`), and a proxy.
 
@@ -118,7 +118,8 @@ async fn foreign_value_in_a_key_is_refused_with_a_sentence_and_stays() {
     let deploy = LockName::parse("deploy").unwrap();
     let lock = format!("keylatch:{{{:02x}}}:lock:deploy", deploy.bucket());
     let lists = [lock.clone(), name(1)];
-    // The second has a version and then no value, the third a value of another format, and the last is no string.
+    // The second has a version and then no value, the third a value of another format, and the last
+    // is no string.
     for value in ["not ours", "sixteen bytes of text", "sixteen bytes...\u{1}", "a list"] {
         for key in &lists {
             let () = redis.run(&["DEL", key]).await;

@@ -1,5 +1,5 @@
-//! Goal: `rediss://` uses TLS for everything and trusts only certificates that the machine trusts, of the
-//! host in the URL.
+//! Goal: `rediss://` uses TLS for everything and trusts only certificates that the machine trusts,
+//! of the host in the URL.
 //!
 //! Method: a Redis with certificates of the test's own.
 

@@ -1,7 +1,7 @@
 //! Goal: every URL that names a Redis works, and the permissions in the documents suffice.
 //!
-//! Method: sockets, users, passwords, databases and users with the documented permissions alone, on one
-//! Redis, Sentinel, Cluster and Redlock.
+//! Method: sockets, users, passwords, databases and users with the documented permissions alone, on
+//! one Redis, Sentinel, Cluster and Redlock.
 
 use keylatch_testkit::{Answer, RedisServer, Service, eventually, soon};
 #[cfg(feature = "test-engines")]

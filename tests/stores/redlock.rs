@@ -30,7 +30,8 @@ async fn majority_grants_while_two_of_five_are_stopped() {
     lives_through_its_life(&service).await;
 }
 
-/// What a node refuses costs a round trip to each, and no answer shows it: a release that announces itself, for one.
+/// What a node refuses costs a round trip to each, and no answer shows it: a release that announces
+/// itself, for one.
 #[tokio::test]
 async fn life_of_a_lock_has_no_failed_command_and_no_message_on_any_node() {
     let nodes = RedlockNodes::start().await;
@@ -38,8 +39,8 @@ async fn life_of_a_lock_has_no_failed_command_and_no_message_on_any_node() {
     lives_through_its_life(&service).await;
     for node in nodes.iter() {
         let errors: String = node.run(&["INFO", "errorstats"]).await;
-        // A node that does not have a script yet says so, and the script is sent. `CLIENT SETINFO` of the driver is an
-        // error before Redis 7.2, of no command.
+        // A node that does not have a script yet says so, and the script is sent. `CLIENT SETINFO`
+        // of the driver is an error before Redis 7.2, of no command.
         let is_known = |line: &str| ["NOSCRIPT", "ERR"].contains(&error_of(line));
         let unknown: Vec<_> = stats(&errors, "errorstat_").filter(|line| !is_known(line)).collect();
         assert!(unknown.is_empty(), "{unknown:?}");

@@ -1,5 +1,5 @@
-//! Goal: all nodes of one Redlock grant agree on one fencing token, although several instances ask for it
-//! at once.
+//! Goal: all nodes of one Redlock grant agree on one fencing token, although several instances ask
+//! for it at once.
 //!
 //! Method: several stores over the same nodes, and random faults between them.
 
@@ -118,7 +118,8 @@ async fn possible_holder_on_down_nodes_is_an_unknown_outcome() {
     assert_eq!(error.effect(), Effect::NotExecuted, "{error:?}");
 }
 
-/// Two of the four nodes that answer hold the lock for another token, and so may the one that is down.
+/// Two of the four nodes that answer hold the lock for another token, and so may the one that is
+/// down.
 #[tokio::test]
 async fn wrong_token_is_not_told_that_a_lock_is_free_which_another_may_hold() {
     let mut nodes = RedlockNodes::start().await;
@@ -138,7 +139,8 @@ async fn wrong_token_is_not_told_that_a_lock_is_free_which_another_may_hold() {
 async fn proposed_fencing_token_is_an_unknown_outcome() {
     let nodes = RedlockNodes::start().await;
     let store = open_redlock(&nodes.config_with_silent_nodes()).await;
-    // These take no fencing token of today, and the last one says nothing, so that it takes some rounds.
+    // These take no fencing token of today, and the last one says nothing, so that it takes some
+    // rounds.
     for node in &nodes[..3] {
         put_lock(node, "one", 0, FAR_AHEAD).await;
     }

@@ -1,4 +1,5 @@
-//! Goal: a Redlock node that may have forgotten a grant does not vote until every such lease has ended.
+//! Goal: a Redlock node that may have forgotten a grant does not vote until every such lease has
+//! ended.
 //!
 //! Method: nodes that are killed and started again, with and without their data.
 

@@ -32,7 +32,8 @@ async fn info_states_the_tier_and_limits_of_redlock() {
     assert_eq!(service.get("/readyz").await.status, 200);
 }
 
-/// No client has asked anything yet, and the alert on a store that is not reached fires after a minute.
+/// No client has asked anything yet, and the alert on a store that is not reached fires after a
+/// minute.
 #[tokio::test]
 async fn idle_instance_reports_that_it_reaches_its_nodes() {
     let nodes = RedlockNodes::start().await;

@@ -1,7 +1,7 @@
 //! Goal: where locks outlive a process of keylatch, each answered change does.
 //!
-//! Method: a process is killed, and another one opens the same store. Grants that were answered are there, and
-//! released locks are free.
+//! Method: a process is killed, and another one opens the same store. Grants that were answered are
+//! there, and released locks are free.
 
 use keylatch_testkit::{Api, Process, TestStore, store_test};
 use serde_json::json;

@@ -1,5 +1,5 @@
-//! Goal: locks, queues and records survive a failover of a Redis with sentinels, and a master that was
-//! replaced grants nothing.
+//! Goal: locks, queues and records survive a failover of a Redis with sentinels, and a master that
+//! was replaced grants nothing.
 //!
 //! Method: a real master with replicas and sentinels, which the test kills, pauses and misleads.
 
@@ -104,8 +104,8 @@ async fn resumed_old_master_grants_nothing() {
     assert!(during > 0, "the old master was a replica at once");
 }
 
-/// An instance that granted a lock and is paused, and until when it has to be, so that it does not trust
-/// what it knows of the masters.
+/// An instance that granted a lock and is paused, and until when it has to be, so that it does not
+/// trust what it knows of the masters.
 async fn paused_instance(set: &Sentinels) -> (Process, Api, Instant) {
     // Longer than the time after which the service asks again which node is master.
     const AWAY: Duration = Duration::from_secs(4);
@@ -265,8 +265,8 @@ async fn unreachable_sentinels_are_awaited() {
     assert_eq!(answer.json["outcome"], "not-executed", "{answer:?}");
 }
 
-/// Asks for some locks at a master that answers nothing any more: what was sent there is unknown, and what
-/// waited behind it may be granted by the next master.
+/// Asks for some locks at a master that answers nothing any more: what was sent there is unknown,
+/// and what waited behind it may be granted by the next master.
 async fn sent_are_unknown(service: &Service) {
     let body = json!({});
     let names = ["in-flight-1", "in-flight-2", "in-flight-3"];

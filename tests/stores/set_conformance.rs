@@ -1,5 +1,5 @@
-//! Goal: every store that takes steps on several locks takes each of them whole, and wakes a waiting set when
-//! its last lock is free.
+//! Goal: every store that takes steps on several locks takes each of them whole, and wakes a
+//! waiting set when its last lock is free.
 //!
 //! Method: one function for each sentence of the contract, on every store of the matrix that can.
 

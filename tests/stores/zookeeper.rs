@@ -1,8 +1,8 @@
-//! Goal: instances that share a node of a ZooKeeper hear of each other's changes, no version of a row that
-//! was removed comes back to life, and a store that cannot work fails to open.
+//! Goal: instances that share a node of a ZooKeeper hear of each other's changes, no version of a
+//! row that was removed comes back to life, and a store that cannot work fails to open.
 //!
-//! Method: nodes of the test's own on a real server. What an administrator or another process does there
-//! is done by a session of the test.
+//! Method: nodes of the test's own on a real server. What an administrator or another process does
+//! there is done by a session of the test.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,7 +77,8 @@ async fn row_that_is_removed_is_empty_before_its_node_is_deleted() {
     assert!(second.fencing_token > first.fencing_token);
 }
 
-/// What a service leaves that gives each lock a new name is emptied by one transaction and deleted by another.
+/// What a service leaves that gives each lock a new name is emptied by one transaction and deleted
+/// by another.
 #[tokio::test]
 async fn rows_of_one_bucket_are_removed_together() {
     let root = ZookeeperRoot::create().await;
@@ -278,8 +279,8 @@ async fn answer_that_zookeeper_does_not_take_is_too_large() {
     store.begin(&records::ask(1, "one")).await.unwrap();
     let error = store.complete(&key, &token, answer(1_100_000)).await.expect_err("it is too large");
     assert!(matches!(error, StoreError::TooLarge { limit: 1_000_000, .. }), "{error:?}");
-    // The largest one fits. A slow disk may take longer for it than a member may be silent, and a completion
-    // whose answer is lost is safe to repeat.
+    // The largest one fits. A slow disk may take longer for it than a member may be silent, and a
+    // completion whose answer is lost is safe to repeat.
     while let Err(lost) = store.complete(&key, &token, answer(999_000)).await {
         assert!(matches!(lost, StoreError::Lost(_) | StoreError::Unreachable(_)), "{lost:?}");
     }

@@ -1,8 +1,9 @@
-//! Goal: when members of an ensemble are killed, stopped or forget everything, no answer says more than is
-//! known, and the store works again without a restart of keylatch.
+//! Goal: when members of an ensemble are killed, stopped or forget everything, no answer says more
+//! than is known, and the store works again without a restart of keylatch.
 //!
-//! Method: servers and ensembles of the test's own, which get signals, and a proxy before a single one. How
-//! soon the store works again is counted in sessions that the ensemble takes meanwhile, one after the other.
+//! Method: servers and ensembles of the test's own, which get signals, and a proxy before a single
+//! one. How soon the store works again is counted in sessions that the ensemble takes meanwhile,
+//! one after the other.
 
 use std::time::Duration;
 
@@ -20,8 +21,8 @@ use crate::postgres::{
     open_by_default as open, open_held_by_default as open_held, release_wakes, until,
 };
 
-/// How many sessions an ensemble takes at most until a store that lost it works again. It tries each member
-/// ten times a second; the pauses of the client by itself grow to seconds.
+/// How many sessions an ensemble takes at most until a store that lost it works again. It tries
+/// each member ten times a second; the pauses of the client by itself grow to seconds.
 const SESSIONS: u32 = 150;
 /// How long a lease is.
 const TTL: Duration = Duration::from_secs(60);

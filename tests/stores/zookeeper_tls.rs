@@ -1,5 +1,5 @@
-//! Goal: an encrypted connection goes only to a member whose certificate the URL's roots vouch for, and
-//! that has the name in the URL.
+//! Goal: an encrypted connection goes only to a member whose certificate the URL's roots vouch for,
+//! and that has the name in the URL.
 //!
 //! Method: a ZooKeeper with a certificate of the test's own, which is in no system's store.
 

@@ -1,5 +1,5 @@
-//! Locks that are held in great number, made by requests for 16 of them each, and how long a few clients wait
-//! beside them.
+//! Locks that are held in great number, made by requests for 16 of them each, and how long a few
+//! clients wait beside them.
 //!
 //! What is waited for is watched on a thread of its own, so that the look is no part of a wait.
 
@@ -44,7 +44,8 @@ impl Load {
         })
     }
 
-    /// Has `count` clients create and delete until `watch` returns, which runs on another thread; how long they waited.
+    /// Has `count` clients create and delete until `watch` returns, which runs on another thread;
+    /// how long they waited.
     pub(crate) fn wait_while(
         &self,
         count: usize,

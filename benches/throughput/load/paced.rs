@@ -1,9 +1,10 @@
 //! Arrivals at a fixed rate, however soon they are answered: an open loop.
 //!
-//! A closed loop sends nothing while it waits, so that a pause of the service delays few requests. Here each
-//! arrival has its time, and its latency counts from that time, also where no connection was free: what a client
-//! sees that does not know how busy the service is. While nothing is due the generator asks again and again, because
-//! a timer is late by more than a request takes; so it keeps a core busy at any rate.
+//! A closed loop sends nothing while it waits, so that a pause of the service delays few requests.
+//! Here each arrival has its time, and its latency counts from that time, also where no connection
+//! was free: what a client sees that does not know how busy the service is. While nothing is due
+//! the generator asks again and again, because a timer is late by more than a request takes; so it
+//! keeps a core busy at any rate.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -101,7 +102,8 @@ struct Schedule {
 }
 
 impl Load {
-    /// Creates and deletes for `time` at a pace, after a warm-up of a tenth of it whose requests are left out.
+    /// Creates and deletes for `time` at a pace, after a warm-up of a tenth of it whose requests
+    /// are left out.
     pub(crate) fn send_at(
         &self,
         pace: Pace,
@@ -174,8 +176,8 @@ impl Schedule {
 }
 
 impl Connection {
-    /// Sends a request whenever one is due that no other connection takes: a create, and then its delete. The store
-    /// may be away.
+    /// Sends a request whenever one is due that no other connection takes: a create, and then its
+    /// delete. The store may be away.
     async fn send_when_due(
         mut self,
         names: Arc<Names>,

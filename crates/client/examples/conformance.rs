@@ -1,7 +1,8 @@
 //! Carries out the commands of `clients/conformance` with this client.
 //!
-//! Every client of every language is such a program: it reads a JSON object a line, does what it says, and writes
-//! a JSON object a line. `clients/conformance/README.md` has the commands, and `make clients` runs it.
+//! Every client of every language is such a program: it reads a JSON object a line, does what it
+//! says, and writes a JSON object a line. `clients/conformance/README.md` has the commands, and
+//! `make clients` runs it.
 
 #![expect(clippy::print_stdout, reason = "the runner reads what this program prints")]
 

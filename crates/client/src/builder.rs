@@ -1,8 +1,8 @@
 //! How a client is made: where the service is, who the client is, and whom it trusts.
 //!
-//! What is wrong is an error when the client is made, and not at its first request: a URL, an API key that no header may
-//! have, a file that cannot be read. No error text has the key. Tested in `tests/api/rust_client.rs`,
-//! `tests/api/client_certificates.rs` and `tests/api/tls.rs`.
+//! What is wrong is an error when the client is made, and not at its first request: a URL, an API
+//! key that no header may have, a file that cannot be read. No error text has the key. Tested in
+//! `tests/api/rust_client.rs`, `tests/api/client_certificates.rs` and `tests/api/tls.rs`.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,7 +14,8 @@ use crate::Error;
 use crate::clock::Clock;
 use crate::transport::{ClientCertificate, Exchange};
 
-/// How long an answer may take, beyond what the service was asked to wait, unless the client says otherwise.
+/// How long a response may take, beyond what the service was asked to wait, unless the client says
+/// otherwise.
 pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// For how long nothing may come of a watch, where the program does not say.
 const SILENCE: Duration = Duration::from_secs(90);
@@ -51,7 +52,7 @@ pub struct Builder {
     pub(crate) owner: Option<String>,
     /// For how long nothing may come of a watch.
     pub(crate) silence: Duration,
-    /// How long an answer may take.
+    /// How long a response may take.
     pub(crate) timeout: Duration,
     pub(crate) clock: Clock,
     /// Whether the last moment of a runtime was too short for a client of this.
@@ -79,7 +80,8 @@ impl Builder {
         }
     }
 
-    /// For the service at `KEYLATCH_URL`, or at `http://127.0.0.1:7070`, with what [`with_env`](Self::with_env) reads.
+    /// For the service at `KEYLATCH_URL`, or at `http://127.0.0.1:7070`, with what
+    /// [`with_env`](Self::with_env) reads.
     ///
     /// # Errors
     ///
@@ -89,9 +91,10 @@ impl Builder {
         Self::new(&url.to_string_lossy()).with_env()
     }
 
-    /// With the API key in `KEYLATCH_API_KEY`, the file of authorities that `KEYLATCH_CA` names, and the certificate in
-    /// the files that `KEYLATCH_CLIENT_CERT` and `KEYLATCH_CLIENT_KEY` name, as far as they are set and not empty; and by the
-    /// proxy that `HTTP_PROXY` or `HTTPS_PROXY` names, unless the service is on this machine or `NO_PROXY` has its host.
+    /// With the API key in `KEYLATCH_API_KEY`, the file of authorities that `KEYLATCH_CA` names,
+    /// and the certificate in the files that `KEYLATCH_CLIENT_CERT` and `KEYLATCH_CLIENT_KEY` name,
+    /// as far as they are set and not empty; and by the proxy that `HTTP_PROXY` or `HTTPS_PROXY`
+    /// names, unless the service is on this machine or `NO_PROXY` has its host.
     ///
     /// # Errors
     ///
@@ -122,7 +125,8 @@ impl Builder {
         Self { api_key: Some(key.into()), ..self }
     }
 
-    /// With a PEM file of the authorities that vouch for a service with `https`, in place of the system's.
+    /// With a PEM file of the authorities that vouch for a service with `https`, in place of the
+    /// system's.
     pub fn authorities(self, file: impl Into<PathBuf>) -> Self {
         Self { authorities: Some(file.into()), ..self }
     }
@@ -132,33 +136,36 @@ impl Builder {
         Self { certificate: Some(certificate), ..self }
     }
 
-    /// By the proxy at this URL, such as `http://user:password@proxy:3128`, which tunnels `https` (`CONNECT`).
+    /// By the proxy at this URL, such as `http://user:password@proxy:3128`, which tunnels `https`
+    /// (`CONNECT`).
     pub fn proxy(self, url: impl Into<String>) -> Self {
         Self { proxy: Some(url.into()), ..self }
     }
 
-    /// With the `traceparent` that `of` gives for each request (W3C Trace Context). A value that is no header is left
-    /// out.
+    /// With the `traceparent` that `of` gives for each request (W3C Trace Context). A value that is
+    /// no header is left out.
     pub fn traceparent(mut self, of: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
         self.traceparent = Some(Arc::new(of));
         self
     }
 
-    /// With a label for the locks whose options have none, in place of host and process. An empty one is none.
+    /// With a label for the locks whose options have none, in place of host and process. An empty
+    /// one is none.
     pub fn owner(mut self, label: impl Into<String>) -> Self {
         self.owner = Some(label.into()).filter(|label| !label.is_empty());
         self
     }
 
-    /// With another time for a response than 5 s, beyond what the service was asked to wait. An outage is outlasted for as
-    /// long.
+    /// With another time for a response than 5 s, beyond what the service was asked to wait. An
+    /// outage is outlasted for as long.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Opens a watch again, and gives the wait of a hold up, where nothing comes for so long, not even a comment: 90 s unless
-    /// this is called. The service sends a comment every 15 s unless it is configured otherwise.
+    /// Opens a watch again, and gives the wait of a hold up, where nothing comes for so long, not
+    /// even a comment: 90 s unless this is called. The service sends a comment every 15 s unless it
+    /// is configured otherwise.
     pub fn silence(mut self, silence: Duration) -> Self {
         self.silence = silence;
         self

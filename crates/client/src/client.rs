@@ -40,25 +40,28 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// A text is not a URL with `http`, `https` or `unix`, or that of a proxy not one with `http`; the API key has characters that no key has; a file or the
-    /// system's certificates cannot be read.
+    /// A text is not a URL with `http`, `https` or `unix`, or that of a proxy not one with `http`;
+    /// the API key has characters that no key has; a file or the system's certificates cannot be
+    /// read.
     pub fn build(self) -> Result<Client, Error> {
         Ok(Client { connection: Connection::open(self)? })
     }
 }
 
 impl Client {
-    /// A client of the service at `url`, such as `http://127.0.0.1:7070`, or `unix:/run/keylatch.sock` where it
-    /// listens on a Unix socket. It does not connect yet.
+    /// A client of the service at `url`, such as `http://127.0.0.1:7070`, or
+    /// `unix:/run/keylatch.sock` where it listens on a Unix socket. It does not connect yet.
     ///
     /// # Errors
     ///
-    /// The text is not a URL with `http`, `https` or `unix`, or the system's certificates cannot be read.
+    /// The text is not a URL with `http`, `https` or `unix`, or the system's certificates cannot be
+    /// read.
     pub fn new(url: &str) -> Result<Self, Error> {
         Self::builder(url).build()
     }
 
-    /// A client of the service at `url`, with more to say. Several URLs of one service have commas between them.
+    /// A client of the service at `url`, with more to say. Several URLs of one service have commas
+    /// between them.
     pub fn builder(url: &str) -> Builder {
         Builder::new(url)
     }
@@ -74,16 +77,17 @@ impl Client {
 
     /// Gets a lock, and waits for it as long as `options` say.
     ///
-    /// Within that time, and for 5 s in any case, the request is repeated, with the same token, when the service cannot be
-    /// reached or does not know the outcome. When this future is dropped, the client
-    /// releases what it may have got.
+    /// Within that time, and for 5 s in any case, the request is repeated, with the same token,
+    /// when the service cannot be reached or does not know the outcome. When this future is
+    /// dropped, the client releases what it may have got.
     ///
-    /// Where the token of `options` holds the lock together with others and asks for it with a smaller
-    /// limit, the service lets it not wait, and [`Error::Held`] comes at once.
+    /// Where the token of `options` holds the lock together with others and asks for it with a
+    /// smaller limit, the service lets it not wait, and [`Error::Held`] comes at once.
     ///
     /// # Errors
     ///
-    /// [`Error::Held`] if others held it until the wait was over. The service gave no answer, or refuses the request.
+    /// [`Error::Held`] if others held it until the wait was over. The service gave no response, or
+    /// refuses the request.
     pub async fn lock(
         &self,
         name: impl Into<String>,
@@ -99,7 +103,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// The service gave no answer, or refuses the request.
+    /// The service gave no response, or refuses the request.
     pub async fn try_lock(
         &self,
         name: impl Into<String>,
@@ -119,8 +123,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock); the store cannot take several locks in one step; or `options` have an `entry`, which sets do
-    /// not.
+    /// As [`lock`](Self::lock); the store cannot take several locks in one step; or `options` have
+    /// an `entry`, which sets do not.
     pub async fn lock_all<N: Into<String>>(
         &self,
         names: impl IntoIterator<Item = N>,
@@ -185,7 +189,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// The service gave no answer, or refuses the request.
+    /// The service gave no response, or refuses the request.
     pub async fn show(&self, name: &str) -> Result<Option<HeldLock>, Error> {
         let lock = match self.ask(&Call::new(Method::GET, lock_path(name))).await {
             Err(Error::Problem(problem)) if problem.is(Code::LockNotHeld) => return Ok(None),
@@ -196,12 +200,14 @@ impl Client {
         if of == name { Ok(Some(lock)) } else { Err(not_of_this_request()) }
     }
 
-    /// Ends the lease of another client, of the grant with the `fencing_token` of `order`: its holder reads the `reason`, and
-    /// `by` whom. Gives in how long the lease has ended at the latest.
+    /// Ends the lease of another client, of the grant with the `fencing_token` of `order`: its
+    /// holder reads the `reason`, and `by` whom. Gives in how long the lease has ended at the
+    /// latest.
     ///
     /// # Errors
     ///
-    /// The service gave no answer, or refuses the request: another grant holds the lock now, or no client may break.
+    /// The service gave no response, or refuses the request: another grant holds the lock now, or
+    /// no client may break.
     pub async fn break_lock(
         &self,
         name: &str,
@@ -217,25 +223,27 @@ impl Client {
         serde_json::from_slice(&answer).map_err(|_| not_keylatch())
     }
 
-    /// Sends a request of the API that this crate has no method for, with the client's key. Its URI is a path such as
-    /// `/v1/locks`. The caller reads the answer's body, within a limit of its own, and gives up in time.
+    /// Sends a request of the API that this crate has no method for, with the client's key. Its URI
+    /// is a path such as `/v1/locks`. The caller reads the response's body, within a limit of its
+    /// own, and gives up in time.
     ///
     /// # Errors
     ///
-    /// The service gave no answer. Whether it carried the request out is unknown then.
+    /// The service gave no response. Whether it carried the request out is unknown then.
     pub async fn send(&self, request: Request<Bytes>) -> Result<Response<Body>, Error> {
         self.connection.forward(request.map(Full::new)).await
     }
 
-    /// Waits until what guards and runs that were dropped held is ended, or the time for that is over.
+    /// Waits until what guards and runs that were dropped held is ended, or the time for that is
+    /// over.
     pub async fn close(&self) {
         self.connection.endings.close();
         self.connection.endings.wait().await;
     }
 }
 
-/// The validity of a grant counts from the sending of the request. Where little of it is left, since
-/// the answer was slow or an earlier one was lost, the lease is renewed before it is used.
+/// The validity of a grant counts from the sending of the request. Where little of it is left,
+/// since the response was slow or an earlier one was lost, the lease is renewed before it is used.
 async fn granted(
     claim: &Claim,
     ttl: Duration,

@@ -1,9 +1,11 @@
-//! The service at the other end: requests with a deadline, to one URL or the next, and their retries.
+//! The service at the other end: requests with a deadline, to one URL or the next, and their
+//! retries.
 //!
-//! What comes back is an answer, or the reason why there is none: whether nothing was sent, or something was and its effect
-//! is unknown. A request that got no connection goes to the next URL at once; a URL whose store is another one is refused. A
-//! [`Target`](crate::target::Target) reads what a success says. What something else than keylatch refused, such as a
-//! proxy, is judged by its status alone.
+//! What comes back is a response, or the reason why there is none: whether nothing was sent, or
+//! something was and its effect is unknown. A request that got no connection goes to the next URL
+//! at once; a URL whose store is another one is refused. A [`Target`](crate::target::Target) reads
+//! what a success says. What something else than keylatch refused, such as a proxy, is judged by
+//! its status alone.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,11 +34,13 @@ use crate::transport::Body;
 
 /// How long one request waits at the service. The next request keeps the place in the queue.
 pub(crate) const REQUEST_WAIT: Duration = Duration::from_secs(50);
-/// The largest answer that is read, in bytes: a kept one may be of any size that a service is configured for.
+/// The largest answer that is read, in bytes: a kept one may be of any size that a service is
+/// configured for.
 const MAX_ANSWER: usize = 16 * 1024 * 1024;
 const AGENT: &str = concat!("keylatch-rust/", env!("CARGO_PKG_VERSION"));
 
-/// What may stand in a path segment or a query as it is. A dot may not: `..` would be a step in the path.
+/// What may stand in a path segment or a query as it is. A dot may not: `..` would be a step in the
+/// path.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
 
 /// A service, and the connections to it.
@@ -118,7 +122,7 @@ impl Call {
 /// What the service answered: the body of a 200 or 201, none of a 204, or anything else.
 pub(crate) type Answer = Result<Bytes, Refusal>;
 
-/// The answer to a request that may have been sent several times.
+/// The response to a request that may have been sent several times.
 pub(crate) struct Reply {
     pub(crate) answer: Answer,
     /// When the try was sent that was answered.
@@ -148,7 +152,7 @@ impl Connection {
         self.settings.clock.now()
     }
 
-    /// Sends a request, and gives up after `limit`, which holds for the answer's body as well.
+    /// Sends a request, and gives up after `limit`, which holds for the response's body as well.
     pub(crate) async fn send(&self, call: &Call, limit: Duration) -> Result<Answer, Error> {
         self.send_request(call.request(Duration::ZERO)?, limit).await
     }
@@ -173,8 +177,9 @@ impl Connection {
         answer
     }
 
-    /// The answer to a request that is safe to repeat, also where earlier ones were lost. While the same thing is under way
-    /// elsewhere, it waits at the service for `wait`. The last answer may be a passing refusal.
+    /// The response to a request that is safe to repeat, also where earlier ones were lost. While
+    /// the same thing is under way elsewhere, it waits at the service for `wait`. The last response
+    /// may be a passing refusal.
     pub(crate) async fn ask(&self, call: &Call, wait: Duration) -> Result<Reply, Error> {
         self.ask_for(call, wait, Duration::ZERO).await
     }
@@ -220,7 +225,7 @@ impl Connection {
         }
     }
 
-    /// Sends a request whose URI is a path, and gives the answer when it begins.
+    /// Sends a request whose URI is a path, and gives the response when it begins.
     pub(crate) async fn forward(
         &self,
         request: Request<Full<Bytes>>,
@@ -306,14 +311,14 @@ pub(crate) fn plain(text: &str) -> impl fmt::Display {
     utf8_percent_encode(text, PLAIN)
 }
 
-/// The pause before a request is repeated: as long as the service asks for, and some more, so that those that lost the same
-/// service do not all come back at once.
+/// The pause before a request is repeated: as long as the service asks for, and some more, so that
+/// those that lost the same service do not all come back at once.
 pub(crate) fn pause(retry_after: Option<Duration>) -> Duration {
     let jitter = Duration::from_millis(100) + random_part_of(Duration::from_millis(300));
     retry_after.unwrap_or_default() + jitter
 }
 
-/// What an answer refuses, whose body is read here.
+/// What a response refuses, whose body is read here.
 pub(crate) async fn refusal_of(answer: Response<Body>) -> Result<Refusal, Error> {
     let read = timeout(RESPONSE_TIMEOUT, read(answer)).await;
     read.unwrap_or_else(|_| Err(Error::late()))?.err().ok_or_else(not_keylatch)
@@ -344,8 +349,9 @@ impl Refusal {
         self.problem.is_some() && self.status.is_client_error()
     }
 
-    /// Whether the service refused to let a request wait that asked to wait for `wait`: what the token
-    /// has of the locks already is in its own way, and no release of another client changes that.
+    /// Whether the service refused to let a request wait that asked to wait for `wait`: what the
+    /// token has of the locks already is in its own way, and no release of another client changes
+    /// that.
     pub(crate) fn is_final(&self, wait: Duration) -> bool {
         let problem = self.problem.as_ref().filter(|problem| problem.is(Code::LockHeld));
         !wait.is_zero() && problem.is_some_and(|problem| problem.waited_ms.is_none())
@@ -356,8 +362,8 @@ impl Refusal {
         self.problem.as_ref().is_some_and(|problem| problem.field.as_deref() == Some("wait_ms"))
     }
 
-    /// The pause before the next try of a request that was sent then, to wait for `wait`. A wait that was granted is over, and
-    /// the next one begins at once.
+    /// The pause before the next try of a request that was sent then, to wait for `wait`. A wait
+    /// that was granted is over, and the next one begins at once.
     pub(crate) fn pause_after(&self, sent: BootInstant, wait: Duration) -> Duration {
         if !self.is(Code::LockHeld) {
             return pause(self.retry_after);

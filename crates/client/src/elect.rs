@@ -1,7 +1,7 @@
 //! Leading while a lock is held, again and again.
 //!
-//! Invariant: no two lead at once, as long as each stops when it is told to: ahead of the moment at which another can lead.
-//! Tested in `crates/client/tests/fake.rs`.
+//! Invariant: no two lead at once, as long as each stops when it is told to: ahead of the moment at
+//! which another can lead. Tested in `crates/client/tests/fake.rs`.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -15,11 +15,12 @@ use crate::{AcquireOptions, Client, Error, FOREVER, FencedLease, LossReason};
 const GONE_GRACE: Duration = Duration::from_secs(1);
 
 impl Client {
-    /// Waits for the lock, leads while it is held, and waits again, until this future is dropped: that gives the lock up.
+    /// Waits for the lock, leads while it is held, and waits again, until this future is dropped:
+    /// that gives the lock up.
     ///
-    /// `lead` is told of a loss ahead by [`lost`](crate::Lease::lost) of its lease, and is dropped where it still runs
-    /// when the validity is over, or a second after the service has said that the lease is gone. Where it returns, the next
-    /// one leads.
+    /// `lead` is told of a loss ahead by [`lost`](crate::Lease::lost) of its lease, and is dropped
+    /// where it still runs when the validity is over, or a second after the service has said that
+    /// the lease is gone. Where it returns, the next one leads.
     ///
     /// # Errors
     ///

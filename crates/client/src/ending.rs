@@ -1,7 +1,8 @@
 //! What ends a claim in the background: the release of a guard that is dropped, the end of a run.
 //!
-//! It is a task of the runtime. A runtime that ends drops its tasks, as at the end of `main`, and then a thread of its own
-//! sends the request, on a connection of its own, before the process is gone. Tested in `tests/api/rust_client_ends.rs`.
+//! It is a task of the runtime. A runtime that ends drops its tasks, as at the end of `main`, and
+//! then a thread of its own sends the request, on a connection of its own, before the process is
+//! gone. Tested in `tests/api/rust_client_ends.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -31,7 +32,8 @@ impl Drop for Parting {
     }
 }
 
-/// Sends what ends a claim, in a task that the connection tracks. The caller is gone, so no caller reads an error.
+/// Sends what ends a claim, in a task that the connection tracks. The caller is gone, so no caller
+/// reads an error.
 pub(crate) fn send_in_background(connection: &Arc<Connection>, call: Call) {
     let mut ending = Ending { connection: Arc::clone(connection), call: Some(call) };
     let task = async move {

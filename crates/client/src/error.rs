@@ -1,7 +1,8 @@
 //! Why the client does not have what it asked for.
 //!
-//! [`Error::retry`] says what to do next, by the service's own table of problems. `Unreachable` means that nothing was
-//! sent, `Unanswered` that something was, and may be carried out. Tested in `tests/api/rust_client.rs`.
+//! [`Error::retry`] says what to do next, by the service's own table of problems. `Unreachable`
+//! means that nothing was sent, `Unanswered` that something was, and may be carried out. Tested in
+//! `tests/api/rust_client.rs`.
 
 use std::error::Error as StdError;
 use std::io;
@@ -27,7 +28,8 @@ pub enum Error {
     /// The text is not an API key.
     #[error("the API key has characters that no key has, or is empty")]
     ApiKey,
-    /// The certificates by which the client knows a service with `https`, or its own, are of no use.
+    /// The certificates by which the client knows a service with `https`, or its own, are of no
+    /// use.
     #[error("the certificates cannot be used: {0}")]
     Certificates(io::Error),
     /// The options ask for what cannot be.
@@ -48,10 +50,12 @@ pub enum Error {
     /// Nothing was sent: no connection to the service was made.
     #[error("the service cannot be reached: {0}")]
     Unreachable(String),
-    /// No URL was reached but one that leads to another store than the one before, where others may hold the same lock.
+    /// No URL was reached but one that leads to another store than the one before, where others may
+    /// hold the same lock.
     #[error("a URL leads to another store: {0}")]
     OtherStore(String),
-    /// No answer came within the time for it to a request that was sent: the service may have carried it out.
+    /// No response came within the time for it to a request that was sent: the service may have
+    /// carried it out.
     #[error("the service gave no response: {0}")]
     Unanswered(String),
     /// The service, or something before it, answered that it cannot do its work now.
@@ -60,7 +64,8 @@ pub enum Error {
     /// The service does not accept the request, and says why: `code` is a stable word.
     #[error("the service refuses: {}: {}", .0.status, .0.detail)]
     Problem(Box<ProblemDocument>),
-    /// Something else than keylatch does not accept the request, or an answer is not one of keylatch.
+    /// Something else than keylatch does not accept the request, or a response is not one of
+    /// keylatch.
     #[error("the service refuses: {0}")]
     Refused(String),
 }
@@ -70,8 +75,8 @@ pub enum Error {
 pub struct Held {
     /// The lock; of several the first that was not to be had.
     pub name: String,
-    /// Its holder, of several the one whose lease ends first. `None` where the lock was free then, for a waiter that was
-    /// before.
+    /// Its holder, of several the one whose lease ends first. `None` where the lock was free then,
+    /// for a waiter that was before.
     pub holder: Option<Holder>,
 }
 
@@ -87,7 +92,7 @@ impl std::fmt::Display for Held {
 }
 
 impl Error {
-    /// The time for an answer is over.
+    /// The time for a response is over.
     pub(crate) fn late() -> Self {
         Self::Unanswered("no response came in time".to_owned())
     }
@@ -133,12 +138,13 @@ impl Error {
     }
 }
 
-/// The answer has a status that keylatch does not give to such a request, or says something else.
+/// The response has a status that keylatch does not give to such a request, or says something else.
 pub(crate) fn not_keylatch() -> Error {
     Error::Refused("the answer is not one of keylatch".to_owned())
 }
 
-/// The response is about something else: a proxy, or a connection that two processes share, has mixed two up.
+/// The response is about something else: a proxy, or a connection that two processes share, has
+/// mixed two up.
 pub(crate) fn not_of_this_request() -> Error {
     Error::Unanswered("the response is not one of keylatch for this request".to_owned())
 }

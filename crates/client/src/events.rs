@@ -1,8 +1,8 @@
-//! Server-sent events of a hold or a watch (WHATWG HTML, section 9.2), from the body of an answer.
+//! Server-sent events of a hold or a watch (WHATWG HTML, section 9.2), from the body of a response.
 //!
-//! A body ends when the service or a proxy ends it, which is an event of its own for the caller. Invariant: an event
-//! above 1 MiB ends the stream, so that no service fills the memory of a client. Tested in
-//! `tests/api/rust_client_ends.rs`.
+//! A body ends when the service or a proxy ends it, which is an event of its own for the caller.
+//! Invariant: an event above 1 MiB ends the stream, so that no service fills the memory of a
+//! client. Tested in `tests/api/rust_client_ends.rs`.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub struct Event {
     pub data: Value,
 }
 
-/// The events to come of an answer.
+/// The events to come of a response.
 #[derive(Debug)]
 pub(crate) struct EventStream {
     body: Body,
@@ -38,8 +38,8 @@ impl EventStream {
         Self { body, bytes: Vec::new() }
     }
 
-    /// The next event, on a stream on which something comes at least that often, be it a comment; `None` when it has ended.
-    /// Dropped in between, it loses nothing.
+    /// The next event, on a stream on which something comes at least that often, be it a comment;
+    /// `None` when it has ended. Dropped in between, it loses nothing.
     pub(crate) async fn next(&mut self, silence: Duration) -> Result<Option<Event>, Error> {
         loop {
             if let Some(event) = self.read() {

@@ -1,7 +1,8 @@
 //! What the program holds, one lock or several, with a [watchdog](crate::watchdog) that renews it.
 //!
-//! A guard that is dropped is released in the background. Invariant: what it says of the validity is never later than
-//! what the service promised. Tested in `tests/api/rust_client.rs` and by the scenarios of `clients/conformance`.
+//! A guard that is dropped is released in the background. Invariant: what it says of the validity
+//! is never later than what the service promised. Tested in `tests/api/rust_client.rs` and by the
+//! scenarios of `clients/conformance`.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -24,8 +25,8 @@ use crate::{Error, FencedLease, Lease};
 /// sent. It counts as lost a quarter of its TTL, and at most 10 s, *before* its validity ends, so
 /// that there is time to stop; then it is not renewed any more. Its [`Lease`] says so.
 ///
-/// Dropped, it is released in a task of its [`Client`](crate::Client), or by a thread where the runtime ends first;
-/// [`Guard::close`] reports what became of that.
+/// Dropped, it is released in a task of its [`Client`](crate::Client), or by a thread where the
+/// runtime ends first; [`Guard::close`] reports what became of that.
 ///
 /// It is a [`LockGuard`] of one lock, or a [`SetGuard`] of several.
 #[derive(Debug)]
@@ -51,8 +52,8 @@ impl Guard<LeasedLock> {
         &self.leased.name
     }
 
-    /// Larger than that of every earlier grant of the lock that this one cannot be held together with: for
-    /// the resource to compare.
+    /// Larger than that of every earlier grant of the lock that this one cannot be held together
+    /// with: for the resource to compare.
     pub fn fencing_token(&self) -> FencingToken {
         self.leased.fencing_token
     }
@@ -62,8 +63,8 @@ impl Guard<LeasedLock> {
         FencedLease::new(self.lease.clone(), self.fencing_token())
     }
 
-    /// Which of the places is this guard's, from 0, where the lock was asked for with a number of them. No
-    /// other holder has it as long as the lease lasts.
+    /// Which of the places is this guard's, from 0, where the lock was asked for with a number of
+    /// them. No other holder has it as long as the lease lasts.
     pub fn slot(&self) -> Option<u32> {
         self.leased.slot
     }
@@ -91,7 +92,8 @@ impl<L> Guard<L> {
         })
     }
 
-    /// Starts what watches over a lease that is valid until `until`, and reports what becomes of it.
+    /// Starts what watches over a lease that is valid until `until`, and reports what becomes of
+    /// it.
     pub(crate) fn watched<F>(
         session: Session,
         ttl: Duration,
@@ -108,14 +110,14 @@ impl<L> Guard<L> {
         Self { ending, watchdog, session, leased, lease }
     }
 
-    /// The token that proves the lease, for a program that is to enter the lock again under it. It is
-    /// that of all locks of a set.
+    /// The token that proves the lease, for a program that is to enter the lock again under it. It
+    /// is that of all locks of a set.
     pub fn token(&self) -> &Token {
         &self.session.claim.token
     }
 
-    /// Stops renewing and releases the lock; says whether the guard still held it. Of a set it releases
-    /// all that the guard still holds, and says how the first of the others was lost. With
+    /// Stops renewing and releases the lock; says whether the guard still held it. Of a set it
+    /// releases all that the guard still holds, and says how the first of the others was lost. With
     /// [`AcquireOptions::keep`](crate::AcquireOptions::keep) it only stops renewing.
     ///
     /// # Errors
@@ -126,16 +128,19 @@ impl<L> Guard<L> {
         let Self { ending, watchdog, session, .. } = self;
         drop(ending);
         let reply = session.close().await;
-        // Not before: the connection of a hold ends with its watchdog, and its lock with the connection.
+        // Not before: the connection of a hold ends with its watchdog, and its lock with the
+        // connection.
         drop(watchdog);
         reply
     }
 
-    /// Stops renewing and leaves the lock held for `ttl` from now, whatever becomes of this program.
+    /// Stops renewing and leaves the lock held for `ttl` from now, whatever becomes of this
+    /// program.
     ///
     /// # Errors
     ///
-    /// The lease is lost, the service refuses the TTL, or gave no answer in time. The lease then ends by itself.
+    /// The lease is lost, the service refuses the TTL, or gave no response in time. The lease then
+    /// ends by itself.
     pub async fn leave_for(self, ttl: Duration) -> Result<(), Error> {
         let Self { ending, watchdog, session, lease, .. } = self;
         drop((ending, watchdog));

@@ -1,7 +1,7 @@
 //! Holding a lock by a connection: the service renews it for as long as this client reads.
 //!
-//! The guard is that of any lock. Its watchdog sends nothing: it reads the stream, whose events say how long the
-//! lease is valid, and gives the lease up where none comes in time.
+//! The guard is that of any lock. Its watchdog sends nothing: it reads the stream, whose events say
+//! how long the lease is valid, and gives the lease up where none comes in time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,13 +23,13 @@ use crate::{AcquireOptions, Client, Error, Guard, Lease, LockGuard, LossReason};
 const STREAM_WAIT: Duration = Duration::from_secs(300);
 
 impl Client {
-    /// Holds a lock by a connection, and waits for it as long as `options` say. The service renews the lock,
-    /// and frees it as soon as this process is gone.
+    /// Holds a lock by a connection, and waits for it as long as `options` say. The service renews
+    /// the lock, and frees it as soon as this process is gone.
     ///
     /// # Errors
     ///
-    /// [`Error::Held`] if others held it until the wait was over. The service gave no answer, or refuses the request.
-    /// No lost response is retried: the connection is the claim.
+    /// [`Error::Held`] if others held it until the wait was over. The service gave no response, or
+    /// refuses the request. No lost response is retried: the connection is the claim.
     pub async fn hold(
         &self,
         name: impl Into<String>,
@@ -94,8 +94,8 @@ impl Client {
     }
 }
 
-/// Reads on until the validity is over or the service ends the stream: it frees the lock with the stream, and the
-/// program has until then to stop.
+/// Reads on until the validity is over or the service ends the stream: it frees the lock with the
+/// stream, and the program has until then to stop.
 async fn outlast(stream: &mut EventStream, until: BootInstant) {
     let reading = async { while let Ok(Some(_)) = stream.next(Duration::MAX).await {} };
     tokio::select! {

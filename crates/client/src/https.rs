@@ -1,9 +1,9 @@
 //! Pooled HTTP/1.1 connections, over TCP or TLS.
 //!
 //! The client of locks and the gateway of the service, which sends guarded requests on, both speak
-//! HTTP by what is built here, so timeouts and trust are the same. A connection that was idle for
-//! 1 s is not used again: servers close theirs later (gunicorn after 2 s), and a request on a connection
-//! that the other side is just closing has an unknown outcome.
+//! HTTP by what is built here, so timeouts and trust are the same. A connection that was idle for 1
+//! s is not used again: servers close theirs later (gunicorn after 2 s), and a request on a
+//! connection that the other side is just closing has an unknown outcome.
 
 use std::fmt::Display;
 use std::io;

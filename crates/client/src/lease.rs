@@ -1,8 +1,9 @@
 //! Whether a lease is held, for how long, and why it is lost.
 //!
-//! A lease counts as lost a quarter of its TTL before another client can have what it is about, so that the program can
-//! stop in time. Invariant: every question compares with the clock first, so a blocked runtime or a paused process hides no
-//! loss; the [watchdog](crate::watchdog) only tells it sooner. Tested in `tests/api/rust_client_ends.rs`.
+//! A lease counts as lost a quarter of its TTL before another client can have what it is about, so
+//! that the program can stop in time. Invariant: every question compares with the clock first, so a
+//! blocked runtime or a paused process hides no loss; the [watchdog](crate::watchdog) only tells it
+//! sooner. Tested in `tests/api/rust_client_ends.rs`.
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,7 +29,8 @@ pub enum LossReason {
     #[error("the lease was broken{}: {reason}", .by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default())]
     #[expect(missing_docs, reason = "the variant says it")]
     Broken { reason: String, by: Option<String> },
-    /// It could not be renewed, and its validity is about to end. Says why, if there was a response.
+    /// It could not be renewed, and its validity is about to end. Says why, if there was a
+    /// response.
     #[error("the lease could not be renewed in time: {0}")]
     Unrenewed(String),
     /// This process was paused or its runtime blocked, and the validity ended meanwhile.
@@ -71,7 +73,8 @@ impl FencedLease {
         Self { lease, fencing_token }
     }
 
-    /// Larger than that of every earlier lease that this one cannot be held together with: for the resource to compare.
+    /// Larger than that of every earlier lease that this one cannot be held together with: for the
+    /// resource to compare.
     pub fn fencing_token(&self) -> FencingToken {
         self.fencing_token
     }
@@ -112,8 +115,8 @@ impl Lease {
         Self(Arc::new(State { what, ttl, validity, lost, closing }))
     }
 
-    /// Fails once the lease is lost: call it before each step that must not happen without the lease. It compares with
-    /// the clock, and so needs no task of the runtime to have run.
+    /// Fails once the lease is lost: call it before each step that must not happen without the
+    /// lease. It compares with the clock, and so needs no task of the runtime to have run.
     ///
     /// # Errors
     ///
@@ -129,7 +132,8 @@ impl Lease {
         LeaseLost { what: self.0.what.clone(), reason }
     }
 
-    /// Why the lease is lost; `None` while it is held. It compares with the clock, as [`check`](Self::check).
+    /// Why the lease is lost; `None` while it is held. It compares with the clock, as
+    /// [`check`](Self::check).
     pub fn loss(&self) -> Option<LossReason> {
         if let Some(reason) = self.overdue() {
             self.lose(reason);
@@ -138,15 +142,15 @@ impl Lease {
         loss.or_else(|| self.0.closing.is_cancelled().then_some(LossReason::Ended))
     }
 
-    /// Is cancelled when the lease is lost, its validity is about to end unrenewed, or the program has ended it. A task that
-    /// polls nothing meanwhile asks [`check`](Self::check).
+    /// Is cancelled when the lease is lost, its validity is about to end unrenewed, or the program
+    /// has ended it. A task that polls nothing meanwhile asks [`check`](Self::check).
     pub fn lost(&self) -> CancellationToken {
         self.loss();
         self.0.lost.child_token()
     }
 
-    /// For how long what is leased is exclusively this program's from now on, unless the lease is renewed. Zero once
-    /// that is over.
+    /// For how long what is leased is exclusively this program's from now on, unless the lease is
+    /// renewed. Zero once that is over.
     pub fn valid_for(&self) -> Duration {
         self.loss();
         self.until().left()

@@ -1,9 +1,10 @@
 //! The Rust client of [keylatch](https://docs.rs/keylatch).
 //!
-//! Inside: `client` asks until the wait is over, `watchdog` renews, `session` proves a claim by its token and `ending`
-//! releases it when it is dropped, `connection` sends a request with a deadline, to one URL or the next. All of them are the
-//! same for one lock and for several: `target` has the difference. Every request carries a Lock-Token of the client's
-//! own, so each is safe to repeat. The tests are with the service, over real connections that fail.
+//! Inside: `client` asks until the wait is over, `watchdog` renews, `session` proves a claim by its
+//! token and `ending` releases it when it is dropped, `connection` sends a request with a deadline,
+//! to one URL or the next. All of them are the same for one lock and for several: `target` has the
+//! difference. Every request carries a Lock-Token of the client's own, so each is safe to repeat.
+//! The tests are with the service, over real connections that fail.
 #![doc = include_str!("../README.md")]
 
 /// An event for the log of a program that has one.

@@ -1,8 +1,9 @@
 //! Doing a thing once, under an idempotency key.
 //!
-//! Begin and what ends a run carry a token of the client's own, so each is repeated where its answer is lost. A run that
-//! is dropped, or whose work panics, has failed: its outcome is unknown at once, for a person to settle, or its key is
-//! free with [`OnCrash::Rerun`]. The [watchdog](crate::watchdog) of a run is that of a lock. Tested in
+//! Begin and what ends a run carry a token of the client's own, so each is repeated where its
+//! answer is lost. A run that is dropped, or whose work panics, has failed: its outcome is unknown
+//! at once, for a person to settle, or its key is free with [`OnCrash::Rerun`]. The
+//! [watchdog](crate::watchdog) of a run is that of a lock. Tested in
 //! `tests/api/rust_client_ends.rs` and by `clients/conformance`.
 
 use std::collections::BTreeMap;
@@ -40,13 +41,15 @@ const END_TIME: Duration = Duration::from_secs(30);
 pub struct OnceOptions {
     /// Tells two things apart that have the same key by mistake.
     pub fingerprint: Option<String>,
-    /// The HTTP request that the thing is, in place of a fingerprint: the service makes the same as a guard of its route.
+    /// The HTTP request that the thing is, in place of a fingerprint: the service makes the same as
+    /// a guard of its route.
     pub request: Option<DescribedRequest>,
     /// How long the run may go unrenewed before its outcome is unknown.
     pub lease: Duration,
-    /// How long to wait for the same thing under way elsewhere; [`FOREVER`](crate::FOREVER) for as long as it takes.
+    /// How long to wait for the same thing under way elsewhere; [`FOREVER`](crate::FOREVER) for as
+    /// long as it takes.
     pub wait: Duration,
-    /// For how long repeats are given the answer; `None` leaves it to the service.
+    /// For how long repeats are given the response; `None` leaves it to the service.
     pub retention: Option<Duration>,
     /// What a run leaves behind that does not end: whether a failure frees the key.
     pub on_crash: OnCrash,
@@ -85,7 +88,8 @@ impl Default for OnceOptions {
     }
 }
 
-/// Nothing was done: returned by the work of [`Client::once`], as it is or as the source of its error, it frees the key.
+/// Nothing was done: returned by the work of [`Client::once`], as it is or as the source of its
+/// error, it frees the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("nothing was done")]
 pub struct NothingDone;
@@ -95,14 +99,14 @@ pub struct NothingDone;
 pub enum BeginReply {
     /// It is to be done now, and then to be ended.
     Begun(Run),
-    /// It was done before, and came to this; `None` where the answer was not kept.
+    /// It was done before, and came to this; `None` where the response was not kept.
     Done(Option<Response<Bytes>>),
 }
 
 /// What a thing came to that is done once.
 #[derive(Debug)]
 pub struct Once {
-    /// The answer.
+    /// The response.
     pub response: Response<Bytes>,
     /// Whether it is that of an earlier run.
     pub replayed: bool,
@@ -122,16 +126,18 @@ pub struct Run {
 }
 
 impl Client {
-    /// Asks whether to do a thing now. Where the same thing is under way elsewhere the error is a problem with the
-    /// code `request-in-progress`, once the wait of `options` is over.
+    /// Asks whether to do a thing now. Where the same thing is under way elsewhere the error is a
+    /// problem with the code `request-in-progress`, once the wait of `options` is over.
     ///
     /// # Errors
     ///
-    /// The service gave no answer, or refuses the key: its outcome is unknown, or it was used for another thing.
+    /// The service gave no response, or refuses the key: its outcome is unknown, or it was used for
+    /// another thing.
     pub async fn begin(&self, key: &str, options: &OnceOptions) -> Result<BeginReply, Error> {
         let token = options.token.clone().map_or_else(Token::generate, Ok)?;
         let begin = begin_call(key, options, &token);
-        // Nothing was done before the client knows that it has begun. With a token of its own the caller can begin again.
+        // Nothing was done before the client knows that it has begun. With a token of its own the
+        // caller can begin again.
         let call = options.token.is_none().then(|| begin.then(Method::DELETE, ""));
         let mut parting = Parting { connection: Arc::clone(&self.connection), call };
         let reply = self.connection.ask(&begin, options.wait).await;
@@ -168,14 +174,17 @@ impl Client {
         Ok(BeginReply::Begun(Run::start(parting, begin, options.on_crash, lease)))
     }
 
-    /// Does a thing once: runs `work` and keeps its answer, or gives the answer that an earlier run came to.
+    /// Does a thing once: runs `work` and keeps its response, or gives the response that an earlier
+    /// run came to.
     ///
-    /// Work that fails, panics or is cancelled leaves an unknown outcome, with the text of its error, for a person to
-    /// settle. [`NothingDone`] frees the key, and so does any failure with [`OnCrash::Rerun`].
+    /// Work that fails, panics or is cancelled leaves an unknown outcome, with the text of its
+    /// error, for a person to settle. [`NothingDone`] frees the key, and so does any failure with
+    /// [`OnCrash::Rerun`].
     ///
     /// # Errors
     ///
-    /// [`Error::Work`] has the work's own error. Otherwise as [`begin`](Self::begin) and [`Run::complete`].
+    /// [`Error::Work`] has the work's own error. Otherwise as [`begin`](Self::begin) and
+    /// [`Run::complete`].
     pub async fn once<B, E>(
         &self,
         key: &str,
@@ -257,11 +266,11 @@ impl Run {
         self.lease.fencing_token()
     }
 
-    /// Keeps an answer for every repeat, of text or of bytes, with its status and headers.
+    /// Keeps a response for every repeat, of text or of bytes, with its status and headers.
     ///
     /// # Errors
     ///
-    /// The service gave no answer, or the run is no longer this client's.
+    /// The service gave no response, or the run is no longer this client's.
     pub async fn complete(self, response: Response<impl Into<Bytes>>) -> Result<(), Error> {
         let (head, body) = response.into_parts();
         let mut headers = BTreeMap::<_, Vec<_>>::new();
@@ -288,8 +297,8 @@ impl Run {
         self.end(call).await
     }
 
-    /// Says that it failed half way: its outcome is unknown now, for a person to settle. With [`OnCrash::Rerun`] a repeat
-    /// runs.
+    /// Says that it failed half way: its outcome is unknown now, for a person to settle. With
+    /// [`OnCrash::Rerun`] a repeat runs.
     ///
     /// # Errors
     ///
@@ -299,7 +308,8 @@ impl Run {
         self.end(call).await
     }
 
-    /// Stops renewing the run and ends it in no way: what is to come of it when its lease is over is up to `on_crash`.
+    /// Stops renewing the run and ends it in no way: what is to come of it when its lease is over
+    /// is up to `on_crash`.
     pub fn leave(mut self) {
         self.parting.call = None;
     }
@@ -307,8 +317,8 @@ impl Run {
     async fn end(mut self, call: Call) -> Result<(), Error> {
         self.parting.call = Some(call.clone());
         self.lease.closing().cancel();
-        // No other client can run it before the lease is over, so there is time to outlast a restart
-        // of the service.
+        // No other client can run it before the lease is over, so there is time to outlast a
+        // restart of the service.
         let patience = self.lease.until().left().min(END_TIME);
         let reply = self.parting.connection.ask_for(&call, Duration::ZERO, patience).await;
         self.parting.call = None;

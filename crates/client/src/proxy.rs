@@ -1,8 +1,8 @@
 //! Proxies between the client and the service.
 //!
-//! A request for an `http` URL goes to the proxy with its whole URL, one for `https` through a tunnel (`CONNECT`), so that the
-//! proxy sees neither token nor key. Which proxy that is, is known when the client is made. Tested in
-//! `tests/api/rust_client_proxy.rs`.
+//! A request for an `http` URL goes to the proxy with its whole URL, one for `https` through a
+//! tunnel (`CONNECT`), so that the proxy sees neither token nor key. Which proxy that is, is known
+//! when the client is made. Tested in `tests/api/rust_client_proxy.rs`.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -21,7 +21,8 @@ use tower::ServiceExt as _;
 use crate::Error;
 use crate::transport::{Exchange, exchange};
 
-/// The proxy for a service, at the URL that the program gives, or as the environment says if it has a say.
+/// The proxy for a service, at the URL that the program gives, or as the environment says if it has
+/// a say.
 pub(crate) fn of(
     service: &Uri,
     url: Option<&str>,
@@ -40,7 +41,8 @@ pub(crate) fn of(
     }
 }
 
-/// What `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY` say, be they in small letters. None leads to this machine.
+/// What `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY` say, be they in small letters. None leads to
+/// this machine.
 fn from_env() -> Matcher {
     let value = |name: &str| {
         let value = env::var(name).or_else(|_| env::var(name.to_lowercase()));

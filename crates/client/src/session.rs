@@ -1,9 +1,9 @@
 //! A claim to a lock or to several, proved by a token, and its end.
 //!
-//! A session may hold its locks, or places in their queues, from its first request that was sent until
-//! the service has answered that it holds nothing. Dropped in between, it releases what it may
-//! hold, in a task of the client: a program that stops waiting, or forgets a guard, leaves nothing
-//! behind but for as long as the service cannot be reached.
+//! A session may hold its locks, or places in their queues, from its first request that was sent
+//! until the service has answered that it holds nothing. Dropped in between, it releases what it
+//! may hold, in a task of the client: a program that stops waiting, or forgets a guard, leaves
+//! nothing behind but for as long as the service cannot be reached.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,8 +67,8 @@ impl Session {
         answer
     }
 
-    /// Releases the locks, and repeats that until the service has answered or the time for an answer
-    /// is over. A session that keeps them does nothing.
+    /// Releases the locks, and repeats that until the service has answered or the time for a
+    /// response is over. A session that keeps them does nothing.
     pub(crate) async fn close(mut self) -> Result<ReleaseReply, Error> {
         if self.keep {
             return Ok(ReleaseReply::Released);
@@ -116,7 +116,7 @@ impl Claim {
         self.target.grant(&self.token, response)
     }
 
-    /// Starts the TTL of the lease again, unless the answer takes longer than `limit`.
+    /// Starts the TTL of the lease again, unless the response takes longer than `limit`.
     pub(crate) async fn renew(
         &self,
         ttl: Duration,
@@ -161,7 +161,7 @@ impl Claim {
             Err(refusal) if refusal.is(Code::TokenMismatch) => ReleaseReply::Mismatch,
             Err(refusal) => return Err(refusal.into()),
         };
-        // The try whose answer was lost has released what is gone now.
+        // The try whose response was lost has released what is gone now.
         Ok(if reply.in_doubt { ReleaseReply::Released } else { released })
     }
 }

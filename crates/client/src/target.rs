@@ -1,9 +1,9 @@
 //! What a session is about, in the words of the API: one lock, or a set of them.
 //!
-//! Waiting, renewing and releasing are the same for both and written once. A [`Target`] says where a
-//! request goes, what is in it, and how its answer is read. A set is one request at every step, so
-//! its locks are granted, renewed and released together. Tested in `tests/api/rust_client.rs` and
-//! `tests/api/rust_client_sets.rs`.
+//! Waiting, renewing and releasing are the same for both and written once. A [`Target`] says where
+//! a request goes, what is in it, and how its answer is read. A set is one request at every step,
+//! so its locks are granted, renewed and released together. Tested in `tests/api/rust_client.rs`
+//! and `tests/api/rust_client_sets.rs`.
 
 use std::time::Duration;
 
@@ -36,9 +36,11 @@ pub(crate) struct Target {
 pub struct LeasedLock {
     /// The lock's name, one of those that were acquired.
     pub name: String,
-    /// Larger than that of every earlier grant of the lock that this one cannot be held together with.
+    /// Larger than that of every earlier grant of the lock that this one cannot be held together
+    /// with.
     pub fencing_token: FencingToken,
-    /// Which of the places is the guard's, from 0, where the lock was asked for with a number of them.
+    /// Which of the places is the guard's, from 0, where the lock was asked for with a number of
+    /// them.
     pub slot: Option<u32>,
 }
 
@@ -124,13 +126,15 @@ impl Target {
         (lease.token.expose() == token.expose()).then_some(Grant { locks, valid_from_sending })
     }
 
-    /// Whether a response to a release says that it is done; the token may still hold the lock by other entries.
+    /// Whether a response to a release says that it is done; the token may still hold the lock by
+    /// other entries.
     pub(crate) fn is_released(&self, response: &[u8]) -> bool {
         response.is_empty()
             || self.entry.is_some() && serde_json::from_slice::<LockEntries>(response).is_ok()
     }
 
-    /// Why the token does not hold the target, if a problem says that; of several lost locks, of the first.
+    /// Why the token does not hold the target, if a problem says that; of several lost locks, of
+    /// the first.
     pub(crate) fn loss(&self, problem: &ProblemDocument) -> Option<LossReason> {
         let reason = loss_of(&problem.code, problem.broken.clone())?;
         let lost =

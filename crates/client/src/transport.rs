@@ -1,4 +1,5 @@
-//! Pooled HTTP/1.1 connections, over TCP or over a Unix socket on which the service of the same machine listens.
+//! Pooled HTTP/1.1 connections, over TCP or over a Unix socket on which the service of the same
+//! machine listens.
 //!
 //! Tested in `tests/api/rust_client.rs` and `tests/cli/listeners.rs`.
 
@@ -40,11 +41,12 @@ pub struct ClientCertificate {
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection may stay unused.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(1);
-// gunicorn closes one that was unused for 2 s, and a request that it closes under has an unknown outcome.
+// gunicorn closes one that was unused for 2 s, and a request that it closes under has an unknown
+// outcome.
 const _: () = assert!(POOL_IDLE_TIMEOUT.as_millis() <= 1500);
 
-/// How many header lines a response may have. A server may send more than hyper's hundred, and a response that is
-/// refused for that leaves open whether the request was carried out.
+/// How many header lines a response may have. A server may send more than hyper's hundred, and a
+/// response that is refused for that leaves open whether the request was carried out.
 const MAX_HEADERS: usize = 1000;
 
 /// A client without connections, which connects so.

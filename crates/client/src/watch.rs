@@ -1,7 +1,8 @@
 //! Watching a lock: what happens to it, as it happens.
 //!
-//! A watch connects again by itself when its stream ends, and the service then begins with a snapshot, so a caller
-//! learns the present state and may miss what happened in between. Tested in `tests/api/rust_client.rs`.
+//! A watch connects again by itself when its stream ends, and the service then begins with a
+//! snapshot, so a caller learns the present state and may miss what happened in between. Tested in
+//! `tests/api/rust_client.rs`.
 
 use std::time::Duration;
 
@@ -29,8 +30,8 @@ impl Client {
 }
 
 impl Watch {
-    /// The next event. The first is a `snapshot`, and so is the first after a lost connection, since other events
-    /// may be missing then. Dropped in between, it loses nothing.
+    /// The next event. The first is a `snapshot`, and so is the first after a lost connection,
+    /// since other events may be missing then. Dropped in between, it loses nothing.
     ///
     /// # Errors
     ///

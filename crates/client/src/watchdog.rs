@@ -1,8 +1,9 @@
 //! The watchdog of a lease, be it that of a guard or that of a run.
 //!
-//! It renews at each third of the TTL by the schedule of the core. It counts the validity from the sending of each
-//! request, on [`BootInstant`](crate::clock::BootInstant), and gives the lease up a quarter of the TTL (at most 10 s) before the validity ends, so
-//! that the program stops before another client can have what it holds. Tested in `tests/api/rust_client.rs` and by
+//! It renews at each third of the TTL by the schedule of the core. It counts the validity from the
+//! sending of each request, on [`BootInstant`](crate::clock::BootInstant), and gives the lease up a
+//! quarter of the TTL (at most 10 s) before the validity ends, so that the program stops before
+//! another client can have what it holds. Tested in `tests/api/rust_client.rs` and by
 //! `clients/conformance`.
 
 use std::time::Duration;
@@ -22,8 +23,8 @@ pub(crate) enum RenewalError {
     Failed { after: Option<Duration>, error: Error },
 }
 
-/// Renews a lease until it is lost, or until it is being closed. `renew` tries once, within a time, and gives how long
-/// after its sending the lease is valid.
+/// Renews a lease until it is lost, or until it is being closed. `renew` tries once, within a time,
+/// and gives how long after its sending the lease is valid.
 pub(crate) async fn keep<F>(lease: Lease, renew: impl Fn(Duration) -> F)
 where
     F: Future<Output = Result<Duration, RenewalError>>,

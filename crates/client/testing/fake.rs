@@ -1,8 +1,10 @@
-//! A service for the tests of programs that use the client: in the test's own process, without a network.
+//! A service for the tests of programs that use the client: in the test's own process, without a
+//! network.
 //!
-//! The client's own code runs over it, on the clock of the runtime. Pause that (`start_paused`), and an hour passes at once
-//! with every renewal in its place. It has locks, sets, and things done once; no entries, holds and watches, and no order among
-//! those that wait. Tested in `crates/client/tests/fake.rs`.
+//! The client's own code runs over it, on the clock of the runtime. Pause that (`start_paused`),
+//! and an hour passes at once with every renewal in its place. It has locks, sets, and things done
+//! once; no entries, holds and watches, and no order among those that wait. Tested in
+//! `crates/client/tests/fake.rs`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -68,7 +70,7 @@ enum End {
     Unknown,
 }
 
-/// An answer, or the end of a wait of that length.
+/// A response, or the end of a wait of that length.
 type Answer = Result<(u16, Value), Code>;
 
 impl Default for Fake {
@@ -93,13 +95,14 @@ impl Fake {
         settings.build().unwrap_or_else(|error| unreachable!("it is a URL: {error}"))
     }
 
-    /// Lets so much time pass, with every renewal that is due in it. Where the clock is paused this takes none.
-    /// `tokio::time::advance` in its place is a process that was suspended.
+    /// Lets so much time pass, with every renewal that is due in it. Where the clock is paused this
+    /// takes none. `tokio::time::advance` in its place is a process that was suspended.
     pub async fn advance(&self, time: Duration) {
         sleep(time).await;
     }
 
-    /// Takes the lock from those that hold it, and returns when they have heard of it, at their next renewal.
+    /// Takes the lock from those that hold it, and returns when they have heard of it, at their
+    /// next renewal.
     pub async fn lose(&self, name: &str) {
         let lost = self.0.state().locks.remove(name).unwrap_or_default();
         self.0.changed.notify_waiters();

@@ -1,4 +1,5 @@
-//! Goal: a test of a program that uses the client needs no service: time moves, leases are lost, work is done once.
+//! Goal: a test of a program that uses the client needs no service: time moves, leases are lost,
+//! work is done once.
 //!
 //! Method: the client over the fake, on a paused clock.
 

@@ -1,7 +1,8 @@
-//! The SHA-256 of a secret or of a long text. The store keeps it instead of the text, and it prints as `..`.
+//! The SHA-256 of a secret or of a long text. The store keeps it instead of the text, and it prints
+//! as `..`.
 //!
-//! Each kind is a type of its own, so that none passes for another. Tested in `tests/` of the service, which search
-//! logs for secrets.
+//! Each kind is a type of its own, so that none passes for another. Tested in `tests/` of the
+//! service, which search logs for secrets.
 
 /// Defines such a digest.
 macro_rules! digest {

@@ -1,10 +1,10 @@
 //! What is kept under a key: a lock under its name, a record under its own.
 //!
-//! [`LockState`](crate::lock::LockState) and [`RecordState`](crate::idempotency::RecordState) have their rules
-//! under the same names, so that whoever runs rules is written once for both. A step is on a slice of entries, and
-//! on one entry it is on a slice of one. Invariant: what a step makes of the entries, and its reply, depend on nothing
-//! but the entries, the command and the moments. The differential tests hold every store to the rules, and
-//! `tests/snapshots` holds the bytes.
+//! [`LockState`](crate::lock::LockState) and [`RecordState`](crate::idempotency::RecordState) have
+//! their rules under the same names, so that whoever runs rules is written once for both. A step is
+//! on a slice of entries, and on one entry it is on a slice of one. Invariant: what a step makes of
+//! the entries, and its reply, depend on nothing but the entries, the command and the moments. The
+//! differential tests hold every store to the rules, and `tests/snapshots` holds the bytes.
 
 use std::fmt;
 use std::hash::Hash;
@@ -18,8 +18,8 @@ use crate::snapshot::SnapshotError;
 /// As a rule one, which takes no list then.
 pub type Few<T> = SmallVec<[T; 1]>;
 
-/// An entry as a step finds it. The clock shows the same in all moments of a step; the last fencing token is that of
-/// the entry's own bucket.
+/// An entry as a step finds it. The clock shows the same in all moments of a step; the last fencing
+/// token is that of the entry's own bucket.
 #[derive(Debug)]
 pub struct Found<'a, E: Entry> {
     /// What the entry is kept under.
@@ -45,10 +45,11 @@ pub trait Entry: Clone + Default + PartialEq + fmt::Debug + Send + Sync + 'stati
     /// Whether a command undoes another, which may still be on its way.
     fn is_undo(command: &Self::Command) -> bool;
 
-    /// Takes one step on all of `found`, and gives what the command found. A refusal takes from the entries what has
-    /// ended by itself, and changes nothing else.
+    /// Takes one step on all of `found`, and gives what the command found. A refusal takes from the
+    /// entries what has ended by itself, and changes nothing else.
     ///
-    /// A grant or a run takes its fencing token from the moment; the store has to keep it as the bucket's last.
+    /// A grant or a run takes its fencing token from the moment; the store has to keep it as the
+    /// bucket's last.
     fn step(found: &mut [Found<'_, Self>], command: &Self::Command) -> Self::Reply;
 
     /// The state after a step on this entry alone.
@@ -84,11 +85,12 @@ pub trait Entry: Clone + Default + PartialEq + fmt::Debug + Send + Sync + 'stati
         self.is_stale(moment)
     }
 
-    /// The times at which something in the state ends by itself: a decision on the state holds between
-    /// the last of them before it and the first after it.
+    /// The times at which something in the state ends by itself: a decision on the state holds
+    /// between the last of them before it and the first after it.
     fn ends(&self) -> impl Iterator<Item = Duration>;
 
-    /// Until when there is anything to keep of the state, if no command comes; `None` if there is nothing.
+    /// Until when there is anything to keep of the state, if no command comes; `None` if there is
+    /// nothing.
     fn kept_until(&self) -> Option<Duration> {
         self.ends().max()
     }

@@ -7,9 +7,10 @@
 //!
 //! # A store of your own
 //!
-//! A store runs a command on a record, or on one lock or several, as one atomic step that is safe to repeat. The
-//! rules are pure functions, so a store that can run Rust on its entries calls [`Entry::step`](entry::Entry::step)
-//! and keeps the states that come of it, whole, as their [snapshots](entry::Entry::encode). Commands are values, so a decorator is short:
+//! A store runs a command on a record, or on one lock or several, as one atomic step that is safe
+//! to repeat. The rules are pure functions, so a store that can run Rust on its entries calls
+//! [`Entry::step`](entry::Entry::step) and keeps the states that come of it, whole, as their
+//! [snapshots](entry::Entry::encode). Commands are values, so a decorator is short:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -70,8 +71,8 @@
 //!
 //! # Where the primitives are
 //!
-//! Each of these exists once: [`retry`] until an end, [`watchdog`] schedules of leases, the registry of
-//! [`waiters`], and [`task::DetachOnDrop`] for steps whose caller went away.
+//! Each of these exists once: [`retry`] until an end, [`watchdog`] schedules of leases, the
+//! registry of [`waiters`], and [`task::DetachOnDrop`] for steps whose caller went away.
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -15,7 +15,7 @@ pub(crate) const TRY_LIMIT: Duration = Duration::from_secs(5);
 pub(crate) const PAUSE: Duration = Duration::from_millis(250);
 /// The longest pause between two tries of a step that is tried without an end.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// When a step whose answer was lost is undone again.
+/// When a step whose response was lost is undone again.
 const AFTER_LOST: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 
 /// How often and for how long a step is tried.
@@ -69,8 +69,8 @@ where
     }
 }
 
-/// Undoes a step of which only the answer is known to be lost: at once, and twice later, because the step
-/// itself may still be on its way to the store, behind the first undoing.
+/// Undoes a step of which only the answer is known to be lost: at once, and twice later, because
+/// the step itself may still be on its way to the store, behind the first undoing.
 pub(crate) async fn undo_lost<F: Future<Output = ()>>(mut undo: impl FnMut() -> F) {
     undo().await;
     for pause in AFTER_LOST {

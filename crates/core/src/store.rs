@@ -7,7 +7,8 @@
 //! store to the rules of [`LockState`](crate::lock::LockState) and
 //! [`RecordState`](crate::idempotency::RecordState).
 
-/// What a reply of the store says, or the error of a store that replied to another command, which has a defect.
+/// What a reply of the store says, or the error of a store that replied to another command, which
+/// has a defect.
 macro_rules! reply {
     ($step:expr, $reply:pat => $found:expr) => {
         match $step.await? {
@@ -45,20 +46,22 @@ pub use backup::Backup;
 ///
 /// - [`execute`](Store::execute) runs one command on a record, or on one lock or several, as **one
 ///   atomic step**: every observer sees all that it changes before the step or after it. Only a
-///   listing, which is no observer of one moment, may see one lock of a step before and another after.
-///   A store that takes no step on several locks says [`Unsupported`](StoreError::Unsupported) every time.
+///   listing, which is no observer of one moment, may see one lock of a step before and another
+///   after. A store that takes no step on several locks says
+///   [`Unsupported`](StoreError::Unsupported) every time.
 /// - Every command is **safe to repeat**: the same command again changes nothing that the first did
 ///   not change, and replies the same about the caller's own grant or run.
 /// - **Held, expired and mismatched are values.** `Err` means that the store could not find out,
 ///   and [`StoreError::effect`] says whether the step may have been executed all the same.
 /// - A lease, a queue entry or a record **expires by the store's clock**, judged at the moment of
 ///   the step. What crosses this port is a duration, so no two clocks are ever compared.
-/// - **Fencing tokens rise**: a grant's token is larger than that of every earlier grant of the same
-///   name that it cannot be held together with, over release, expiry and restart, and also when the counter was lost, as long as the
-///   store's wall clock did not go back. The same holds for the runs of a record.
+/// - **Fencing tokens rise**: a grant's token is larger than that of every earlier grant of the
+///   same name that it cannot be held together with, over release, expiry and restart, and also
+///   when the counter was lost, as long as the store's wall clock did not go back. The same holds
+///   for the runs of a record.
 /// - An unknown outcome is kept for 30 days, so that a person can resolve it.
-/// - **A reply that shows an answer has all of it**, as it was completed or resolved, wherever the store keeps it;
-///   where it cannot be read, the store could not find out.
+/// - **A reply that shows a response has all of it**, as it was completed or resolved, wherever the
+///   store keeps it; where it cannot be read, the store could not find out.
 /// - A store **never waits for a lock** and keeps no deadline: the services do. A future that is
 ///   dropped may leave its step executed or not. A withdrawal that is sent after that takes effect
 ///   after the step, or the step has no effect.
@@ -72,9 +75,10 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// The store could not find out, or keeps no entries of this kind.
     async fn execute(&self, command: Command) -> Result<Reply, StoreError>;
 
-    /// A page of the held locks: what is on it, and where the next page begins. `None` when the cursor is not
-    /// one that this store gave to a query of the same kind. Locks are in the order of the bytes of their names
-    /// over all pages where the engine has such an order, and elsewhere in none.
+    /// A page of the held locks: what is on it, and where the next page begins. `None` when the
+    /// cursor is not one that this store gave to a query of the same kind. Locks are in the order
+    /// of the bytes of their names over all pages where the engine has such an order, and elsewhere
+    /// in none.
     ///
     /// Over all pages, a lock that was held throughout is there at least once.
     ///
@@ -83,9 +87,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// The store could not find out.
     async fn list_locks(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError>;
 
-    /// A page of the records, in no order, likewise: over all pages, a record that the filter admitted
-    /// throughout is there at least once. A page of records that are in flight or unknown costs as many records
-    /// as are either, however many are done.
+    /// A page of the records, in no order, likewise: over all pages, a record that the filter
+    /// admitted throughout is there at least once. A page of records that are in flight or unknown
+    /// costs as many records as are either, however many are done.
     ///
     /// # Errors
     ///
@@ -95,8 +99,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         query: &ListRecords,
     ) -> Result<Option<Page<RecordSummary>>, StoreError>;
 
-    /// A copy of all that the store keeps, while it serves. A store whose engine makes copies by itself does
-    /// not give one.
+    /// A copy of all that the store keeps, while it serves. A store whose engine makes copies by
+    /// itself does not give one.
     ///
     /// # Errors
     ///
@@ -105,8 +109,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Err(StoreError::Unsupported)
     }
 
-    /// Hints about an entry from now on. A hint may come too often and, where messages get lost, not
-    /// at all; the services ask again after a while in any case. A store that hears of nothing
+    /// Hints about an entry from now on. A hint may come too often and, where messages get lost,
+    /// not at all; the services ask again after a while in any case. A store that hears of nothing
     /// gives a stream that never yields.
     fn subscribe(&self, topic: Topic) -> Hints;
 
@@ -134,8 +138,8 @@ pub enum Command {
 }
 
 impl Command {
-    /// Whether the command undoes another, which may still be on its way to the store: then a store does
-    /// not answer it from what it remembers, before that one.
+    /// Whether the command undoes another, which may still be on its way to the store: then a store
+    /// does not answer it from what it remembers, before that one.
     pub fn is_undo(&self) -> bool {
         match self {
             Self::Lock(_, command) => command.is_undo(),
@@ -176,15 +180,17 @@ impl StoreProfile {
 /// What the part of a store that is in this process comes to.
 #[derive(Debug, Clone)]
 pub struct StoreGauges {
-    /// Whether that part works. Where it does not, only a restart of the process helps, be the engine well or not.
+    /// Whether that part works. Where it does not, only a restart of the process helps, be the
+    /// engine well or not.
     pub is_alive: bool,
-    /// Where the store counts the records that it keeps in this process; `None` of an engine, which bounds by itself
-    /// what it keeps.
+    /// Where the store counts the records that it keeps in this process; `None` of an engine, which
+    /// bounds by itself what it keeps.
     pub room: Option<Arc<RecordRoom>>,
-    /// How many writes of this process met one of another process, and were decided again; none of a store that
-    /// writes on no condition.
+    /// How many writes of this process met one of another process, and were decided again; none of
+    /// a store that writes on no condition.
     pub conflicts: u64,
-    /// How many entries the store has in this process; `None` of an engine, which counts by listing.
+    /// How many entries the store has in this process; `None` of an engine, which counts by
+    /// listing.
     pub entries: Option<EntryCounts>,
 }
 
@@ -204,7 +210,7 @@ pub struct EntryCounts {
     pub done_records: u64,
 }
 
-/// How large a store lets an entry be: a lock with its queue, or a record with its answer.
+/// How large a store lets an entry be: a lock with its queue, or a record with its response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EntryLimits {
     /// In bytes, as the store keeps it. A command that would make it larger is
@@ -212,7 +218,7 @@ pub struct EntryLimits {
     pub bytes: usize,
     /// How many may wait for one lock, so that their entries stay far below `bytes`.
     pub waiters: u64,
-    /// How many bytes an answer may have to be kept for repeats; the same holds.
+    /// How many bytes a response may have to be kept for repeats; the same holds.
     pub answer_bytes: usize,
 }
 
@@ -228,8 +234,8 @@ pub enum Topic {
     Turn(LockName, TokenHash),
     /// Every change of this lock.
     Changes(LockName),
-    /// The grants of all locks that ended otherwise than by a release, as a step or a sweep of this process
-    /// was the first to write it down. No process hears of an end that another one wrote.
+    /// The grants of all locks that ended otherwise than by a release, as a step or a sweep of this
+    /// process was the first to write it down. No process hears of an end that another one wrote.
     Ends,
 }
 
@@ -270,13 +276,13 @@ pub enum StoreError {
         /// How many it may have.
         limit: usize,
     },
-    /// The command was sent, and its answer was lost or makes no sense.
+    /// The command was sent, and its response was lost or makes no sense.
     #[error("the store's response was lost")]
     Lost(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The store has no room left, and says so also where it carried the command out.
     #[error("the store is full")]
     Full(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// No answer came in time.
+    /// No response came in time.
     #[error("the store gave no response within {0:?}")]
     Deadline(Duration),
 }
@@ -379,8 +385,8 @@ pub struct InvalidCursor;
 /// What a store says of itself when it is asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreHealth {
-    /// Which store it is: two that began apart never have the same, and one keeps its own over a restart where it
-    /// keeps anything. `None` where it does not say.
+    /// Which store it is: two that began apart never have the same, and one keeps its own over a
+    /// restart where it keeps anything. `None` where it does not say.
     pub id: Option<String>,
     /// What its grants are worth.
     pub tier: Tier,
@@ -396,7 +402,7 @@ pub struct StoreHealth {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Tier {
-    /// An answered grant survives a crash of the store: it is on disk before the answer.
+    /// An answered grant survives a crash of the store: it is on disk before the response.
     Strict,
     /// Grants live and die with the process.
     Process,

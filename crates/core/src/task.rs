@@ -1,9 +1,9 @@
 //! Steps that have to end although their caller went away, and steps that end at a deadline.
 //!
 //! A request's future is dropped when its client goes away, and a timeout drops what it times. A
-//! store command that was sent cannot be unsent. So [`DetachOnDrop`] gives a command whose
-//! caller is gone to a task. The task finishes the command and undoes its effect. The tests of acquire and of
-//! idempotent runs drop their futures at each await.
+//! store command that was sent cannot be unsent. So [`DetachOnDrop`] gives a command whose caller
+//! is gone to a task. The task finishes the command and undoes its effect. The tests of acquire and
+//! of idempotent runs drop their futures at each await.
 
 use std::fmt;
 use std::future::poll_fn;

@@ -1,10 +1,10 @@
 //! The registry of waiters: what some in this process wait for, by key.
 //!
-//! A key has a value, such as a `Notify` or a channel, for as long as a [`WaiterGuard`] of it lives.
-//! The guards of a key are counted under the lock of the map, so the last one to go removes the key
-//! and no key outlives its waiters, whatever meets whatever. Turns in a queue, ends of runs and
-//! changes of a watched lock are three uses of it. A [`WaiterLimit`] bounds the requests that wait, for whatever
-//! they do. Tested below.
+//! A key has a value, such as a `Notify` or a channel, for as long as a [`WaiterGuard`] of it
+//! lives. The guards of a key are counted under the lock of the map, so the last one to go removes
+//! the key and no key outlives its waiters, whatever meets whatever. Turns in a queue, ends of runs
+//! and changes of a watched lock are three uses of it. A [`WaiterLimit`] bounds the requests that
+//! wait, for whatever they do. Tested below.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -14,7 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Room for the requests of a process that wait, and perhaps for a part of them within it. Clones share it.
+/// Room for the requests of a process that wait, and perhaps for a part of them within it. Clones
+/// share it.
 #[derive(Debug, Clone)]
 pub struct WaiterLimit(Vec<Arc<Semaphore>>);
 

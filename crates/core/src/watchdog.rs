@@ -2,8 +2,8 @@
 //!
 //! A lease is renewed at each third of its TTL. A renewal that fails is tried again after a pause
 //! of a twentieth. A quarter of the TTL before the lease ends, at most 10 s, the watchdog gives it
-//! up, so that its holder has time to stop. [`LeaseSchedule`] is pure: it reads no clock, so a service
-//! counts on tokio's clock and a client on one that runs while its machine is suspended.
+//! up, so that its holder has time to stop. [`LeaseSchedule`] is pure: it reads no clock, so a
+//! service counts on tokio's clock and a client on one that runs while its machine is suspended.
 
 use std::time::Duration;
 
@@ -59,14 +59,15 @@ impl LeaseSchedule {
         (!left.is_zero()).then(|| left.min(self.ttl / 3))
     }
 
-    /// A renewal that was sent at `sent` succeeded: the lease is valid until then, if that is later.
+    /// A renewal that was sent at `sent` succeeded: the lease is valid until then, if that is
+    /// later.
     pub fn renewed(&mut self, sent: Duration, valid_until: Duration) {
         self.valid_until = self.valid_until.max(valid_until);
         self.renew_at = sent + self.ttl / 3;
     }
 
-    /// A renewal failed at `now`. The next try is after `pause_min` at the earliest, as the service may
-    /// have asked, which leaves time for some more tries in any case.
+    /// A renewal failed at `now`. The next try is after `pause_min` at the earliest, as the service
+    /// may have asked, which leaves time for some more tries in any case.
     pub fn failed(&mut self, now: Duration, pause_min: Duration) {
         self.renew_at = now + retry_pause(self.ttl).max(pause_min.min(self.ttl / 10));
     }

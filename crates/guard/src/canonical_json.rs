@@ -1,9 +1,11 @@
-//! JSON as one text for all its spellings: without white space, and the members of each object in order.
+//! JSON as one text for all its spellings: without white space, and the members of each object in
+//! order.
 //!
-//! Numbers stay as they are written: two amounts that differ beyond what a float can tell are not the same,
-//! and `5000.0` is not `5000` to a reader who counts digits. The text is read once, whatever its depth: a
-//! check first, and then one walk over what is known to be JSON. What is too deep, or has a member twice, has
-//! no canonical form. Tested in `fingerprint` and, over HTTP, in `tests/api/idempotency_fingerprint.rs`.
+//! Numbers stay as they are written: two amounts that differ beyond what a float can tell are not
+//! the same, and `5000.0` is not `5000` to a reader who counts digits. The text is read once,
+//! whatever its depth: a check first, and then one walk over what is known to be JSON. What is too
+//! deep, or has a member twice, has no canonical form. Tested in `fingerprint` and, over HTTP, in
+//! `tests/api/idempotency_fingerprint.rs`.
 
 use std::borrow::Cow;
 
@@ -62,7 +64,8 @@ pub(crate) fn find_json(body: &[u8], pointer: &JsonPointer) -> Option<Found> {
     })
 }
 
-/// Has serde read a text. All that is read goes through here or [`Walk::take`], so that a test can count it.
+/// Has serde read a text. All that is read goes through here or [`Walk::take`], so that a test can
+/// count it.
 fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Option<T> {
     #[cfg(test)]
     tests::count(text.len());

@@ -1,9 +1,10 @@
 //! What the body of a request contains, where it is coded for its transfer.
 //!
-//! Encoders write the time and their own version, so two tries of one request have other bytes and the same content. The
-//! content is what keys are read from and what the fingerprint covers; the handler gets the bytes as they were sent.
-//! Invariant: never more than the limit of the body is decoded, and only what is one whole stream, which every reader
-//! reads alike; else the bytes are the content. Tested in `tests/api/coded_bodies.rs`.
+//! Encoders write the time and their own version, so two tries of one request have other bytes and
+//! the same content. The content is what keys are read from and what the fingerprint covers; the
+//! handler gets the bytes as they were sent. Invariant: never more than the limit of the body is
+//! decoded, and only what is one whole stream, which every reader reads alike; else the bytes are
+//! the content. Tested in `tests/api/coded_bodies.rs`.
 
 use axum::body::Bytes;
 use axum::http::HeaderMap;

@@ -1,7 +1,7 @@
 //! Percent-escapes in paths, queries and forms (RFC 3986, section 2.1).
 //!
-//! Two spellings of one path have to be one scope, and two spellings of one form one fingerprint. Only escapes of
-//! unreserved characters are decoded, so no escape becomes a delimiter. Tested in
+//! Two spellings of one path have to be one scope, and two spellings of one form one fingerprint.
+//! Only escapes of unreserved characters are decoded, so no escape becomes a delimiter. Tested in
 //! `tests/api/idempotency_fingerprint.rs` and `fuzz/targets/fingerprint.rs`.
 
 use std::borrow::Cow;
@@ -12,9 +12,10 @@ pub(crate) fn has_whole_escapes(text: &[u8]) -> bool {
     escapes.all(|rest| rest.len() >= 2 && rest[..2].iter().all(u8::is_ascii_hexdigit))
 }
 
-/// The text with the spelling that all its equals have in common (RFC 3986, section 6.2.2): no escape of a
-/// letter, a digit or `-._~`, and the others in capitals. An escape of anything else is not the same as what
-/// it stands for, and a text with a broken escape is left as it is: `%2` is not `%252`.
+/// The text with the spelling that all its equals have in common (RFC 3986, section 6.2.2): no
+/// escape of a letter, a digit or `-._~`, and the others in capitals. An escape of anything else is
+/// not the same as what it stands for, and a text with a broken escape is left as it is: `%2` is
+/// not `%252`.
 pub(crate) fn normalize_escapes(text: &str) -> Cow<'_, str> {
     if !text.contains('%') || !has_whole_escapes(text.as_bytes()) {
         return Cow::Borrowed(text);

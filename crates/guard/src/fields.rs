@@ -1,9 +1,10 @@
 //! Which fields of a body count for whether two requests are the same.
 //!
-//! A guard names those that do not, or those that alone do. A name is a member of the top object of JSON, or a field of
-//! a form; one that begins with `/` is a JSON pointer into any depth. Invariant: a body that has none of the fields that
-//! alone count is compared whole, so that it is not the same as every other. Tested in
-//! `tests/api/idempotency_fingerprint.rs` and `tests/cli/config/lists.rs`.
+//! A guard names those that do not, or those that alone do. A name is a member of the top object of
+//! JSON, or a field of a form; one that begins with `/` is a JSON pointer into any depth.
+//! Invariant: a body that has none of the fields that alone count is compared whole, so that it is
+//! not the same as every other. Tested in `tests/api/idempotency_fingerprint.rs` and
+//! `tests/cli/config/lists.rs`.
 
 use std::fmt;
 

@@ -3,8 +3,8 @@
 //! The same request has the same fingerprint whatever the order of its query parameters, of the
 //! members of its JSON or of the fields of its form, and whatever the boundary of its parts. What
 //! cannot be read as what its media type says is compared byte by byte: two requests may count as
-//! different for that, but different ones never as the same. `docs/idempotency.md` lists what does not
-//! count. Golden values in the tests hold the digests, which stores keep.
+//! different for that, but different ones never as the same. `docs/idempotency.md` lists what does
+//! not count. Golden values in the tests hold the digests, which stores keep.
 
 use bytes::Bytes;
 use form_urlencoded::parse;
@@ -98,8 +98,8 @@ impl FingerprintInput {
     }
 }
 
-/// The values of a form field, such as the one that stands in for the `Idempotency-Key` header where
-/// browsers have no JavaScript. Empty where the body is no form, or has no such field.
+/// The values of a form field, such as the one that stands in for the `Idempotency-Key` header
+/// where browsers have no JavaScript. Empty where the body is no form, or has no such field.
 pub(crate) async fn form_field(media_type: &MediaType, body: &Bytes, field: &str) -> Vec<Vec<u8>> {
     if !media_type.is_form() {
         return Vec::new();
@@ -126,8 +126,9 @@ async fn parts_named(boundary: &str, body: &Bytes, field: &str) -> Vec<Vec<u8>> 
     values
 }
 
-/// The pairs of a query by name. `None` where something is no pair: readers differ in what `x` without a value is, and
-/// an `&` too many. A `+` is left as it is, because not every reader takes it for a space.
+/// The pairs of a query by name. `None` where something is no pair: readers differ in what `x`
+/// without a value is, and an `&` too many. A `+` is left as it is, because not every reader takes
+/// it for a space.
 fn query_pairs(query: &str) -> Option<Vec<(String, String)>> {
     if query.is_empty() {
         return Some(Vec::new());
@@ -140,8 +141,9 @@ fn query_pairs(query: &str) -> Option<Vec<(String, String)>> {
     if query.contains(';') { None } else { sorted(pairs) }
 }
 
-/// Pairs by name; those of one name stay in their order, which may mean something. `None` where the order of different
-/// names may mean something too: some readers nest by `[` and `.`, and PHP and qs drop what is behind [`MAX_PAIRS`].
+/// Pairs by name; those of one name stay in their order, which may mean something. `None` where the
+/// order of different names may mean something too: some readers nest by
+/// `[` and `.`, and PHP and qs drop what is behind [`MAX_PAIRS`].
 fn sorted(mut pairs: Vec<(String, String)>) -> Option<Vec<(String, String)>> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
     let is_flat = |name: &str| !name.is_empty() && name.bytes().all(is_plain);
@@ -152,9 +154,9 @@ fn sorted(mut pairs: Vec<(String, String)>) -> Option<Vec<(String, String)>> {
     Some(pairs)
 }
 
-/// The fields of a form by name, as those of a query, or else as they are written. `None` where it is not such a form as
-/// programs write, or not UTF-8: read as one, `C++` would be `C  `, and all that is not UTF-8 the same replacement
-/// characters.
+/// The fields of a form by name, as those of a query, or else as they are written. `None` where it
+/// is not such a form as programs write, or not UTF-8: read as one, `C++` would be `C `, and all
+/// that is not UTF-8 the same replacement characters.
 fn canonical_form(body: &[u8], counted: &CountedFields) -> Option<Vec<u8>> {
     // Some readers take `;` for `&`.
     let is_plain = |byte: &u8| byte.is_ascii_graphic() && !b"\"<>\\^`{|};".contains(byte);

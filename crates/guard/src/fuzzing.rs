@@ -1,7 +1,8 @@
 //! What the fuzz targets call of this crate, which has it in no other build.
 //!
-//! The functions stay private to the crate otherwise, because their input is a part of a request that the layer
-//! has checked before. Used by `fingerprint.rs`, `pointer.rs` and `issued_key.rs` in `fuzz/targets`.
+//! The functions stay private to the crate otherwise, because their input is a part of a request
+//! that the layer has checked before. Used by `fingerprint.rs`, `pointer.rs` and `issued_key.rs` in
+//! `fuzz/targets`.
 
 use axum::http::{HeaderMap, HeaderValue, header};
 use bytes::Bytes;

@@ -1,9 +1,10 @@
 //! The settings of a guarded route, read from TOML or built in code, and what each must be.
 //!
 //! They are the data of a guard. What is code stands beside them: the functions of a layer
-//! ([`IdempotencyLayer::with_principal`](crate::IdempotencyLayer::with_principal)), and the gateway. In the service a guard
-//! is one `[[guard]]` of its configuration; `config/keylatch.toml` describes the same settings for operators.
-//! Tested in `tests/cli/config` and over HTTP in the `idempotency_*.rs` files of `tests/api`.
+//! ([`IdempotencyLayer::with_principal`](crate::IdempotencyLayer::with_principal)), and the
+//! gateway. In the service a guard is one `[[guard]]` of its configuration; `config/keylatch.toml`
+//! describes the same settings for operators. Tested in `tests/cli/config` and over HTTP in the
+//! `idempotency_*.rs` files of `tests/api`.
 
 use std::time::Duration;
 
@@ -22,8 +23,8 @@ const YEAR_MILLIS: u64 = 365 * DAY_MILLIS;
 const GUARDABLE: [&str; 10] =
     ["POST", "PUT", "PATCH", "DELETE", "COPY", "LOCK", "MKCOL", "MOVE", "PROPPATCH", "UNLOCK"];
 
-/// The headers that say what is asked, where a guard names no others: which operation, of which version or part of
-/// a resource, and where it goes. No client changes them between two tries.
+/// The headers that say what is asked, where a guard names no others: which operation, of which
+/// version or part of a resource, and where it goes. No client changes them between two tries.
 const FINGERPRINT_HEADERS: [&str; 6] = [
     "SOAPAction",
     "X-Amz-Target",
@@ -56,8 +57,8 @@ pub struct Guard {
     pub missing_key: MissingKey,
     /// How a key is derived where `missing_key` says so.
     pub derive: DeriveKey,
-    /// The guard makes the key of these parts: one request runs for each principal, for each path, or for each pair of both.
-    /// Empty where keys are used.
+    /// The guard makes the key of these parts: one request runs for each principal, for each path,
+    /// or for each pair of both. Empty where keys are used.
     pub once_per: Vec<KeyPart>,
     /// What a server error or a panic comes to.
     pub on_failure: FailurePolicy,
@@ -67,19 +68,20 @@ pub struct Guard {
     pub on_store_down: OnStoreDown,
     /// How long the lease of a run lasts unless renewed; the layer renews it at a third.
     pub lease_ms: u64,
-    /// How long a record is kept after its run has ended: a day, or 365 with `once_per`, unless said otherwise. A
-    /// derived key has its window instead.
+    /// How long a record is kept after its run has ended: a day, or 365 with `once_per`, unless
+    /// said otherwise. A derived key has its window instead.
     pub retention_ms: Option<u64>,
     /// The longest wait that `Prefer: wait` is granted.
     pub max_wait_ms: u64,
-    /// How long the upstream may take for its whole answer.
+    /// How long the upstream may take for its whole response.
     #[cfg(feature = "gateway")]
     pub timeout_ms: u64,
     /// How long the body of a request may take to arrive.
     pub body_timeout_ms: u64,
     /// The largest body of a request.
     pub body_limit_bytes: usize,
-    /// The largest answer that is stored, headers and body. Of a larger one the record keeps no body.
+    /// The largest answer that is stored, headers and body. Of a larger one the record keeps no
+    /// body.
     pub response_limit_bytes: usize,
     /// Fields of JSON or of a form that may differ between two tries.
     pub ignore_fields: Vec<FieldName>,
@@ -90,7 +92,8 @@ pub struct Guard {
     /// Further headers that are taken from every request.
     #[cfg(feature = "gateway")]
     pub drop_headers: Vec<String>,
-    /// Whether the principal is a credential: then it tells keys apart, and no store keeps it. Set in code alone.
+    /// Whether the principal is a credential: then it tells keys apart, and no store keeps it. Set
+    /// in code alone.
     #[serde(skip)]
     pub principal_is_secret: bool,
     /// The header that names the principal of a request; empty where all clients share their keys.
@@ -108,10 +111,12 @@ pub struct Guard {
     /// Who may use the route.
     #[cfg(feature = "gateway")]
     pub access: GuardAccess,
-    /// Whether a request that got no answer is sent again, because the upstream is idempotent by itself.
+    /// Whether a request that got no answer is sent again, because the upstream is idempotent by
+    /// itself.
     #[cfg(feature = "gateway")]
     pub upstream_idempotent: bool,
-    /// How the upstream is asked what became of a run whose outcome is unknown; without it a person finds out.
+    /// How the upstream is asked what became of a run whose outcome is unknown; without it a person
+    /// finds out.
     #[cfg(feature = "gateway")]
     pub settle: Option<Settle>,
 }

@@ -1,9 +1,10 @@
 //! Keys that the service issues: the token pattern of forms, without a table of tokens.
 //!
-//! A key has its expiry and a random part, signed by HMAC-SHA256 together with the method, the path and the principal
-//! that it is for, so nothing is stored before it is used. Two secrets are valid while one is rotated, and the first
-//! signs. Invariant: an expired key never runs. Its record lives until then by the clock of any instance, for as long as
-//! these differ by less than [`CLOCKS`]. Tested in `tests/api/issued_keys.rs` and `fuzz/targets/issued_key.rs`.
+//! A key has its expiry and a random part, signed by HMAC-SHA256 together with the method, the path
+//! and the principal that it is for, so nothing is stored before it is used. Two secrets are valid
+//! while one is rotated, and the first signs. Invariant: an expired key never runs. Its record
+//! lives until then by the clock of any instance, for as long as these differ by less than
+//! [`CLOCKS`]. Tested in `tests/api/issued_keys.rs` and `fuzz/targets/issued_key.rs`.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -70,7 +71,8 @@ impl IssuedKeys {
         Ok(())
     }
 
-    /// A new key for a method, a path and a principal, and when it expires, in milliseconds since 1970.
+    /// A new key for a method, a path and a principal, and when it expires, in milliseconds since
+    /// 1970.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! Reads the key of a request from the sources that its guard lists.
 //!
-//! What is there and is no key is refused, with the name of its source, and never passed over: the next source would
-//! make another intent of it. Tested in `tests/api/key_sources.rs`.
+//! What is there and is no key is refused, with the name of its source, and never passed over: the
+//! next source would make another intent of it. Tested in `tests/api/key_sources.rs`.
 
 use axum::body::Bytes;
 use axum::http::request::Parts;

@@ -1,9 +1,11 @@
-//! The settings that say where the key of a guarded request comes from, when its client sends none or calls it otherwise.
+//! The settings that say where the key of a guarded request comes from, when its client sends none
+//! or calls it otherwise.
 //!
-//! A guard lists its sources, and the first that a request has counts. A key that no source has is derived from the
-//! request, or from its principal and path alone where a thing is done once for each. Derived keys have no secret, so
-//! every instance makes the same one. Keys of two sources never meet, but for the `Idempotency-Key` header and its form
-//! field, which are one. Tested in `tests/api/key_sources.rs` and `derived_keys.rs`.
+//! A guard lists its sources, and the first that a request has counts. A key that no source has is
+//! derived from the request, or from its principal and path alone where a thing is done once for
+//! each. Derived keys have no secret, so every instance makes the same one. Keys of two sources
+//! never meet, but for the `Idempotency-Key` header and its form field, which are one. Tested in
+//! `tests/api/key_sources.rs` and `derived_keys.rs`.
 
 use std::fmt;
 
@@ -34,7 +36,8 @@ pub enum KeySource {
     Form(String),
     /// A parameter of the query, as `query:id`.
     Query(String),
-    /// The `Idempotency-Key` header or its form field, with a key that the service issued; it stands alone.
+    /// The `Idempotency-Key` header or its form field, with a key that the service issued; it
+    /// stands alone.
     Issued,
 }
 

@@ -1,4 +1,4 @@
-//! The tower layer: a request with a key runs once, and every repeat gets its answer.
+//! The tower layer: a request with a key runs once, and every repeat gets its response.
 //!
 //! The layer joins the parts: [`Submission`] reads the key and the fingerprint, the core's
 //! [`IdempotencyService`] decides whether the work runs, and `response` turns what it found into an
@@ -37,7 +37,7 @@ use keylatch_core::store::{Store, StoreError};
 pub const IDEMPOTENCY_FENCE: HeaderName = HeaderName::from_static("idempotency-fence");
 
 /// Runs each guarded request once, however often it is submitted under its `Idempotency-Key`, and
-/// gives every repeat the first answer.
+/// gives every repeat the first response.
 ///
 /// The request that comes first reaches the inner service with the header `Idempotency-Fence` and,
 /// as an extension, its [`FencingToken`](keylatch_core::lock::FencingToken). It runs to its end
@@ -96,8 +96,8 @@ impl IdempotencyLayer {
         Ok(self.with(|state| state.guard = guard))
     }
 
-    /// Gives each principal its own keys: the user or system for which a request comes, by an identity that outlives
-    /// the refreshing of a credential.
+    /// Gives each principal its own keys: the user or system for which a request comes, by an
+    /// identity that outlives the refreshing of a credential.
     #[must_use]
     pub fn with_principal(
         self,
@@ -114,22 +114,24 @@ impl IdempotencyLayer {
         self.with(|state| state.principal = Arc::new(principal))
     }
 
-    /// Says what signs the keys of a guard that takes issued ones alone ([`KeySource::Issued`](crate::KeySource)); without
-    /// it such a guard refuses every key.
+    /// Says what signs the keys of a guard that takes issued ones alone
+    /// ([`KeySource::Issued`](crate::KeySource)); without it such a guard refuses every key.
     #[must_use]
     pub fn with_issued_keys(self, keys: Option<IssuedKeys>) -> Self {
         self.with(|state| state.issued = keys)
     }
 
-    /// Limits how long a client waits for the whole answer of a run. Then it gets 504, the outcome is unknown, and
-    /// an answer that comes within a lease from then on is stored nevertheless.
+    /// Limits how long a client waits for the whole response of a run. Then it gets 504, the
+    /// outcome is unknown, and a response that comes within a lease from then on is stored
+    /// nevertheless.
     #[must_use]
     pub fn with_answer_timeout(self, limit: Duration) -> Self {
         self.with(|state| state.answer_timeout = Some(limit))
     }
 
-    /// Says where an operator settles the unknown outcome of a request, for the problem that says so (`resolve`). The
-    /// function gets the scope of the request; a problem whose scope is not kept whole has no such member.
+    /// Says where an operator settles the unknown outcome of a request, for the problem that says
+    /// so (`resolve`). The function gets the scope of the request; a problem whose scope is not
+    /// kept whole has no such member.
     #[must_use]
     pub fn with_resolve_url(
         self,
@@ -138,14 +140,15 @@ impl IdempotencyLayer {
         self.with(|state| state.resolve_url = Some(Arc::new(resolve_url)))
     }
 
-    /// Counts the records as those of this guard, and there as those of the principal or, without one, of an address: none
-    /// of either has all the room of the store.
+    /// Counts the records as those of this guard, and there as those of the principal or, without
+    /// one, of an address: none of either has all the room of the store.
     #[must_use]
     pub fn with_shares(self, guard: &str, address: AddressFn) -> Self {
         self.with(|state| (state.name, state.address) = (guard.into(), address))
     }
 
-    /// Calls this for each request with what enforcing would have made of it, where the guard only observes ([`Mode::Observe`](crate::Mode)).
+    /// Calls this for each request with what enforcing would have made of it, where the guard only
+    /// observes ([`Mode::Observe`](crate::Mode)).
     #[must_use]
     pub fn with_observer(self, observer: impl Fn(Observed) + Send + Sync + 'static) -> Self {
         self.with(|state| state.observer = Arc::new(observer))
@@ -156,17 +159,20 @@ impl IdempotencyLayer {
         self
     }
 
-    /// The records behind the layer: to look at one, list them by state, and settle unknown outcomes.
+    /// The records behind the layer: to look at one, list them by state, and settle unknown
+    /// outcomes.
     pub fn records(&self) -> Records {
         Records(Arc::clone(&self.0.service))
     }
 
-    /// Awaits the runs that are under way for at most `limit`, also those whose client has gone, and then leaves
-    /// the others: their handlers are dropped, their outcome is unknown in the store, and their clients read
-    /// 409 `outcome-unknown`. With [`OnCrash::Rerun`](keylatch_core::idempotency::OnCrash) the key is in progress
-    /// until the lease ends, and the next request runs. No run begins afterwards.
+    /// Awaits the runs that are under way for at most `limit`, also those whose client has gone,
+    /// and then leaves the others: their handlers are dropped, their outcome is unknown in the
+    /// store, and their clients read 409 `outcome-unknown`. With
+    /// [`OnCrash::Rerun`](keylatch_core::idempotency::OnCrash) the key is in progress until the
+    /// lease ends, and the next request runs. No run begins afterwards.
     ///
-    /// A program calls it when a signal ends it, while its server still serves the requests that it has:
+    /// A program calls it when a signal ends it, while its server still serves the requests that it
+    /// has:
     ///
     /// ```
     /// # use std::time::Duration;
@@ -413,7 +419,8 @@ where
     with_source(response, KeyKind::None)
 }
 
-/// In the extensions of a response: its request ran without its key, because the store could not be used.
+/// In the extensions of a response: its request ran without its key, because the store could not be
+/// used.
 #[derive(Debug, Clone, Copy)]
 pub struct RanUnguarded;
 

@@ -1,8 +1,8 @@
 //! A layer that runs each request once, however often a client sends it.
 //!
-//! A client that gets no answer cannot know whether its order was placed. It sends the order again,
-//! with the same `Idempotency-Key` header, and [`IdempotencyLayer`] runs the handler only if no
-//! earlier request under that key ran it: every repeat gets the first answer, marked with
+//! A client that gets no response cannot know whether its order was placed. It sends the order
+//! again, with the same `Idempotency-Key` header, and [`IdempotencyLayer`] runs the handler only if
+//! no earlier request under that key ran it: every repeat gets the first response, marked with
 //! `Idempotent-Replayed: true`. The record of the key is in a store of
 //! [keylatch](keylatch_core::idempotency), so it also holds between processes and after a crash.
 //!
@@ -55,19 +55,20 @@
 //! ```
 //!
 //! Put the layer inside of authentication and limits, and outside of everything that a repeat must
-//! not run again. The layer reads the whole body of a request that it guards. By `route_layer` it is around the methods
-//! that a route has, so a client that sends another reads 405 before it is asked for a key.
+//! not run again. The layer reads the whole body of a request that it guards. By `route_layer` it
+//! is around the methods that a route has, so a client that sends another gets 405 before it is
+//! asked for a key.
 //!
-//! A guarded method in other letters, such as `post`, and a header such as `X-HTTP-Method-Override` are refused with 405,
-//! because what stands behind may take them for the method.
+//! A guarded method in other letters, such as `post`, and a header such as `X-HTTP-Method-Override`
+//! are refused with 405, because what stands behind may take them for the method.
 //!
 //! # What a client reads
 //!
 //! | the record of the key | answer |
 //! | --- | --- |
 //! | none | the handler's, with `Idempotency-Key-Expires` |
-//! | done | the first answer again |
-//! | in flight | 409 `request-in-progress`; with `Prefer: wait=10`, the answer within 10 s |
+//! | done | the first response again |
+//! | in flight | 409 `request-in-progress`; with `Prefer: wait=10`, the response within 10 s |
 //! | unknown: the process died, or the handler failed | 409 `outcome-unknown` until a person resolves it |
 //! | of a request with another body | 422 `idempotency-key-reused` |
 //!
@@ -77,8 +78,8 @@
 //!
 //! # What becomes of the key
 //!
-//! By default the status decides: see [`RetentionPolicy::for_response`]. A handler that knows better
-//! puts a [`RetentionPolicy`] into the extensions of its response.
+//! By default the status decides: see [`RetentionPolicy::for_response`]. A handler that knows
+//! better puts a [`RetentionPolicy`] into the extensions of its response.
 //!
 //! ```
 //! use axum::extract::Extension;
@@ -95,13 +96,13 @@
 //!
 //! # Settings
 //!
-//! [`Guard`] has the methods, the times and the limits. A program builds it in code or reads it from TOML, and
-//! [`IdempotencyLayer::with_guard`] checks it.
+//! [`Guard`] has the methods, the times and the limits. A program builds it in code or reads it
+//! from TOML, and [`IdempotencyLayer::with_guard`] checks it.
 //!
 //! # What a person looks at
 //!
-//! [`IdempotencyLayer::records`] gives the [`Records`]: look at one, list those that are unknown, and settle them.
-//! [`IdempotencyLayer::drain`] is for the end of the program.
+//! [`IdempotencyLayer::records`] gives the [`Records`]: look at one, list those that are unknown,
+//! and settle them. [`IdempotencyLayer::drain`] is for the end of the program.
 //!
 //! The keylatch service guards the routes of its configuration with this very layer. The tests are
 //! with the service, where they run over HTTP on every store.

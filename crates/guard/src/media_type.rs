@@ -1,10 +1,10 @@
 //! What a request says its body is: the `Content-Type`, whose spellings come to one.
 //!
-//! `charset=utf-8` is what a body has that says nothing, and the boundary of a multipart body is a matter of its
-//! transfer. Every other parameter counts, since a reader may read the same bytes as something else for it. Readers
-//! differ in what they make of quotes, commas and a name that is there twice. A header with one of these counts as it
-//! is written, and so does the body under it. Tested in `tests/api/lenient_readers.rs` and
-//! `idempotency_fingerprint.rs`.
+//! `charset=utf-8` is what a body has that says nothing, and the boundary of a multipart body is a
+//! matter of its transfer. Every other parameter counts, since a reader may read the same bytes as
+//! something else for it. Readers differ in what they make of quotes, commas and a name that is
+//! there twice. A header with one of these counts as it is written, and so does the body under it.
+//! Tested in `tests/api/lenient_readers.rs` and `idempotency_fingerprint.rs`.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,8 @@ const FORM_IN_PARTS: &str = "multipart/form-data";
 /// The media type of a body.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MediaType {
-    /// Type and subtype in lower case. Empty where there is none, and where readers may read the body as another.
+    /// Type and subtype in lower case. Empty where there is none, and where readers may read the
+    /// body as another.
     pub(crate) essence: String,
     /// What counts of the header, in one spelling.
     pub(crate) canonical: String,

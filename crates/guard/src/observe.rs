@@ -1,8 +1,10 @@
-//! A guard that only observes: each request passes as it came, and is counted by what enforcing would have made of it.
+//! A guard that only observes: each request passes as it came, and is counted by what enforcing
+//! would have made of it.
 //!
-//! The key and the fingerprint are read from a copy, and the run is that of the core, on a record of its own kind that has
-//! hashes alone. Invariant: the upstream gets each request once, as it came, and the client the response, whatever the
-//! store or the reading of the key comes to. Tested in `tests/api/observed_guards.rs` on every store.
+//! The key and the fingerprint are read from a copy, and the run is that of the core, on a record
+//! of its own kind that has hashes alone. Invariant: the upstream gets each request once, as it
+//! came, and the client the response, whatever the store or the reading of the key comes to. Tested
+//! in `tests/api/observed_guards.rs` on every store.
 
 use std::time::Duration;
 
@@ -99,7 +101,8 @@ pub(crate) async fn read_ahead(mut body: Body, limits: BodyLimits) -> Result<Byt
     Err(Body::new(StreamBody::new(stream::iter(frames).chain(BodyStream::new(body)))))
 }
 
-/// Has the run use a record that no enforcing guard finds, keep nothing of its response and wait for no other run.
+/// Has the run use a record that no enforcing guard finds, keep nothing of its response and wait
+/// for no other run.
 pub(crate) fn make_observed(ask: &mut RunRequest) {
     let (key, scope) = RecordScope::observed(&ask.key);
     (ask.key, ask.scope) = (key, scope.in_share(ask.scope.share()));
@@ -107,7 +110,8 @@ pub(crate) fn make_observed(ask: &mut RunRequest) {
     (ask.on_crash, ask.answer_bytes) = (OnCrash::Unknown, 0);
 }
 
-/// How enforcing would have ended the run, without the response. An unknown outcome is a status too: nobody settles it.
+/// How enforcing would have ended the run, without the response. An unknown outcome is a status
+/// too: nobody settles it.
 pub(crate) fn observed_result(response: &Response, guard: &Guard) -> RunResult<()> {
     let end = match (retention_of(response, guard), response.extensions().get()) {
         (RetentionPolicy::Release, _) => None,

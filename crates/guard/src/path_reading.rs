@@ -1,21 +1,25 @@
 //! A path as the most lenient of servers reads it: which guard it is of, and whether it climbs.
 //!
-//! Guards are chosen by the path as it is written, and upstreams read paths in ways of their own: they decode
-//! escapes, a `/` among them, once or more often, drop empty segments and `.`, take `\` for `/`, cut parameters
-//! (`;x=1`, `%3Fx`), and dots and blanks at the end of a segment, off, ignore the case of letters, and serve `/orders` as
-//! `/orders.json` and `/index.php/orders`. Whatever one of them might read as the path of a stricter
-//! guard is not sent on by a looser one, and neither is a path with `..` in it, or with what hides one: control
-//! characters, of which one ends a path in C, and characters in more bytes than they have in UTF-8. What a guard does once for
-//! a path it does once for all of these spellings. Tested in `tests/api/gateway_paths.rs` and `derived_keys.rs`.
+//! Guards are chosen by the path as it is written, and upstreams read paths in ways of their own:
+//! they decode escapes, a `/` among them, once or more often, drop empty segments and `.`, take `\`
+//! for `/`, cut parameters (`;x=1`, `%3Fx`), and dots and blanks at the end of a segment, off,
+//! ignore the case of letters, and serve `/orders` as `/orders.json` and `/index.php/orders`.
+//! Whatever one of them might read as the path of a stricter guard is not sent on by a looser one,
+//! and neither is a path with `..` in it, or with what hides one: control characters, of which one
+//! ends a path in C, and characters in more bytes than they have in UTF-8. What a guard does once
+//! for a path it does once for all of these spellings. Tested in `tests/api/gateway_paths.rs` and
+//! `derived_keys.rs`.
 
 use std::borrow::Cow;
 
 use percent_encoding::percent_decode;
 
-/// How often a path may be decoded before nothing changes. One time is enough for what a client means.
+/// How often a path may be decoded before nothing changes. One time is enough for what a client
+/// means.
 const MAX_DECODINGS: usize = 4;
 
-/// What the names of scripts end with, below which a front controller serves the paths that it serves without it.
+/// What the names of scripts end with, below which a front controller serves the paths that it
+/// serves without it.
 #[cfg(feature = "gateway")]
 const SCRIPTS: [&str; 6] = [".php", ".cgi", ".fcgi", ".pl", ".py", ".aspx"];
 
@@ -26,7 +30,8 @@ pub(crate) struct PathReading<'a> {
 }
 
 impl<'a> PathReading<'a> {
-    /// The path, decoded until nothing changes. `None` where servers disagree on what is a part of what.
+    /// The path, decoded until nothing changes. `None` where servers disagree on what is a part of
+    /// what.
     pub(crate) fn of(path: &'a str) -> Option<Self> {
         let mut decoded = Cow::Borrowed(path.as_bytes());
         for _ in 0..MAX_DECODINGS {
@@ -56,7 +61,8 @@ impl<'a> PathReading<'a> {
         })
     }
 
-    /// The one spelling of all that some server may read as the same path, also with a format (`.json`).
+    /// The one spelling of all that some server may read as the same path, also with a format
+    /// (`.json`).
     pub(crate) fn canonical(&self) -> String {
         let mut segments = self.folded_segments();
         let last = segments.pop().unwrap_or_default();
@@ -92,7 +98,8 @@ impl<'a> PathReading<'a> {
         !self.decoded.contains(&b'%') && str::from_utf8(&self.decoded).is_ok()
     }
 
-    /// Whether the path is that of a guard, or below it; also with a format (`.json`), where the request changes something.
+    /// Whether the path is that of a guard, or below it; also with a format (`.json`), where the
+    /// request changes something.
     #[cfg(feature = "gateway")]
     pub(crate) fn is_within(&self, guard: &str, takes_format: bool) -> bool {
         let guard: Vec<_> = guard.split('/').filter(|part| !part.is_empty()).collect();
@@ -118,7 +125,8 @@ fn leads(own: &[String], guard: &[&str], takes_format: bool) -> bool {
     own.len() >= guard.len() && own.iter().zip(guard).enumerate().all(is_part)
 }
 
-/// A text without the case of its letters. Some capitals come of two letters, and some letters of two capitals.
+/// A text without the case of its letters. Some capitals come of two letters, and some letters of
+/// two capitals.
 fn folded(text: &str) -> String {
     if text.is_ascii() { text.to_ascii_lowercase() } else { text.to_uppercase().to_lowercase() }
 }

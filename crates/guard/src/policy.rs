@@ -1,9 +1,9 @@
 //! What a failure of the handler comes to, and what becomes of a key after a response.
 //!
-//! After a response the key is freed, the response is stored, or the outcome is marked unknown. That
-//! rule is a pure function of the response and of the route's [`FailurePolicy`]. Invariant: it errs to the
-//! safe side, so what may have had an effect does not run again by itself. The tests of the layer
-//! hold it over HTTP.
+//! After a response the key is freed, the response is stored, or the outcome is marked unknown.
+//! That rule is a pure function of the response and of the route's [`FailurePolicy`]. Invariant: it
+//! errs to the safe side, so what may have had an effect does not run again by itself. The tests of
+//! the layer hold it over HTTP.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,7 +23,8 @@ pub enum OnFailure {
     Release,
 }
 
-/// What server errors and panics of the handler come to: one rule for all, and others for some statuses.
+/// What server errors and panics of the handler come to: one rule for all, and others for some
+/// statuses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailurePolicy {
     all: OnFailure,
@@ -49,7 +50,8 @@ impl FailurePolicy {
         self.all
     }
 
-    /// What a server error comes to. A 503 that says when to come again is of a service that has not begun.
+    /// What a server error comes to. A 503 that says when to come again is of a service that has
+    /// not begun.
     fn for_server_error(&self, status: u16, headers: &HeaderMap) -> OnFailure {
         let begun = status != 503 || !headers.contains_key(header::RETRY_AFTER);
         if begun { self.all } else { OnFailure::Release }
@@ -104,10 +106,10 @@ pub enum RetentionPolicy {
 impl RetentionPolicy {
     /// What becomes of the key after a response with this status and these headers.
     ///
-    /// 2xx, 3xx and 4xx are answers. Some 4xx are none: they are about the moment, about the credentials of the
-    /// client, or about what it wrote (400 and 422), and the next try may fare better. So is a 503 with
-    /// `Retry-After`. After another 5xx it is unknown how far the handler came. The route's owner may say for
-    /// each of these statuses what it comes to.
+    /// 2xx, 3xx and 4xx are answers. Some 4xx are none: they are about the moment, about the
+    /// credentials of the client, or about what it wrote (400 and 422), and the next try may fare
+    /// better. So is a 503 with `Retry-After`. After another 5xx it is unknown how far the handler
+    /// came. The route's owner may say for each of these statuses what it comes to.
     pub fn for_response(
         status: StatusCode,
         headers: &HeaderMap,
@@ -146,7 +148,8 @@ impl KeepFor {
     }
 }
 
-/// What an upstream says of its response by [`KEYLATCH_KEEP`]; `None` where that is there and says nothing that is known.
+/// What an upstream says of its response by [`KEYLATCH_KEEP`]; `None` where that is there and says
+/// nothing that is known.
 #[cfg(feature = "gateway")]
 pub(crate) fn read_keep(headers: &HeaderMap) -> Option<(Option<RetentionPolicy>, Option<KeepFor>)> {
     let mut values = headers.get_all(KEYLATCH_KEEP).iter();

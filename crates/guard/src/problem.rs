@@ -42,12 +42,13 @@ struct ProblemParts {
     cause: Option<ProblemCause>,
 }
 
-/// The error behind a problem, in the extensions of its response: for the log, never for the client.
+/// The error behind a problem, in the extensions of its response: for the log, never for the
+/// client.
 #[derive(Debug, Clone)]
 pub struct ProblemCause(pub Arc<dyn Error + Send + Sync>);
 
-/// The code of a problem and what its request did, in the extensions of its response: the answers of others have
-/// none, whatever they look like.
+/// The code of a problem and what its request did, in the extensions of its response: the responses
+/// of others have none, whatever they look like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProblemCode(pub Code, pub Option<wire::Effect>);
 
@@ -117,8 +118,8 @@ impl Problem {
     }
 }
 
-/// The problem that says that an outcome is unknown, in the extensions of its response: for the layer, which
-/// knows where it is settled.
+/// The problem that says that an outcome is unknown, in the extensions of its response: for the
+/// layer, which knows where it is settled.
 #[derive(Debug, Clone)]
 struct UnknownOutcome(Arc<ProblemDocument>);
 
@@ -151,7 +152,8 @@ impl IntoResponse for Problem {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         if code == Code::Unauthenticated {
-            // A 401 says how to do better (RFC 9110, section 15.5.2); at `Basic` a browser asks its user.
+            // A 401 says how to do better (RFC 9110, section 15.5.2); at `Basic` a browser asks its
+            // user.
             for challenge in [BASIC_CHALLENGE, BEARER_CHALLENGE] {
                 headers.append(header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
             }
@@ -265,7 +267,7 @@ mod tests {
         }
     }
 
-    /// A client that reads 503 repeats the request, and a store that cannot do it never will.
+    /// A client that gets 503 repeats the request, and a store that cannot do it never will.
     #[test]
     fn what_the_store_never_does_is_no_outage() {
         let problem = Problem::from(StoreError::Unsupported);

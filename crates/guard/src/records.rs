@@ -1,8 +1,9 @@
-//! The records behind a layer, for the program itself: look at one, list them by state, settle an unknown outcome.
+//! The records behind a layer, for the program itself: look at one, list them by state, settle an
+//! unknown outcome.
 //!
-//! The keylatch service has calls for this; a program that has the layer alone has no service to call. The answer
-//! that a person chooses is marked as such, so its replay runs no script in a browser. Tested in
-//! `tests/api/idempotency_layer.rs` on every store.
+//! The keylatch service has calls for this; a program that has the layer alone has no service to
+//! call. The response that a person chooses is marked as such, so its replay runs no script in a
+//! browser. Tested in `tests/api/idempotency_layer.rs` on every store.
 
 use std::sync::Arc;
 
@@ -80,8 +81,8 @@ impl Records {
         self.0.list(query).await
     }
 
-    /// Settles the unknown outcome of the run with this fencing token: it was done, and every repeat reads this
-    /// response. Safe to repeat.
+    /// Settles the unknown outcome of the run with this fencing token: it was done, and every
+    /// repeat reads this response. Safe to repeat.
     ///
     /// # Errors
     ///
@@ -99,7 +100,8 @@ impl Records {
         self.resolve(key, run, Some(StoredResponse::Answer(Arc::new(answer)))).await
     }
 
-    /// Settles the unknown outcome of the run with this fencing token: it was not done, and the key is free.
+    /// Settles the unknown outcome of the run with this fencing token: it was not done, and the key
+    /// is free.
     ///
     /// # Errors
     ///

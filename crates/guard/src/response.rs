@@ -1,11 +1,11 @@
 //! What a guarded request answers: the handler's response, or what the record of its key says.
 //!
 //! A response is stored whole, without the headers that belong to one connection, unless it is too
-//! large or a stream, which has no end to wait for; then its bytes go through and the record keeps its
-//! status and its other headers. Such a body is read to its end also when the client goes away, for at most a minute:
-//! the work behind it may stop where no client reads. A response that breaks off leaves an unknown
-//! outcome. Invariant: what was stored is replayed byte for byte. The tests of the layer hold it over
-//! HTTP.
+//! large or a stream, which has no end to wait for; then its bytes go through and the record keeps
+//! its status and its other headers. Such a body is read to its end also when the client goes away,
+//! for at most a minute: the work behind it may stop where no client reads. A response that breaks
+//! off leaves an unknown outcome. Invariant: what was stored is replayed byte for byte. The tests
+//! of the layer hold it over HTTP.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -40,14 +40,15 @@ const SOURCE: HeaderName = HeaderName::from_static("idempotency-key-source");
 /// The seconds of a wait that was granted (RFC 7240, section 3).
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 
-/// Whether a header is one by which clients know what keylatch did, or what is for keylatch alone. No other server's
-/// passes for one.
+/// Whether a header is one by which clients know what keylatch did, or what is for keylatch alone.
+/// No other server's passes for one.
 pub(crate) fn is_mark(name: &HeaderName) -> bool {
     [REPLAYED, IDEMPOTENT_BODY, EXPIRES, SOURCE, PREFERENCE_APPLIED].contains(name)
         || name.as_str().starts_with("keylatch-")
 }
 
-/// The headers of a message that belong to one connection and not to the next (RFC 9110, section 7.6.1).
+/// The headers of a message that belong to one connection and not to the next (RFC 9110, section
+/// 7.6.1).
 pub(crate) const HOP_BY_HOP: [&str; 9] = [
     "connection",
     "keep-alive",
@@ -60,7 +61,7 @@ pub(crate) const HOP_BY_HOP: [&str; 9] = [
     "upgrade",
 ];
 
-/// Other headers that belong to one answer and not to its repeats.
+/// Other headers that belong to one response and not to its repeats.
 const UNSTORED_HEADERS: [&str; 13] = [
     "baggage",
     "content-length",
@@ -77,14 +78,14 @@ const UNSTORED_HEADERS: [&str; 13] = [
     "x-request-id",
 ];
 
-/// Media types whose answers last as long as their connection.
+/// Media types whose responses last as long as their connection.
 const STREAM_MEDIA_TYPES: [&str; 3] =
     ["text/event-stream", "multipart/x-mixed-replace", "application/x-ndjson"];
-/// How long the rest of an answer is read after its client went away.
+/// How long the rest of a response is read after its client went away.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
-/// Stands among the headers of a response that a client chose, by `complete` or `resolve`, and that no
-/// upstream gave. No header has such a name.
+/// Stands among the headers of a response that a client chose, by `complete` or `resolve`, and that
+/// no upstream gave. No header has such a name.
 pub const CHOSEN: &str = ":chosen";
 
 /// Stands there likewise, with the label of the operator who chose the response.
@@ -126,8 +127,9 @@ fn has_mark(answer: &Answer, mark: &str) -> bool {
     answer.headers.iter().any(|(name, _)| name == mark)
 }
 
-/// The result of the work within the time that the client waits for it. Work that takes longer leaves an
-/// unknown outcome, continues for as long as a lease, and settles the outcome if it comes to an answer.
+/// The result of the work within the time that the client waits for it. Work that takes longer
+/// leaves an unknown outcome, continues for as long as a lease, and settles the outcome if it comes
+/// to a response.
 pub(crate) async fn in_time(
     mut work: BoxFuture<RunResult<Response>>,
     limit: Option<Duration>,
@@ -185,7 +187,8 @@ pub(crate) async fn run_result(
     result
 }
 
-/// What becomes of the key after a response: what the response says itself, or else the rule of the guard.
+/// What becomes of the key after a response: what the response says itself, or else the rule of the
+/// guard.
 pub(crate) fn retention_of(response: &Response, guard: &Guard) -> RetentionPolicy {
     let by_rule = || {
         let (status, headers) = (response.status(), response.headers());
@@ -194,7 +197,7 @@ pub(crate) fn retention_of(response: &Response, guard: &Guard) -> RetentionPolic
     response.extensions().get::<RetentionPolicy>().copied().unwrap_or_else(by_rule)
 }
 
-/// The answer to a repeat of a request, whose record says this.
+/// The response to a repeat of a request, whose record says this.
 pub fn repeat_response(view: RecordView) -> Response {
     let expires_in = view.expires_in;
     let response = match view.phase {
@@ -232,8 +235,8 @@ pub fn repeat_response(view: RecordView) -> Response {
 #[error("it is encrypted with the key `{0}`, which is missing or does not decrypt it")]
 struct MissingKey(String);
 
-/// The answer to another request under a key that was used. A body that is compared as it was coded may be the first one
-/// again, which a new key would run twice.
+/// The response to another request under a key that was used. A body that is compared as it was
+/// coded may be the first one again, which a new key would run twice.
 pub(crate) fn reused_key_response(view: &RecordView, is_coded: bool) -> Response {
     let detail = match is_coded {
         false => "The key was used for a request with other content. Nothing was run.",
@@ -247,7 +250,7 @@ pub(crate) fn reused_key_response(view: &RecordView, is_coded: bool) -> Response
     with_expiry(problem.into_response(), Some(view.expires_in))
 }
 
-/// The answer to another request for what is done once.
+/// The response to another request for what is done once.
 pub(crate) fn already_done_response(view: RecordView) -> Response {
     let RecordStatus::Done { kept, .. } = &view.phase else { return repeat_response(view) };
     let detail = "It was done before, by a request with other content. Nothing was run.";
@@ -260,7 +263,7 @@ pub(crate) fn already_done_response(view: RecordView) -> Response {
     with_expiry(response, Some(view.expires_in))
 }
 
-/// The answer to a request whose run the process did not see the end of.
+/// The response to a request whose run the process did not see the end of.
 pub(crate) fn interrupted_run_response(on_crash: OnCrash) -> Response {
     refuse(match on_crash {
         OnCrash::Unknown => Problem::new(
@@ -336,8 +339,8 @@ fn replay(answer: &Answer) -> Response {
     response
 }
 
-/// Stores a response whole. Of one that is too large, or a stream, the body goes through and is not stored; nor is that of
-/// a refusal where room is short.
+/// Stores a response whole. Of one that is too large, or a stream, the body goes through and is not
+/// stored; nor is that of a refusal where room is short.
 async fn store(
     response: Response,
     guard: &Guard,
@@ -379,7 +382,8 @@ async fn store(
     RunResult { answer, end, late: None }
 }
 
-/// What is stored of a response whose body is not: its status, and its headers if they are not too much.
+/// What is stored of a response whose body is not: its status, and its headers if they are not too
+/// much.
 fn without_body(status: u16, mut headers: Vec<(String, Bytes)>, limit: usize) -> StoredResponse {
     headers.retain(|(name, _)| !OF_BODY.contains(&name.as_str()));
     headers.push((WITHOUT_BODY.to_owned(), Bytes::new()));
@@ -400,7 +404,7 @@ pub fn kept_within(answer: Answer, limit: usize) -> StoredResponse {
     }
 }
 
-/// The result of a run whose answer ended in the middle.
+/// The result of a run whose response ended in the middle.
 fn broken_result(error: axum::Error) -> RunResult<Response> {
     let detail = "The response broke off. It is not known how far the request was carried out.";
     let problem =
@@ -434,12 +438,13 @@ pub fn stored_headers(headers: &HeaderMap) -> Vec<(String, Bytes)> {
     let mut kept: Vec<_> = kept
         .map(|(name, value)| (name.as_str().to_owned(), Bytes::copy_from_slice(value.as_bytes())))
         .collect();
-    // Most answers keep one header, and a list grows to room for four: a seventh of what a record takes in memory.
+    // Most answers keep one header, and a list grows to room for four: a seventh of what a record
+    // takes in memory.
     kept.shrink_to_fit();
     kept
 }
 
-/// Whether an answer is a stream, which has no end to wait for.
+/// Whether a response is a stream, which has no end to wait for.
 fn is_stream(headers: &HeaderMap) -> bool {
     let media_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let media_type = media_type.and_then(|text| text.split(';').next()).unwrap_or_default().trim();

@@ -2,9 +2,9 @@
 //!
 //! A key comes in the `Idempotency-Key` header or, where a browser has no JavaScript, in the form
 //! field `idempotency_key`. The scope is the principal, the method and the normalised path, so that
-//! one spelling of a path is not another key than the next. The body is read within limits: one that is
-//! too large or too slow is refused with a problem that closes its connection, since the rest of it is
-//! not read.
+//! one spelling of a path is not another key than the next. The body is read within limits: one
+//! that is too large or too slow is refused with a problem that closes its connection, since the
+//! rest of it is not read.
 //!
 //! Invariant: all spellings of a path have one scope. The tests of the layer hold it over HTTP.
 
@@ -53,13 +53,15 @@ pub(crate) enum Submission {
 
 /// A request with a key.
 pub(crate) struct KeyedRequest {
-    /// The request, its body read. It is moved from future to future until the run begins, so it has a box.
+    /// The request, its body read. It is moved from future to future until the run begins, so it
+    /// has a box.
     pub(crate) request: Box<Request>,
     /// What is to be done once.
     pub(crate) ask: RunRequest,
     /// Where the key comes from.
     pub(crate) kind: KeyKind,
-    /// Whether the fingerprint covers the body as it was coded, so that the same content may have another one.
+    /// Whether the fingerprint covers the body as it was coded, so that the same content may have
+    /// another one.
     pub(crate) is_coded: bool,
     /// Whether the client prefers waiting for a run that is under way to being refused.
     pub(crate) prefers_wait: bool,
@@ -68,8 +70,8 @@ pub(crate) struct KeyedRequest {
 }
 
 impl Submission {
-    /// Reads the key and, where that matters, the whole body. `own_path` is the guard's; a layer in a program has none, and
-    /// its keys always have the request's.
+    /// Reads the key and, where that matters, the whole body. `own_path` is the guard's; a layer in
+    /// a program has none, and its keys always have the request's.
     pub(crate) async fn read(
         guard: &Guard,
         own_path: &str,
@@ -205,7 +207,8 @@ impl Intent {
     }
 }
 
-/// The path below which something is done once, in the one spelling of all that a server may read as the same.
+/// The path below which something is done once, in the one spelling of all that a server may read
+/// as the same.
 fn path_once(own_path: &str, path: &str) -> String {
     let (own_path, below) = match path.strip_prefix(own_path) {
         Some(below) => (own_path.trim_end_matches('/'), below),
@@ -232,8 +235,8 @@ fn run_request(
     intent: &Intent,
     preferred: Option<Duration>,
 ) -> RunRequest {
-    // A form without JavaScript is sent twice by a double click, and the page that comes of it is that of the second.
-    // Nor does a client wait of its own accord that knows of no key.
+    // A form without JavaScript is sent twice by a double click, and the page that comes of it is
+    // that of the second. Nor does a client wait of its own accord that knows of no key.
     let page = intent.is_form && text(&parts.headers, &header::ACCEPT).contains("text/html");
     let waits = page || matches!(intent.kind, KeyKind::Derived | KeyKind::OncePer);
     let max_wait = Duration::from_millis(guard.max_wait_ms);

@@ -1,7 +1,7 @@
 //! Work on a long body, off the workers of the runtime.
 //!
-//! A long body takes milliseconds to read, for which a worker would answer no other client. So it is read on a thread for
-//! such work. Tested in `fingerprint`.
+//! A long body takes milliseconds to read, for which a worker would answer no other client. So it
+//! is read on a thread for such work. Tested in `fingerprint`.
 
 use futures_util::future::Either;
 use tokio::runtime::Handle;

@@ -1,7 +1,7 @@
 //! Positions in a listing in the order of keys: after the lock of a name, or after a record.
 //!
-//! A cursor of records begins with `r.`, which no base64url has, so a store does not take a cursor of one
-//! kind for one of the other. Tested by the conformance tests of listing.
+//! A cursor of records begins with `r.`, which no base64url has, so a store does not take a cursor
+//! of one kind for one of the other. Tested by the conformance tests of listing.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

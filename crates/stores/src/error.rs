@@ -1,7 +1,7 @@
 //! Why a store cannot be opened, for the person who configures it.
 //!
-//! Invariant: no error says a word of a URL but its scheme, because a URL may hold a password. Tested with each
-//! engine in `tests/stores`, and by `tests/cli/commands.rs`.
+//! Invariant: no error says a word of a URL but its scheme, because a URL may hold a password.
+//! Tested with each engine in `tests/stores`, and by `tests/cli/commands.rs`.
 
 use std::path::PathBuf;
 

@@ -1,12 +1,12 @@
 //! What wakes the waiters and the watchers of this process.
 //!
-//! Several requests with one token share a turn, and a wakeup reaches all of them: the client of one may
-//! be gone. A waiter that subscribes before it acquires misses no wakeup, because its receiver keeps
-//! one that comes before the waiter listens. A watcher that is slow misses hints, and reads that it
-//! did. Where no lock is watched, a change costs one atomic read.
+//! Several requests with one token share a turn, and a wakeup reaches all of them: the client of
+//! one may be gone. A waiter that subscribes before it acquires misses no wakeup, because its
+//! receiver keeps one that comes before the waiter listens. A watcher that is slow misses hints,
+//! and reads that it did. Where no lock is watched, a change costs one atomic read.
 //!
-//! Invariant: a hint that comes after a subscription reaches its reader, or the reader reads that it
-//! missed one. Tested below, by the conformance tests of queues and by the tests of watches.
+//! Invariant: a hint that comes after a subscription reaches its reader, or the reader reads that
+//! it missed one. Tested below, by the conformance tests of queues and by the tests of watches.
 
 use std::time::Duration;
 
@@ -27,8 +27,9 @@ const ENDS_BACKLOG: usize = 4096;
 
 /// An entry whose changes wake waiters and are told to watchers, if it has any.
 pub(crate) trait HintedEntry: Entry {
-    /// The waiters that the change from `before` wakes. Those that the lock was free for are not among
-    /// them: one that waits for other locks as well keeps its entry with every round, and would wake itself.
+    /// The waiters that the change from `before` wakes. Those that the lock was free for are not
+    /// among them: one that waits for other locks as well keeps its entry with every round, and
+    /// would wake itself.
     fn new_wakeups(_: &Self::Key, _before: &Self, _: &Self) -> Vec<(LockName, TokenHash)> {
         Vec::new()
     }

@@ -1,8 +1,9 @@
 //! The engines that keylatch keeps its locks in, each behind a cargo feature, chosen by URL.
 //!
-//! [`open`] opens one, and [`check`] looks at its URL alone. A new engine is a module, a feature and its row in [`ENGINES`].
-//! This crate knows no HTTP. Invariant: no error says a word of a URL but its scheme, because a URL may hold a password.
-//! Tested in `tests/stores`, on every engine by one matrix.
+//! [`open`] opens one, and [`check`] looks at its URL alone. A new engine is a module, a feature
+//! and its row in [`ENGINES`]. This crate knows no HTTP. Invariant: no error says a word of a URL
+//! but its scheme, because a URL may hold a password. Tested in `tests/stores`, on every engine by
+//! one matrix.
 
 #[cfg(any(feature = "postgres", feature = "etcd", feature = "zookeeper", feature = "redis"))]
 mod conn;
@@ -171,11 +172,14 @@ impl Engine {
     }
 }
 
-/// Opens the store that `url` names: `embedded:DIRECTORY`, `memory:`, `postgres://…`, `etcd://…`, `zookeeper://…`, or `redis://…`,
-/// `rediss://…`, `redis+unix://…`, `redis+sentinel://…`, `redis+cluster://…`, `redlock://…`; `rediss+…` of these, `rediss+redlock://…` of the last, is with TLS.
+/// Opens the store that `url` names: `embedded:DIRECTORY`, `memory:`, `postgres://…`, `etcd://…`,
+/// `zookeeper://…`, or `redis://…`, `rediss://…`, `redis+unix://…`, `redis+sentinel://…`,
+/// `redis+cluster://…`, `redlock://…`; `rediss+…` of these, `rediss+redlock://…` of the last, is
+/// with TLS.
 ///
-/// A PostgreSQL, an etcd, a ZooKeeper or a Redis that is down is no error: it may come back, and until then every answer is that the
-/// store cannot be reached. One that answers and is not fit to keep locks is an error.
+/// A PostgreSQL, an etcd, a ZooKeeper or a Redis that is down is no error: it may come back, and
+/// until then every answer is that the store cannot be reached. One that responses and is not fit
+/// to keep locks is an error.
 ///
 /// # Errors
 ///
@@ -184,8 +188,8 @@ pub async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn Store>, O
     (Engine::of(url)?.built()?.open)(url, settings).await
 }
 
-/// Checks what [`open`] does before it asks a server or opens a directory: the URL, and the files of
-/// certificates that it names.
+/// Checks what [`open`] does before it asks a server or opens a directory: the URL, and the files
+/// of certificates that it names.
 ///
 /// # Errors
 ///
@@ -195,8 +199,8 @@ pub fn check(url: &str, settings: Settings<'_>) -> Result<&'static Engine, OpenE
     (engine.built()?.check)(url, settings).map(|()| engine)
 }
 
-/// The secret of a store of this process alone, which it keeps in its directory and makes if there is none; `None` for
-/// other stores. The store is open.
+/// The secret of a store of this process alone, which it keeps in its directory and makes if there
+/// is none; `None` for other stores. The store is open.
 #[cfg(feature = "embedded")]
 pub fn own_secret(url: &str) -> Option<Result<Vec<u8>, OpenError>> {
     let directory = url.strip_prefix("embedded:").filter(|directory| !directory.is_empty())?;

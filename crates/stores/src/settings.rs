@@ -1,7 +1,7 @@
 //! How the stores are used that are not this process's own.
 //!
-//! The service reads these from its configuration; a program that opens a store itself fills them in. They
-//! are there whatever features are on, so that [`open`](crate::open) has one signature.
+//! The service reads these from its configuration; a program that opens a store itself fills them
+//! in. They are there whatever features are on, so that [`open`](crate::open) has one signature.
 
 use std::time::Duration;
 

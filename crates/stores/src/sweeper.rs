@@ -1,7 +1,7 @@
 //! The task of a store that removes what has expired.
 //!
-//! A store starts it and owns it, so that it ends with the store. Invariant: the task keeps no core busy, however many
-//! entries there are. Tested below, and in the file of each store.
+//! A store starts it and owns it, so that it ends with the store. Invariant: the task keeps no core
+//! busy, however many entries there are. Tested below, and in the file of each store.
 
 use std::time::Duration;
 
@@ -11,16 +11,17 @@ use tokio_util::task::AbortOnDropHandle;
 
 /// The pause before expired locks are removed again, at the least.
 const LOCK_SWEEP_PERIOD: Duration = Duration::from_secs(5);
-/// The pause for each entry that was looked at: some forty times as long as the look takes, so that sweeps keep no more
-/// than a fortieth of a core busy, however many entries there are.
+/// The pause for each entry that was looked at: some forty times as long as the look takes, so that
+/// sweeps keep no more than a fortieth of a core busy, however many entries there are.
 const PAUSE_PER_LOOK: Duration = Duration::from_micros(10);
 /// How many sweeps of the locks there are to one of the records.
 const SWEEPS_PER_RECORD_SWEEP: u32 = 6;
 
-/// What removes the expired entries of a store. It may outlive the store by a moment, and does not keep its file open.
+/// What removes the expired entries of a store. It may outlive the store by a moment, and does not
+/// keep its file open.
 pub(crate) trait Sweeper: Send + 'static {
-    /// Removes expired locks, and expired records as well where that is due. Gives how many entries it looked at in
-    /// this process.
+    /// Removes expired locks, and expired records as well where that is due. Gives how many entries
+    /// it looked at in this process.
     fn sweep(&mut self, records: bool) -> impl Future<Output = Result<usize, StoreError>> + Send;
 }
 

@@ -1,11 +1,11 @@
-//! The locks and records of one process, by the rules of [`LockState`] and [`RecordState`]: what the
-//! memory store is and the embedded store serves from.
+//! The locks and records of one process, by the rules of [`LockState`] and [`RecordState`]: what
+//! the memory store is and the embedded store serves from.
 //!
 //! Each entry lives in the shard of its bucket, next to the bucket's fencing counter, so that one
-//! short critical section sees all that a step needs. A shard is ordered by name, for listing (`list.rs`),
-//! and has an index of its unfinished records, and a bound of what is due for sweeps (`sweep.rs`). Invariants: a
-//! waiter is woken, and a watcher told of a change, by the very step that made it; the index has the unfinished
-//! records and no other.
+//! short critical section sees all that a step needs. A shard is ordered by name, for listing
+//! (`list.rs`), and has an index of its unfinished records, and a bound of what is due for sweeps
+//! (`sweep.rs`). Invariants: a waiter is woken, and a watcher told of a change, by the very step
+//! that made it; the index has the unfinished records and no other.
 
 #[cfg(feature = "embedded")]
 mod fill;
@@ -35,7 +35,8 @@ pub(crate) use sweep::{Due, Sweep};
 /// What the table's clock shows when it starts: more than the age of any entry that a file holds.
 const CLOCK_ORIGIN: Duration = Duration::from_secs(2 * 366 * 24 * 60 * 60);
 
-/// How many breaks a shard remembers: 10,240 in all. They are advice, and whoever may break can make any number.
+/// How many breaks a shard remembers: 10,240 in all. They are advice, and whoever may break can
+/// make any number.
 const BREAKS_MAX: usize = 40;
 
 /// A table of locks and records in memory.
@@ -50,8 +51,8 @@ pub(super) struct Table {
     room: Arc<RecordRoom>,
 }
 
-/// What the table counts. It shares no line of a cache with other fields: a create and a release change it, and would
-/// take those fields from the other cores.
+/// What the table counts. It shares no line of a cache with other fields: a create and a release
+/// change it, and would take those fields from the other cores.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct TableCounts {
@@ -162,7 +163,8 @@ struct LockedShards<'a> {
     places: Few<usize>,
 }
 
-/// An entry as a step finds it and leaves it. The rules change a copy, so that a rule that panics leaves the entry whole.
+/// An entry as a step finds it and leaves it. The rules change a copy, so that a rule that panics
+/// leaves the entry whole.
 #[derive(Debug)]
 pub(super) struct Draft<E> {
     pub(super) before: E,
@@ -175,7 +177,8 @@ pub(super) struct Draft<E> {
 enum ChangeCause {
     /// It does not.
     None,
-    /// Something has ended by itself. A change that is on its way may have been made before that end.
+    /// Something has ended by itself. A change that is on its way may have been made before that
+    /// end.
     Lapse,
     Command,
 }
@@ -249,7 +252,8 @@ impl Table {
         reply
     }
 
-    /// What a command comes to. The step is one, because all shards are locked before it and until its end.
+    /// What a command comes to. The step is one, because all shards are locked before it and until
+    /// its end.
     fn consider<E: TableEntry>(
         &self,
         keys: &[E::Key],
@@ -265,8 +269,8 @@ impl Table {
         (locked, drafts, reply)
     }
 
-    /// The shards of some entries. They are locked in the order of their buckets, so that no two steps wait for each
-    /// other.
+    /// The shards of some entries. They are locked in the order of their buckets, so that no two
+    /// steps wait for each other.
     fn shards_of<E: TableEntry>(&self, keys: &[E::Key]) -> LockedShards<'_> {
         let of_keys: Few<_> = keys.iter().map(E::bucket).collect();
         let mut buckets = of_keys.clone();
@@ -307,8 +311,8 @@ impl Table {
         shard.last_fencing_token = shard.last_fencing_token.max(fencing_token);
     }
 
-    /// What its records take and how many entries of each kind there are, those that expired since the last sweep
-    /// included.
+    /// What its records take and how many entries of each kind there are, those that expired since
+    /// the last sweep included.
     pub(super) fn gauges(&self) -> StoreGauges {
         let entries = EntryCounts {
             held_locks: self.counts.held_locks.load(Ordering::Relaxed),
@@ -343,9 +347,9 @@ impl Table {
         (0..=u8::MAX).map(|bucket| self.shard(bucket).locks.len()).sum()
     }
 
-    /// Makes an entry that was `before` the one `after`, and reports that to its watchers in the order in which it
-    /// happens. Gives the waiters to wake. A grant that expired on its way is kept all the same: the sweep forgets it,
-    /// also on disk.
+    /// Makes an entry that was `before` the one `after`, and reports that to its watchers in the
+    /// order in which it happens. Gives the waiters to wake. A grant that expired on its way is
+    /// kept all the same: the sweep forgets it, also on disk.
     fn put<E: TableEntry>(
         &self,
         shard: &mut Shard,
@@ -412,7 +416,8 @@ impl Shard {
         E::all(self).get(key).cloned().unwrap_or_default()
     }
 
-    /// Notes what the shard knows of all its entries together, when one that was `before` becomes `after`.
+    /// Notes what the shard knows of all its entries together, when one that was `before` becomes
+    /// `after`.
     fn note<E: TableEntry>(&mut self, key: &E::Key, before: &E, after: &E) {
         if let Some(due) = E::due(self)
             && let Some(end) = after.ends().min()
@@ -425,8 +430,8 @@ impl Shard {
     }
 }
 
-/// Takes one step of the rules. What has ended by itself is a change too, so that it does not come back once a client
-/// was told of the end.
+/// Takes one step of the rules. What has ended by itself is a change too, so that it does not come
+/// back once a client was told of the end.
 pub(super) fn step<E: Entry>(
     keys: &[E::Key],
     drafts: &mut [Draft<E>],

@@ -1,10 +1,12 @@
-//! The store matrix, the attribute that runs a test on every store of it, and the one of a test that starts a Redis.
+//! The store matrix, the attribute that runs a test on every store of it, and the one of a test
+//! that starts a Redis.
 //!
 //! A test says what it needs, the matrix says what each store can do, and `#[store_test]` makes an
-//! ordinary test for each store that can do all of it. So nothing lists test functions: a function is a
-//! test by its attribute, as with `#[test]`.
+//! ordinary test for each store that can do all of it. So nothing lists test functions: a function
+//! is a test by its attribute, as with `#[test]`.
 //!
-//! To add a store, add a line to [`MATRIX`] and a function of that name to `keylatch_testkit::stores`.
+//! To add a store, add a line to [`MATRIX`] and a function of that name to
+//! `keylatch_testkit::stores`.
 
 use std::fmt::Write as _;
 
@@ -70,8 +72,8 @@ fn feature_of(store: &str) -> Option<&'static str> {
     }
 }
 
-/// Makes a `#[tokio::test]` of a function where the tests have a Redis (the feature `test-redis`), with the same
-/// arguments. Elsewhere it is compiled and not run.
+/// Makes a `#[tokio::test]` of a function where the tests have a Redis (the feature `test-redis`),
+/// with the same arguments. Elsewhere it is compiled and not run.
 #[proc_macro_attribute]
 pub fn redis_test(arguments: TokenStream, function: TokenStream) -> TokenStream {
     let attributes = format!(
@@ -81,19 +83,20 @@ pub fn redis_test(arguments: TokenStream, function: TokenStream) -> TokenStream 
     attributes.parse::<TokenStream>().unwrap_or_default().into_iter().chain(function).collect()
 }
 
-/// Makes a test of a function for every store that can do what it needs and that the features of the crate have.
+/// Makes a test of a function for every store that can do what it needs and that the features of
+/// the crate have.
 ///
 /// ```text
 /// #[store_test(queue)]
 /// async fn release_wakes_first_waiter(store: &Locks) { … }
 /// ```
 ///
-/// makes the tests `release_wakes_first_waiter::memory`, `release_wakes_first_waiter::embedded` and so
-/// on. The function takes one reference, to anything that is `FromStore`. A function that is not `async`
-/// takes the future that starts the store, for tests with a runtime of their own.
+/// makes the tests `release_wakes_first_waiter::memory`, `release_wakes_first_waiter::embedded` and
+/// so on. The function takes one reference, to anything that is `FromStore`. A function that is not
+/// `async` takes the future that starts the store, for tests with a runtime of their own.
 ///
-/// A test that needs `service`, `restart` or `shared` runs on two threads, since a service runs beside it. All
-/// others run on one thread, where time can be stopped.
+/// A test that needs `service`, `restart` or `shared` runs on two threads, since a service runs
+/// beside it. All others run on one thread, where time can be stopped.
 #[proc_macro_attribute]
 pub fn store_test(needs: TokenStream, function: TokenStream) -> TokenStream {
     let expanded = expand(&needs.to_string(), function);

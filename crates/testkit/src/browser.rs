@@ -1,7 +1,8 @@
-//! Chromium, driven by the DevTools protocol over its pipe: JSON messages, each ended by a NUL byte.
+//! Chromium, driven by the DevTools protocol over its pipe: JSON messages, each ended by a NUL
+//! byte.
 //!
-//! A pipe needs no port and ends with the process, so no browser outlives its test. Every wait for a page has an
-//! end, and its failure says what the page showed. Used by `tests/browser`.
+//! A pipe needs no port and ends with the process, so no browser outlives its test. Every wait for
+//! a page has an end, and its failure says what the page showed. Used by `tests/browser`.
 
 use std::collections::HashMap;
 use std::process::Stdio;
@@ -155,7 +156,8 @@ async fn listen(messages: ChildStdout, pipe: Arc<Pipe>) {
     *pipe.receivers.lock().unwrap() = Receivers::default();
 }
 
-/// The browser reads commands from descriptor 3 and writes to 4. Its files are deleted when it ends.
+/// The browser reads commands from descriptor 3 and writes to 4. Its files are deleted when it
+/// ends.
 const SCRIPT: &str = r#"
     directory=$(mktemp -d) || exit
     TMPDIR="$directory" "${CHROMIUM:-chromium}" "$@" --user-data-dir="$directory/profile" \

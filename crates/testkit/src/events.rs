@@ -1,7 +1,7 @@
 //! Server-sent events, read while they come.
 //!
-//! A test reads the next event by its name; another event, or none in time, fails it. It is not the client's
-//! reader, so that a defect there shows.
+//! A test reads the next event by its name; another event, or none in time, fails it. It is not the
+//! client's reader, so that a defect there shows.
 
 use reqwest::{RequestBuilder, Response};
 use serde_json::Value;

@@ -1,11 +1,12 @@
 //! An engine of conditional writes in memory, which does all that the contract lets an engine do.
 //!
-//! Calls take their time, and overtake each other. By its [`Faults`] the engine refuses changes that it
-//! could make, loses the answer of a batch that it carried out, carries a batch out after it answered that
-//! the answer was lost, and loses, repeats and delays notices. Its clock may be moved, set back and
-//! stopped, and it may have none. It may [forget](FakeEngine::forgetful) rows by itself, as Redis does, fail to
-//! replicate what clients rely on, and have [parts](FakeEngine::of_parts). A seed decides all of it. Clones are
-//! one engine: each store over a clone is a process, whose wall clock is its own.
+//! Calls take their time, and overtake each other. By its [`Faults`] the engine refuses changes
+//! that it could make, loses the answer of a batch that it carried out, carries a batch out after
+//! it answered that the answer was lost, and loses, repeats and delays notices. Its clock may be
+//! moved, set back and stopped, and it may have none. It may [forget](FakeEngine::forgetful) rows
+//! by itself, as Redis does, fail to replicate what clients rely on, and have
+//! [parts](FakeEngine::of_parts). A seed decides all of it. Clones are one engine: each store over
+//! a clone is a process, whose wall clock is its own.
 
 mod state;
 
@@ -53,7 +54,8 @@ pub struct Faults {
     pub lost_notice: u64,
     /// A notice comes twice.
     pub repeated_notice: u64,
-    /// What a client relies on is carried out, and may not be replicated. Of an engine that forgets.
+    /// What a client relies on is carried out, and may not be replicated. Of an engine that
+    /// forgets.
     pub unreplicated: u64,
     /// The wall clocks of the processes are up to so many seconds behind.
     pub behind_seconds: u64,
@@ -128,7 +130,8 @@ impl FakeEngine {
         Self::of_nature(faults, seed, None)
     }
 
-    /// An empty engine that removes rows by itself, and has other machines copy what clients rely on.
+    /// An empty engine that removes rows by itself, and has other machines copy what clients rely
+    /// on.
     pub fn forgetful(faults: Faults, seed: u64) -> Self {
         Self::of_nature(faults, seed, Some(1))
     }

@@ -1,7 +1,7 @@
 //! A file of identities of the test's own, and the keys to it.
 //!
-//! Keys are made by the service's own code, and the file is written as an operator writes it. A test that writes it
-//! again sees the reload. The file ends with the keyring.
+//! Keys are made by the service's own code, and the file is written as an operator writes it. A
+//! test that writes it again sees the reload. The file ends with the keyring.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

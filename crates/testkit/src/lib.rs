@@ -1,7 +1,8 @@
-//! What keylatch's tests stand on: the service, real Redis servers, a real browser, and a proxy that
-//! loses answers.
+//! What keylatch's tests stand on: the service, real Redis servers, a real browser, and a proxy
+//! that loses answers.
 //!
-//! A test talks to the service over HTTP, as users do. Nothing here is a mock of keylatch's own parts.
+//! A test talks to the service over HTTP, as users do. Nothing here is a mock of keylatch's own
+//! parts.
 //!
 //! | To | use |
 //! | --- | --- |
@@ -34,20 +35,22 @@
 //! - [`eventually`] asks again and again, for what another process does in its own time.
 //! - [`TestStore::advance`] lets time pass for a store.
 //!
-//! The 20 s are for the slowest machine. No test asserts that something was quick: on a busy machine
-//! it is not. A test of a deadline asserts what came first. A server is ready when its constructor returns,
-//! and [`config`] gives a store a minute for each step: only a test of a time limit sets a shorter one.
+//! The 20 s are for the slowest machine. No test asserts that something was quick: on a busy
+//! machine it is not. A test of a deadline asserts what came first. A server is ready when its
+//! constructor returns, and [`config`] gives a store a minute for each step: only a test of a time
+//! limit sets a shorter one.
 //!
 //! # How much
 //!
-//! [`scaled`] is the number of rounds, cases or keys of a test that can do more: `KEYLATCH_TEST_SCALE`
-//! multiplies it. [`scale`] lists every environment variable that the tests read.
+//! [`scaled`] is the number of rounds, cases or keys of a test that can do more:
+//! `KEYLATCH_TEST_SCALE` multiplies it. [`scale`] lists every environment variable that the tests
+//! read.
 //!
 //! # Processes
 //!
-//! Every server takes a free port and ends with the test, also when the test fails. A child's environment
-//! is what the test says and its signals have their default action, so a result does not depend on how
-//! the tests were started.
+//! Every server takes a free port and ends with the test, also when the test fails. A child's
+//! environment is what the test says and its signals have their default action, so a result does
+//! not depend on how the tests were started.
 
 #![warn(clippy::disallowed_methods)]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
@@ -105,8 +108,8 @@ pub use tls::{Authority, Certificate, connect_tls, handshake};
 pub use upstream::{ReceivedRequest, Upstream, created, raw_upstream};
 pub use wall_clock::WallClock;
 
-/// How long anything that has to happen may take, on the slowest machine. It is less than a lease lasts by default, so
-/// that a lease which ends by itself is not taken for one that was released.
+/// How long anything that has to happen may take, on the slowest machine. It is less than a lease
+/// lasts by default, so that a lease which ends by itself is not taken for one that was released.
 const LIMIT: Duration = Duration::from_secs(20);
 /// How long a server may take to start: many start at once.
 const START_LIMIT: Duration = Duration::from_secs(120);
@@ -142,8 +145,8 @@ fn within<T>(
     }
 }
 
-/// Asks at first every 10 ms, and later after a tenth of the time so far: a question takes some milliseconds of a core that
-/// other tests need.
+/// Asks at first every 10 ms, and later after a tenth of the time so far: a question takes some
+/// milliseconds of a core that other tests need.
 pub(crate) async fn answer<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let (began, shortest) = (tokio::time::Instant::now(), Duration::from_millis(10));
     let mut tick = tokio::time::interval(shortest);

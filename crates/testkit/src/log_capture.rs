@@ -1,7 +1,7 @@
 //! What the service logs on a test's thread.
 //!
-//! The subscriber is the thread's and not the process's, so tests that run at the same time do not read each
-//! other's lines. A test that captures runs its service on one thread.
+//! The subscriber is the thread's and not the process's, so tests that run at the same time do not
+//! read each other's lines. A test that captures runs its service on one thread.
 
 use std::io::{self, Write};
 use std::sync::{Arc, LazyLock, Mutex};
@@ -32,9 +32,9 @@ impl Write for Bytes {
     }
 }
 
-/// With one subscriber alone, tracing remembers of each log line whether the first thread that reached it
-/// had a subscriber: a thread of another test without one silences the line for every thread. With a
-/// second subscriber, which discards everything, tracing asks each time.
+/// With one subscriber alone, tracing remembers of each log line whether the first thread that
+/// reached it had a subscriber: a thread of another test without one silences the line for every
+/// thread. With a second subscriber, which discards everything, tracing asks each time.
 static SECOND: LazyLock<Dispatch> = LazyLock::new(|| {
     let everything = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE);
     Dispatch::new(everything.with_writer(io::sink).finish())

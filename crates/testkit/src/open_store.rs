@@ -1,7 +1,8 @@
 //! A store that is open: the port, and steps as tests write them.
 //!
-//! It derefs to the port, so a test calls a store as a service does. An [`Acquire`] is a command with the lock that it
-//! is for, which tests change in one member at a time. It knows no engine; `stores.rs` opens them.
+//! It derefs to the port, so a test calls a store as a service does. An [`Acquire`] is a command
+//! with the lock that it is for, which tests change in one member at a time. It knows no engine;
+//! `stores.rs` opens them.
 
 use std::ops::Deref;
 use std::sync::Arc;

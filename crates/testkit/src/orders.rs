@@ -1,7 +1,7 @@
 //! A service that guards `POST /orders`, with what the idempotency tests send and assert.
 //!
-//! A [`Shop`] is the service, its upstream and its store together. Its upstream counts the orders that it got, which
-//! is what says whether one ran twice.
+//! A [`Shop`] is the service, its upstream and its store together. Its upstream counts the orders
+//! that it got, which is what says whether one ran twice.
 
 use std::ops::Deref;
 

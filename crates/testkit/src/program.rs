@@ -1,11 +1,12 @@
 //! The `keylatch` command as a process: a service on a free port, or a command that ends by itself.
 //!
-//! Only a test binary knows where cargo put the command: `env!("CARGO_BIN_EXE_keylatch")` has a value
-//! there and not in this crate. So each test binary names it once, as a static [`Program`].
+//! Only a test binary knows where cargo put the command: `env!("CARGO_BIN_EXE_keylatch")` has a
+//! value there and not in this crate. So each test binary names it once, as a static [`Program`].
 //!
-//! Every child starts with an environment that the test states in full and with the default action for
-//! every signal. A shell starts a background job with SIGINT ignored and `nohup` ignores SIGHUP, and a
-//! child would inherit both: then a test of signals would depend on how the tests were started.
+//! Every child starts with an environment that the test states in full and with the default action
+//! for every signal. A shell starts a background job with SIGINT ignored and `nohup` ignores
+//! SIGHUP, and a child would inherit both: then a test of signals would depend on how the tests
+//! were started.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -45,7 +46,8 @@ impl Program {
         self.serve_as_told(&[&["--listen", "127.0.0.1:0"], arguments].concat(), environment).await
     }
 
-    /// The same on the listeners of a file, whose last one is on a free port; the process's address is that.
+    /// The same on the listeners of a file, whose last one is on a free port; the process's address
+    /// is that.
     pub async fn serve_file(&self, config: &str) -> Process {
         self.serve_as_told(&["--config", config], &[]).await
     }
@@ -206,8 +208,8 @@ async fn output(command: &mut Command) -> Exit {
     Exit::of(ended.await.expect("the command runs"))
 }
 
-/// A program with these environment variables and no others, with the default action for every signal,
-/// whose output is read.
+/// A program with these environment variables and no others, with the default action for every
+/// signal, whose output is read.
 fn command<V: AsRef<OsStr>>(program: &[&str], environment: &[(&str, V)]) -> Command {
     let mut command = Command::new("env");
     command

@@ -1,7 +1,7 @@
 //! A TCP proxy that loses, delays and cuts what passes through it.
 //!
-//! It stands between a service and its store, or a client and a service. A test says what happens from now on to
-//! each direction, so a fault begins at a step and not after a time.
+//! It stands between a service and its store, or a client and a service. A test says what happens
+//! from now on to each direction, so a fault begins at a step and not after a time.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Random numbers that a seed decides.
 //!
-//! A test that fails prints its seed, and the same seed makes the same choices again. It is no source of secrets
-//! and is not uniform to the last bit.
+//! A test that fails prints its seed, and the same seed makes the same choices again. It is no
+//! source of secrets and is not uniform to the last bit.
 
 /// A small generator of numbers that a seed decides (Steele et al., SplitMix64, OOPSLA 2014).
 #[derive(Debug, Clone)]

@@ -1,7 +1,7 @@
 //! HTTP by hand: bytes on a connection, for what no HTTP client would send or wait for.
 //!
-//! A test writes any bytes, also half of a request, and reads the answer up to its end as the head announces it. Each
-//! read has an end. It has no TLS of its own and takes any stream.
+//! A test writes any bytes, also half of a request, and reads the answer up to its end as the head
+//! announces it. Each read has an end. It has no TLS of its own and takes any stream.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -54,14 +54,16 @@ impl RawConnection {
         wire
     }
 
-    /// Ends the connection, and waits until the system of the service has heard of it. The service may not.
+    /// Ends the connection, and waits until the system of the service has heard of it. The service
+    /// may not.
     ///
-    /// Without the wait, a busy system delivers what another connection sends afterwards before the end
-    /// of this one.
+    /// Without the wait, a busy system delivers what another connection sends afterwards before the
+    /// end of this one.
     pub async fn hang_up(self) {
         let port = self.port;
         drop(self);
-        // A table that changes while it is read can lack a line, so it has to lack this one several times.
+        // A table that changes while it is read can lack a line, so it has to lack this one several
+        // times.
         eventually(async || (0..3).all(|_| !is_waiting_for_end(port)).then_some(())).await;
     }
 
@@ -110,7 +112,8 @@ impl RawConnection {
         assert_eq!(rest, "", "the service sent something before it closed the connection");
     }
 
-    /// Waits until the service closes the connection; whether `text` was not among the bytes that it sent before.
+    /// Waits until the service closes the connection; whether `text` was not among the bytes that
+    /// it sent before.
     pub async fn ends_without(&mut self, text: &str) -> bool {
         let mut rest = Vec::new();
         let _ = soon("the end of the connection", self.stream.read_to_end(&mut rest)).await;

@@ -1,7 +1,7 @@
 //! HTTP/2 by hand: frames on a connection, for what no HTTP client would send or leave out.
 //!
-//! The preface and the settings are those of a client that behaves; each frame after them is the test's. Heads are
-//! coded without a table, so that a frame means the same wherever it is.
+//! The preface and the settings are those of a client that behaves; each frame after them is the
+//! test's. Heads are coded without a table, so that a frame means the same wherever it is.
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
 
@@ -81,7 +81,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RawHttp2<S> {
         assert!(self.try_write(bytes).await, "the service has closed");
     }
 
-    /// Sends bytes that may be no frame, or several; `false` where the service has closed the connection.
+    /// Sends bytes that may be no frame, or several; `false` where the service has closed the
+    /// connection.
     pub async fn try_write(&mut self, bytes: &[u8]) -> bool {
         let write = async {
             self.writer.write_all(bytes).await?;
@@ -108,7 +109,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RawHttp2<S> {
         .await
     }
 
-    /// Waits for a frame for which `is` holds; `false` where the service closes the connection instead.
+    /// Waits for a frame for which `is` holds; `false` where the service closes the connection
+    /// instead.
     pub async fn answers(&mut self, is: impl Fn(&RawFrame) -> bool) -> bool {
         soon("a frame", async {
             loop {

@@ -1,8 +1,8 @@
 //! One real redis-server on a free port.
 //!
-//! Time passes for it when a test says so, so that a test of an expiry does not wait: its wall clock is one
-//! that can be set ([`RedisServer::advance`]). A node of Redlock, whose uptime counts too, gets older keys
-//! instead ([`RedisServer::age`]).
+//! Time passes for it when a test says so, so that a test of an expiry does not wait: its wall
+//! clock is one that can be set ([`RedisServer::advance`]). A node of Redlock, whose uptime counts
+//! too, gets older keys instead ([`RedisServer::age`]).
 
 use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
@@ -26,7 +26,8 @@ pub struct RedisServer {
     port: u16,
     options: Vec<String>,
     environment: Vec<(String, String)>,
-    /// Its wall clock, and how many microseconds that is ahead; `None` where the test gave it another one.
+    /// Its wall clock, and how many microseconds that is ahead; `None` where the test gave it
+    /// another one.
     clock: Option<(WallClock, Mutex<i64>)>,
     directory: TempDir,
     earlier: Vec<TempDir>,
@@ -98,8 +99,8 @@ impl RedisServer {
         self.process = process.expect("redis-server starts again on its port");
     }
 
-    /// Starts a server that was killed, and lets it take so many microseconds for each command that it
-    /// reads from its log.
+    /// Starts a server that was killed, and lets it take so many microseconds for each command that
+    /// it reads from its log.
     pub async fn restart_slowly(&mut self, micros: u64) {
         let options = self.options.clone();
         self.options.extend(["--key-load-delay".to_owned(), micros.to_string()]);

@@ -1,7 +1,7 @@
 //! Shell scripts under `keylatch run` that say how far they are and wait for a word from the test.
 //!
-//! A script holds an `flock` on a file for as long as it, or anything that it has started, lives. Two
-//! scripts of one directory that run at the same time leave a line in the file `overlaps`.
+//! A script holds an `flock` on a file for as long as it, or anything that it has started, lives.
+//! Two scripts of one directory that run at the same time leave a line in the file `overlaps`.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -39,8 +39,8 @@ impl ScriptDirectory {
         Self { directory, words }
     }
 
-    /// Starts `keylatch run ARGUMENTS -- sh -c SCRIPT`. In the script, `begun` tells the test that it
-    /// runs, and `held` waits for a word from the test.
+    /// Starts `keylatch run ARGUMENTS -- sh -c SCRIPT`. In the script, `begun` tells the test that
+    /// it runs, and `held` waits for a word from the test.
     pub fn run(
         &self,
         keylatch: &Program,

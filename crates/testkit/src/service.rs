@@ -1,7 +1,7 @@
 //! The service in the test's own process, its HTTP API, and what it answers.
 //!
-//! It is the whole service on a free port, so that a test sees what a client sees, while the test's clock and log are
-//! the service's too. `program.rs` starts it as a process.
+//! It is the whole service on a free port, so that a test sees what a client sees, while the test's
+//! clock and log are the service's too. `program.rs` starts it as a process.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Deref;
@@ -22,10 +22,12 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{Proxy, RedisServer, eventually};
 
-/// How long a step of a store and a connection to it may take, in milliseconds: no load of a machine reaches it.
+/// How long a step of a store and a connection to it may take, in milliseconds: no load of a
+/// machine reaches it.
 pub(crate) const PATIENCE_MS: u64 = 60_000;
 
-/// The configuration of a test that is not about a store's time limits: the default one, in which they are long.
+/// The configuration of a test that is not about a store's time limits: the default one, in which
+/// they are long.
 pub fn config(store: &str) -> Config {
     let mut config = default_config(store);
     config.store_timeout_ms = PATIENCE_MS;
@@ -172,7 +174,8 @@ impl Api {
         Answer::of(self.request(Method::GET, path)).await
     }
 
-    /// The value of a series of `/metrics`, such as `keylatch_http_streams{kind="hold"}`; 0 where there is none.
+    /// The value of a series of `/metrics`, such as `keylatch_http_streams{kind="hold"}`; 0 where
+    /// there is none.
     pub async fn metric(&self, series: &str) -> u64 {
         let metrics = self.get("/metrics").await.text;
         let value = |line: &str| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok();

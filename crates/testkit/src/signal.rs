@@ -1,8 +1,8 @@
 //! Signals to the processes of a test.
 //!
-//! A process of several threads that is sent SIGSTOP runs until one of them has taken the signal, which on
-//! a busy machine is long enough for another to do what the test wants it not to do. So a stop is waited
-//! for.
+//! A process of several threads that is sent SIGSTOP runs until one of them has taken the signal,
+//! which on a busy machine is long enough for another to do what the test wants it not to do. So a
+//! stop is waited for.
 
 use std::fs;
 use std::process::Command;
@@ -10,7 +10,8 @@ use std::time::Instant;
 
 use crate::LIMIT;
 
-/// Sends a signal, such as `-TERM`, to a process that exists. After `-STOP` none of its threads runs.
+/// Sends a signal, such as `-TERM`, to a process that exists. After `-STOP` none of its threads
+/// runs.
 pub(crate) fn send(signal: &str, pid: u32) {
     let sent = Command::new("kill").args([signal, &pid.to_string()]).status().expect("kill runs");
     assert!(sent.success(), "the process takes {signal}");

@@ -1,7 +1,8 @@
 //! The time that a test's store has, where a test moves the clock of a server.
 //!
-//! A store dates what people read by its own wall clock, so an assertion of a date has to know how far the test moved
-//! it. Invariant: each test runs on a thread of its own, and what passed is noted there.
+//! A store dates what people read by its own wall clock, so an assertion of a date has to know how
+//! far the test moved it. Invariant: each test runs on a thread of its own, and what passed is
+//! noted there.
 
 use std::cell::Cell;
 use std::time::{Duration, SystemTime};
@@ -11,8 +12,8 @@ thread_local! {
     static PASSED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// The time since 1970 by the wall clock of the test's store: where a test moves the clock of a server,
-/// also that by which it dates what people read.
+/// The time since 1970 by the wall clock of the test's store: where a test moves the clock of a
+/// server, also that by which it dates what people read.
 pub fn store_time() -> Duration {
     SystemTime::UNIX_EPOCH.elapsed().expect("a clock after 1970") + PASSED.get()
 }

@@ -1,7 +1,8 @@
 //! The stores of the matrix: how each is started, and what a test can do with it.
 //!
-//! The matrix itself, with what each store can do, is in `keylatch-testkit-macros`. Each line of it has
-//! a function here that starts the store; those of the feature `engines` are in `engines/stores.rs`.
+//! The matrix itself, with what each store can do, is in `keylatch-testkit-macros`. Each line of it
+//! has a function here that starts the store; those of the feature `engines` are in
+//! `engines/stores.rs`.
 
 use std::fmt;
 use std::ops::Deref;
@@ -19,8 +20,8 @@ use crate::{FakeEngine, Faults, OpenStore, RedisServer, Service, Shop, config, s
 const SWEEP_PERIOD: Duration = Duration::from_secs(5);
 /// After how many of them it removes expired records as well, and one.
 const SWEEPS: u32 = 7;
-/// By how much a store that estimates its engine's clock may be ahead of it on a busy machine, and how late
-/// it may see a write where there is none: its leases end so much later.
+/// By how much a store that estimates its engine's clock may be ahead of it on a busy machine, and
+/// how late it may see a write where there is none: its leases end so much later.
 pub(crate) const AHEAD: Duration = Duration::from_secs(1);
 /// How often a test lets the store's task run: a sweep yields after each of 256 buckets.
 const TURNS: u32 = 600;
@@ -224,8 +225,8 @@ impl TokioClock {
 #[async_trait]
 impl StoreClock for TokioClock {
     async fn advance(&self, by: Duration) {
-        // A stopped clock jumps to the next timer while all tasks wait, for instance for the disk. So
-        // it is stopped no longer than this.
+        // A stopped clock jumps to the next timer while all tasks wait, for instance for the disk.
+        // So it is stopped no longer than this.
         tokio::time::pause();
         tokio::time::advance(by).await;
         tokio::time::resume();

@@ -1,7 +1,7 @@
 //! Certificates of the test's own, and the client's side of TLS.
 //!
-//! Each authority is made for the test and signs what it needs, so no certificate in the repository expires. Names
-//! in certificates are those of loopback unless a test says otherwise.
+//! Each authority is made for the test and signs what it needs, so no certificate in the repository
+//! expires. Names in certificates are those of loopback unless a test says otherwise.
 
 use std::io;
 use std::net::SocketAddr;
@@ -88,7 +88,8 @@ impl Authority {
         self.directory.path().join(name)
     }
 
-    /// Writes a certificate for `localhost` and 127.0.0.1, and the settings of a service that has it.
+    /// Writes a certificate for `localhost` and 127.0.0.1, and the settings of a service that has
+    /// it.
     pub fn serve(&self) -> TlsSettings {
         self.serve_with(&self.sign("the service", &["localhost", "127.0.0.1"]))
     }
@@ -107,7 +108,8 @@ impl Authority {
         TlsSettings { cert: text(cert), key: text(key), ..TlsSettings::default() }
     }
 
-    /// A client that trusts the authority, offers these protocols and shows a certificate, if it has one.
+    /// A client that trusts the authority, offers these protocols and shows a certificate, if it
+    /// has one.
     pub fn client(&self, alpn: &[&str], certificate: Option<&Certificate>) -> Arc<ClientConfig> {
         self.client_of(rustls::DEFAULT_VERSIONS, alpn, certificate)
     }

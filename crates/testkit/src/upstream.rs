@@ -1,7 +1,7 @@
 //! An HTTP service of the test's own, such as stands behind a guard.
 //!
-//! It records what it receives, answers what the test says, and can hold an answer back until the test lets it go.
-//! It can stand behind other layers, as a proxy would put it.
+//! It records what it receives, answers what the test says, and can hold an answer back until the
+//! test lets it go. It can stand behind other layers, as a proxy would put it.
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -1,9 +1,11 @@
-//! A wall clock that a test can set, and a disk that it can slow down, for the processes that are started with it.
+//! A wall clock that a test can set, and a disk that it can slow down, for the processes that are
+//! started with it.
 //!
-//! A store or an instance meets a clock that jumps, while the machine and the test keep their own time. The
-//! shim `wall_clock.c` adds an offset from a shared file to the wall clock of a process and leaves its
-//! monotonic clock alone. A program that does not ask its C library for the time, such as etcd, cannot be
-//! reached. `checker_sees_redis_clock_jump_break_exclusion` shows that the clock moves.
+//! A store or an instance meets a clock that jumps, while the machine and the test keep their own
+//! time. The shim `wall_clock.c` adds an offset from a shared file to the wall clock of a process
+//! and leaves its monotonic clock alone. A program that does not ask its C library for the time,
+//! such as etcd, cannot be reached. `checker_sees_redis_clock_jump_break_exclusion` shows that the
+//! clock moves.
 
 use std::fs::{OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt as _};

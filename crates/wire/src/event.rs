@@ -3,9 +3,9 @@
 //!
 //! An event's name says which type its data has. A hold sends `waiting`, `acquired` (a
 //! [`Lease`](crate::Lease)), `renewed`, and ends with `lost` or `refused` (a
-//! [`ProblemDocument`](crate::ProblemDocument)). A watch sends `snapshot`, `acquired`, `renewed` and
-//! `broken` (a [`PublicLock`](crate::PublicLock) each), `released`, `expired`, and `lagged` and `closing`
-//! without data. No event of a watch carries a token.
+//! [`ProblemDocument`](crate::ProblemDocument)). A watch sends `snapshot`, `acquired`, `renewed`
+//! and `broken` (a [`PublicLock`](crate::PublicLock) each), `released`, `expired`, and `lagged` and
+//! `closing` without data. No event of a watch carries a token.
 
 use std::borrow::Cow;
 

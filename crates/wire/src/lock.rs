@@ -1,7 +1,9 @@
-//! Requests and answers about locks: create, hold, renew, look, list; and the token that proves a lease.
+//! Requests and answers about locks: create, hold, renew, look, list; and the token that proves a
+//! lease.
 //!
-//! A token travels as a plain string and is a secret: no `Debug` of an answer may print it. The rules of
-//! its characters are in `keylatch-core`, where it is checked. A run of a record has one too.
+//! A token travels as a plain string and is a secret: no `Debug` of a response may print it. The
+//! rules of its characters are in `keylatch-core`, where it is checked. A run of a record has one
+//! too.
 //!
 //! Doc comments here are the descriptions in `openapi/openapi.json`, and a name in
 //! `schema(as = …)` is the name of the schema there: both are published. `tests` hold the
@@ -52,8 +54,8 @@ pub struct CreateLockRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 256))]
     pub owner: Option<String>,
-    /// How long to wait in the queue for the lock, in milliseconds. Longer than the service allows is
-    /// refused; its default limit is five minutes.
+    /// How long to wait in the queue for the lock, in milliseconds. Longer than the service allows
+    /// is refused; its default limit is five minutes.
     #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(default = 0, minimum = 0, maximum = 300000))]
     pub wait_ms: Option<u64>,
@@ -64,8 +66,8 @@ pub struct CreateLockRequest {
     #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000))]
     pub limit: Option<u64>,
-    /// The name under which to enter the lock: 1 to 64 bytes. A token that holds the lock may enter it
-    /// again under other names, and the lock is free when the last is gone.
+    /// The name under which to enter the lock: 1 to 64 bytes. A token that holds the lock may enter
+    /// it again under other names, and the lock is free when the last is gone.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 64))]
     pub entry: Option<String>,
@@ -96,8 +98,8 @@ pub struct HoldLockRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 256))]
     pub owner: Option<String>,
-    /// How long to wait in the queue for the lock, in milliseconds. Longer than the service allows is
-    /// refused; its default limit is five minutes.
+    /// How long to wait in the queue for the lock, in milliseconds. Longer than the service allows
+    /// is refused; its default limit is five minutes.
     #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(default = 0, minimum = 0, maximum = 300000))]
     pub wait_ms: Option<u64>,
@@ -113,8 +115,8 @@ pub struct HoldLockRequest {
     #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000))]
     pub limit: Option<u64>,
-    /// The name under which to enter the lock: 1 to 64 bytes. A token that holds the lock may enter it
-    /// again under other names, and the lock is free when the last is gone.
+    /// The name under which to enter the lock: 1 to 64 bytes. A token that holds the lock may enter
+    /// it again under other names, and the lock is free when the last is gone.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 64))]
     pub entry: Option<String>,
@@ -141,19 +143,19 @@ pub struct Lease<'a> {
     /// The proof that renewing and releasing ask for. Keep it secret.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub token: SecretToken<'a>,
-    /// Larger than that of every earlier grant of this lock that this one cannot be held together with.
-    /// Hand it to the resource that the lock protects, which refuses a smaller one. With a `limit` the
-    /// resource compares the tokens of each `slot` by themselves.
+    /// Larger than that of every earlier grant of this lock that this one cannot be held together
+    /// with. Hand it to the resource that the lock protects, which refuses a smaller one. With a
+    /// `limit` the resource compares the tokens of each `slot` by themselves.
     pub fencing_token: u64,
     /// The label that came with the request.
     #[cfg_attr(feature = "openapi", schema(required))]
     pub owner: Option<Cow<'a, str>>,
     /// How long the lease lasts unless renewed.
     pub ttl_ms: u64,
-    /// From the arrival of the request until this answer was written. In a stream it grows with the
-    /// stream's age.
+    /// From the arrival of the request until this response was written. In a stream it grows with
+    /// the stream's age.
     pub waited_ms: u64,
-    /// What was left of the lease when this answer was written: never above the TTL. The lock is
+    /// What was left of the lease when this response was written: never above the TTL. The lock is
     /// exclusively yours until you sent the request + `waited_ms` + `valid_for_ms`.
     pub valid_for_ms: u64,
     /// When the lease ends by the service's clock (RFC 3339, UTC): for people. Programs count
@@ -166,15 +168,15 @@ pub struct Lease<'a> {
     /// At most so many hold the lock at a time; absent where no limit was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
-    /// Which of the `limit` places is the holder's, from 0, as long as the lease lasts: no other holder has
-    /// it. Absent where no limit was asked for.
+    /// Which of the `limit` places is the holder's, from 0, as long as the lease lasts: no other
+    /// holder has it. Absent where no limit was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slot: Option<u32>,
     /// The names under which the holder entered the lock; absent where it named none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<Cow<'a, str>>,
-    /// The members of the request that changed nothing, because the token held the lock before with others;
-    /// absent where there are none.
+    /// The members of the request that changed nothing, because the token held the lock before with
+    /// others; absent where there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unchanged: Vec<Cow<'a, str>>,
 }
@@ -264,7 +266,8 @@ pub struct BreakLockRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = String, required, min_length = 1, max_length = 256))]
     pub reason: Option<String>,
-    /// The fencing token of the grant to break, so that no later grant is broken in its place. Required.
+    /// The fencing token of the grant to break, so that no later grant is broken in its place.
+    /// Required.
     #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = u64, required))]
     pub fencing_token: Option<u64>,
@@ -275,8 +278,8 @@ pub struct BreakLockRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 256))]
     pub by: Option<String>,
-    /// Lets the lease end so soon, in milliseconds from now, be that before its holder's validity ends.
-    /// Absent, the lease ends when it would have ended unless renewed.
+    /// Lets the lease end so soon, in milliseconds from now, be that before its holder's validity
+    /// ends. Absent, the lease ends when it would have ended unless renewed.
     #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 86400000))]
     pub grace_ms: Option<u64>,
@@ -323,8 +326,8 @@ pub struct LockEntries {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LockHistory {
-    /// The ends, oldest first, 16 at most. A break is kept for a day, and an expiry for as long as the lock
-    /// has anything else to keep.
+    /// The ends, oldest first, 16 at most. A break is kept for a day, and an expiry for as long as
+    /// the lock has anything else to keep.
     pub ends: Vec<GrantEnd>,
 }
 
@@ -389,7 +392,8 @@ pub struct PublicLock {
     /// At most so many hold the lock at a time; absent where the holder asked for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
-    /// The number of the holder among those that hold the lock together; absent where one holds it alone.
+    /// The number of the holder among those that hold the lock together; absent where one holds it
+    /// alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slot: Option<u32>,
     /// Why the lease ends and cannot be renewed; absent where it can.

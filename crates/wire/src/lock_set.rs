@@ -1,4 +1,5 @@
-//! Requests and answers about several locks at once: create, renew, and what a problem says of each.
+//! Requests and answers about several locks at once: create, renew, and what a problem says of
+//! each.
 //!
 //! As in `lock.rs`, doc comments are the descriptions in `openapi/openapi.json`, and the names in
 //! `schema(as = …)` are published there.
@@ -15,7 +16,7 @@ use crate::{LockMode, SecretToken, whole_number};
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = CreateLocks))]
 pub struct CreateLocksRequest {
-    /// The locks: 1 to 16 names, each once. Their order has no meaning but that of the answer.
+    /// The locks: 1 to 16 names, each once. Their order has no meaning but that of the response.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(required, min_items = 1, max_items = 16))]
     pub names: Vec<String>,
@@ -27,12 +28,13 @@ pub struct CreateLocksRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 256))]
     pub owner: Option<String>,
-    /// How long to wait in all lines for the locks, in milliseconds. Longer than the service allows is
-    /// refused; its default limit is five minutes.
+    /// How long to wait in all lines for the locks, in milliseconds. Longer than the service allows
+    /// is refused; its default limit is five minutes.
     #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(default = 0, minimum = 0, maximum = 300000))]
     pub wait_ms: Option<u64>,
-    /// `exclusive`, which is the default, or `shared` with others that ask for `shared`: the same for all locks.
+    /// `exclusive`, which is the default, or `shared` with others that ask for `shared`: the same
+    /// for all locks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<LockMode>,
     /// With `shared`: at most so many hold each lock at a time, each in a `slot` of its own.
@@ -50,7 +52,8 @@ pub struct RenewLocksRequest {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(required, min_items = 1, max_items = 16))]
     pub names: Vec<String>,
-    /// How long the leases last from now, in milliseconds. Absent, each lasts what its grant or its last renewal said.
+    /// How long the leases last from now, in milliseconds. Absent, each lasts what its grant or its
+    /// last renewal said.
     #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 100, maximum = 86400000))]
     pub ttl_ms: Option<u64>,
@@ -65,17 +68,17 @@ pub struct LeaseSet<'a> {
     pub token: SecretToken<'a>,
     /// How long the leases last unless renewed: the shortest.
     pub ttl_ms: u64,
-    /// From the arrival of the request until this answer was written.
+    /// From the arrival of the request until this response was written.
     pub waited_ms: u64,
-    /// What was left of the leases when this answer was written, of the one that ends first.
+    /// What was left of the leases when this response was written, of the one that ends first.
     pub valid_for_ms: u64,
     /// When the first lease ends by the service's clock (RFC 3339, UTC): for people.
     #[cfg_attr(feature = "openapi", schema(format = DateTime))]
     pub expires_at: String,
     /// The locks, in the order of the request.
     pub locks: Vec<LeasedLock<'a>>,
-    /// The members of the request that changed nothing, because the token held one of the locks before with others;
-    /// absent where there are none.
+    /// The members of the request that changed nothing, because the token held one of the locks
+    /// before with others; absent where there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unchanged: Vec<Cow<'a, str>>,
 }
@@ -93,7 +96,8 @@ impl LeaseSet<'_> {
 pub struct LeasedLock<'a> {
     /// The lock's name, one of those of the request.
     pub name: Cow<'a, str>,
-    /// Larger than that of every earlier grant of this lock that this one cannot be held together with.
+    /// Larger than that of every earlier grant of this lock that this one cannot be held together
+    /// with.
     pub fencing_token: u64,
     /// Which of the `limit` places is the holder's. Absent where no limit was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]

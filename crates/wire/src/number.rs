@@ -1,7 +1,7 @@
 //! Whole numbers in the JSON of requests.
 //!
-//! JSON has one kind of number, and programs whose numbers are floats write 5000 as `5000.0` or `5e3`. Both
-//! are the whole number 5000 to JSON Schema, and to this API.
+//! JSON has one kind of number, and programs whose numbers are floats write 5000 as `5000.0` or
+//! `5e3`. Both are the whole number 5000 to JSON Schema, and to this API.
 
 use std::fmt;
 use std::marker::PhantomData;

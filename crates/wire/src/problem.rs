@@ -326,8 +326,8 @@ pub struct ProblemDocument {
     /// How long the request waited for the lock, in milliseconds, where it asked to wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited_ms: Option<u64>,
-    /// Of an unknown outcome: where it is settled, as a path of this service with the whole scope of the key. A
-    /// `POST` of `outcome`, perhaps with `answer`, `reason` and `by`, does it.
+    /// Of an unknown outcome: where it is settled, as a path of this service with the whole scope
+    /// of the key. A `POST` of `outcome`, perhaps with `answer`, `reason` and `by`, does it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolve: Option<String>,
     /// When it is worth trying again, in milliseconds.

@@ -21,8 +21,8 @@ pub struct BeginRecordRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 1024))]
     pub fingerprint: Option<String>,
-    /// The HTTP request that is to be done once. The service makes its fingerprint as a guard of its method and path does;
-    /// then `fingerprint` must be absent.
+    /// The HTTP request that is to be done once. The service makes its fingerprint as a guard of
+    /// its method and path does; then `fingerprint` must be absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request: Option<DescribedRequest>,
     /// How long you may go unheard before you count as gone, in milliseconds.
@@ -36,14 +36,16 @@ pub struct BeginRecordRequest {
         schema(default = 86400000_u64, minimum = 1000, maximum = 31536000000_u64)
     )]
     pub retention_ms: Option<u64>,
-    /// What you leave behind if you are gone in the middle: `unknown`, which is the default (it is not
-    /// done again before an operator has resolved it) or `rerun` (the next one does it, under a higher fencing token).
+    /// What you leave behind if you are gone in the middle: `unknown`, which is the default (it is
+    /// not done again before an operator has resolved it) or `rerun` (the next one does it, under a
+    /// higher fencing token).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(inline))]
     pub on_crash: Option<OnCrash>,
 }
 
-/// A request as its client sent it. Its method and its path are those in the query of the call. Every member is optional.
+/// A request as its client sent it. Its method and its path are those in the query of the call.
+/// Every member is optional.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
@@ -54,8 +56,8 @@ pub struct DescribedRequest {
     /// Its `Content-Type`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content_type: Option<String>,
-    /// Further headers by name, each with the list of its values. `Content-Encoding` counts, and those that the guard has in
-    /// `fingerprint_headers`.
+    /// Further headers by name, each with the list of its values. `Content-Encoding` counts, and
+    /// those that the guard has in `fingerprint_headers`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<BTreeMap<String, Vec<String>>>))]
     pub headers: Option<BTreeMap<String, HeaderValues>>,
@@ -80,12 +82,12 @@ pub struct IssueKeyRequest {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(required, pattern = "^/[^?#]*$"))]
     pub path: String,
-    /// Whose request it will be, such as `user:ann`: as the guard knows it. Left out it is the identity of the caller or,
-    /// where there are none, nobody; empty it is nobody.
+    /// Whose request it will be, such as `user:ann`: as the guard knows it. Left out it is the
+    /// identity of the caller or, where there are none, nobody; empty it is nobody.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub principal: Option<String>,
-    /// How long the key is good, in milliseconds: at most for the retention of its guard. Left out it is that, or a day
-    /// if that is shorter.
+    /// How long the key is good, in milliseconds: at most for the retention of its guard. Left out
+    /// it is that, or a day if that is shorter.
     #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1000, maximum = 31536000000_u64))]
     pub ttl_ms: Option<u64>,
@@ -115,7 +117,7 @@ pub enum OnCrash {
     Rerun,
 }
 
-/// What it came to: an HTTP answer. Every member is optional.
+/// What it came to: an HTTP response. Every member is optional.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = CompleteRecord))]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
@@ -124,9 +126,9 @@ pub struct CompleteRecordRequest {
     #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(default = 200, minimum = 200, maximum = 599))]
     pub status: Option<u16>,
-    /// Headers by name, each with the list of its values; a text alone is taken too. What belongs to
-    /// one connection, such as `Content-Length` or `Date`, is left out, and so is `Set-Cookie`. A
-    /// repeat on a guarded route has `Content-Security-Policy: sandbox` and
+    /// Headers by name, each with the list of its values; a text alone is taken too. What belongs
+    /// to one connection, such as `Content-Length` or `Date`, is left out, and so is `Set-Cookie`.
+    /// A repeat on a guarded route has `Content-Security-Policy: sandbox` and
     /// `X-Content-Type-Options: nosniff` as well, so that no browser runs what a client chose as a
     /// page of the service.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -144,7 +146,8 @@ pub struct CompleteRecordRequest {
     pub json: Option<Value>,
 }
 
-/// The values of one header. The OpenAPI document has the list alone, which every generator of clients takes.
+/// The values of one header. The OpenAPI document has the list alone, which every generator of
+/// clients takes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum HeaderValues {
@@ -166,7 +169,7 @@ pub struct ResolveRecordRequest {
     /// The run that you mean, as the record shows it. Required with `undone`.
     #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     pub fencing_token: Option<u64>,
-    /// With `completed`: the answer that every repeat is given.
+    /// With `completed`: the response that every repeat is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<CompleteRecordRequest>,
     /// How you found out, for the record and the audit log: 1 to 256 bytes.
@@ -216,16 +219,17 @@ pub struct IdempotencyRecord {
     /// Why the outcome is unknown: `interrupted`, `failed`, `panicked` or `no-answer`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<Cow<'static, str>>,
-    /// The status of the answer.
+    /// The status of the response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// Whether the answer was kept whole.
+    /// Whether the response was kept whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer_kept: Option<bool>,
-    /// Who settled the outcome when it was unknown, and how they found out; absent where a run ended it.
+    /// Who settled the outcome when it was unknown, and how they found out; absent where a run
+    /// ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled: Option<SettlementNote>,
-    /// The answer, for a client that begins again.
+    /// The response, for a client that begins again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<IdempotencyAnswer>,
     /// The proof that completing asks for, for the client that is to do it. Keep it secret.
@@ -270,12 +274,15 @@ pub struct ListedRecord {
     pub method: String,
     /// The path of the guarded route, or its first 1024 bytes.
     pub path: String,
-    /// Who sent the request: an identity by its name, a user of a guarded route as `user:NAME`, or empty.
+    /// Who sent the request: an identity by its name, a user of a guarded route as `user:NAME`, or
+    /// empty.
     pub principal: String,
-    /// Where the route has the key from, as `derived` or `json:/order_no`; not there for an `Idempotency-Key`.
+    /// Where the route has the key from, as `derived` or `json:/order_no`; not there for an
+    /// `Idempotency-Key`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// Whether key, method, path and principal lead to the record: a store cuts a path that is very long.
+    /// Whether key, method, path and principal lead to the record: a store cuts a path that is very
+    /// long.
     pub is_whole: bool,
     /// How far it is.
     pub state: Cow<'static, str>,
@@ -293,7 +300,7 @@ pub struct ListedRecord {
     /// Why the outcome is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Cow<'static, str>>,
-    /// The status of the answer.
+    /// The status of the response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
     /// Of an unknown outcome: where it is settled, as a path of this service.
@@ -301,7 +308,7 @@ pub struct ListedRecord {
     pub resolve: Option<String>,
 }
 
-/// An answer that was kept.
+/// A response that was kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct IdempotencyAnswer {

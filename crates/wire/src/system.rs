@@ -1,7 +1,7 @@
 //! What the service reports about itself: `GET /v1/info`.
 //!
-//! A client reads the tier of the store from it before it relies on a lock, and an operator the version and the
-//! limits. Members are added and never renamed. Tested in `tests/api/system.rs`.
+//! A client reads the tier of the store from it before it relies on a lock, and an operator the
+//! version and the limits. Members are added and never renamed. Tested in `tests/api/system.rs`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,8 +20,8 @@ pub struct ServiceInfo {
     pub store: StoreInfo,
     /// What holds for every store.
     pub promise: Vec<Cow<'static, str>>,
-    /// The guards that another instance on the same store has with other settings, by path, and which settings those are;
-    /// as a rule none.
+    /// The guards that another instance on the same store has with other settings, by path, and
+    /// which settings those are; as a rule none.
     #[cfg_attr(feature = "openapi", schema(example = json!({"/v1/payments": ["principal_header"]})))]
     pub differing_guards: BTreeMap<String, Vec<Cow<'static, str>>>,
     /// What the guards with `mode = "observe"` have seen at this instance, by path.
@@ -63,8 +63,8 @@ impl ObservedGuard {
 pub struct StoreInfo {
     /// The kind of store, as in its URL's scheme.
     pub kind: Cow<'static, str>,
-    /// Which store it is: two instances with another one share no lock. A store that was emptied has a new one.
-    /// Absent of `redlock`, and where the store cannot be asked or takes no write.
+    /// Which store it is: two instances with another one share no lock. A store that was emptied
+    /// has a new one. Absent of `redlock`, and where the store cannot be asked or takes no write.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// Whether it answers now.

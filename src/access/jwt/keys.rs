@@ -1,7 +1,8 @@
 //! The public keys of an issuer (RFC 7517), and which of them may have signed a token.
 //!
-//! A key is of use for the algorithms of its type, or for the one that it names. The algorithm that a token
-//! names has to be one of them: what the token says never widens what a key may do (RFC 8725, section 3.1).
+//! A key is of use for the algorithms of its type, or for the one that it names. The algorithm that
+//! a token names has to be one of them: what the token says never widens what a key may do (RFC
+//! 8725, section 3.1).
 
 use jsonwebtoken::jwk::{
     AlgorithmParameters, EllipticCurve, Jwk, JwkSet, KeyAlgorithm, PublicKeyUse,

@@ -1,11 +1,12 @@
 //! JSON Web Tokens of an issuer (OpenID Connect), as an alternative to API keys.
 //!
-//! A token is good if a key of the issuer signed it, `iss` and `aud` are as configured, and it is neither too
-//! early (`nbf`) nor too late (`exp`), with 60 s for clocks that differ. A claim of it then leads to an
-//! identity of the file, which says what it may do. The issuer's keys come from a file, which is followed as
-//! the others of the operator are, or from a URL: they are fetched at start and every five minutes, and
-//! sooner where a token names a key that is not among them. Keys that cannot be fetched change nothing: those
-//! of before stay. Until the first are there, a token reads 503, because nothing says whether it is good.
+//! A token is good if a key of the issuer signed it, `iss` and `aud` are as configured, and it is
+//! neither too early (`nbf`) nor too late (`exp`), with 60 s for clocks that differ. A claim of it
+//! then leads to an identity of the file, which says what it may do. The issuer's keys come from a
+//! file, which is followed as the others of the operator are, or from a URL: they are fetched at
+//! start and every five minutes, and sooner where a token names a key that is not among them. Keys
+//! that cannot be fetched change nothing: those of before stay. Until the first are there, a token
+//! gets 503, because nothing says whether it is good.
 //!
 //! Invariant: nothing here prints or logs a token or a claim. Tested in `tests/api/tokens.rs`.
 
@@ -135,7 +136,8 @@ impl Issuer {
     /// The values of the claim that names the identity, in a token that is good.
     pub(super) fn verify(&self, token: &SignedToken) -> Result<Vec<String>, RefusedCredential> {
         let header = decode_header(token.expose()).map_err(|_| RefusedCredential::Malformed)?;
-        // No extension is known here, and one that is critical may change what the token says (RFC 7515, section 4.1.11).
+        // No extension is known here, and one that is critical may change what the token says (RFC
+        // 7515, section 4.1.11).
         if header.crit.is_some() {
             return Err(RefusedCredential::InvalidToken);
         }

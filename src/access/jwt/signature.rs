@@ -1,9 +1,10 @@
 //! How signatures of JSON Web Tokens are verified: by ring, which the service has for TLS.
 //!
-//! The crate `jsonwebtoken` brings two providers, one of which needs CMake, and the other some thirty crates
-//! beside those that the service has. So this is a provider that verifies and does nothing else: RSA (PKCS#1
-//! and PSS, 2048 to 8192 bits), ECDSA on P-256 and P-384, Ed25519 (RFC 7518, sections 3.3 to 3.5; RFC 8037).
-//! Algorithms with a shared secret are none of it, so no public key can pass for one.
+//! The crate `jsonwebtoken` brings two providers, one of which needs CMake, and the other some
+//! thirty crates beside those that the service has. So this is a provider that verifies and does
+//! nothing else: RSA (PKCS#1 and PSS, 2048 to 8192 bits), ECDSA on P-256 and P-384, Ed25519 (RFC
+//! 7518, sections 3.3 to 3.5; RFC 8037). Algorithms with a shared secret are none of it, so no
+//! public key can pass for one.
 
 use std::sync::Once;
 

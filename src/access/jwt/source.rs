@@ -1,7 +1,7 @@
 //! Where the keys of an issuer come from: a file, or a URL.
 //!
-//! A fetch follows no redirect, has 5 s, and takes 1 MiB at most. Plain `http` is for a server on loopback,
-//! because who can change the keys can be everybody.
+//! A fetch follows no redirect, has 5 s, and takes 1 MiB at most. Plain `http` is for a server on
+//! loopback, because who can change the keys can be everybody.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! The stream by which a console follows the held locks: what changed since the last event, twice a second at
-//! most.
+//! The stream by which a console follows the held locks: what changed since the last event, twice a
+//! second at most.
 //!
 //! All consoles share looks at the held locks ([`held_locks`](crate::http::held_locks)), and each
 //! stream sends those that are not as it last sent them. So a lock that changes a hundred times

@@ -1,7 +1,8 @@
-//! What the console shows at a glance: the store, what the instance does now and did in the last minutes, and
-//! what the client may do, so that the page has the buttons that are for it.
+//! What the console shows at a glance: the store, what the instance does now and did in the last
+//! minutes, and what the client may do, so that the page has the buttons that are for it.
 //!
-//! It asks the store for its health and for no lock, because a page repeats it every few seconds. Tested in `tests/api/console.rs`.
+//! It asks the store for its health and for no lock, because a page repeats it every few seconds.
+//! Tested in `tests/api/console.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,7 +44,8 @@ pub(super) struct Glance {
     samples: Vec<Sample>,
 }
 
-/// How many records of idempotency keys there are, of all instances; `None` where that is not known.
+/// How many records of idempotency keys there are, of all instances; `None` where that is not
+/// known.
 #[derive(Debug, Serialize)]
 struct CountedRecords {
     unknown: Option<usize>,

@@ -1,5 +1,6 @@
-//! How the earlier grants of a lock ended: those that the store keeps, and the releases that this instance
-//! served, which no store keeps. Redlock keeps no end and says nothing of a release, so it has no history (501).
+//! How the earlier grants of a lock ended: those that the store keeps, and the releases that this
+//! instance served, which no store keeps. Redlock keeps no end and says nothing of a release, so it
+//! has no history (501).
 //!
 //! Only a client that may read the lock sees them. Tested in `tests/api/console.rs`.
 

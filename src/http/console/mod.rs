@@ -1,10 +1,12 @@
-//! The console: the page at `/` on which an operator sees what the service does, and does what is to be done.
+//! The console: the page at `/` on which an operator sees what the service does, and does what is
+//! to be done.
 //!
-//! The page is static and shows nothing of what clients do. Its scripts use the API as the user whom the browser
-//! knows, so the console shows a user what the API shows the same user. Beside the API it has what is for it
-//! alone, below `/console`: a glance at the service, one stream of the held locks, who waits for a lock and how its
-//! earlier grants ended, and a record of a key. An API client reads at `/` what it reads without a console. Tested in `tests/api/console.rs`
-//! and in `tests/browser`, in the modules of the console.
+//! The page is static and shows nothing of what clients do. Its scripts use the API as the user
+//! whom the browser knows, so the console shows a user what the API shows the same user. Beside the
+//! API it has what is for it alone, below `/console`: a glance at the service, one stream of the
+//! held locks, who waits for a lock and how its earlier grants ended, and a record of a key. An API
+//! client reads at `/` what it reads without a console. Tested in `tests/api/console.rs` and in
+//! `tests/browser`, in the modules of the console.
 
 mod changes;
 mod glance;
@@ -99,7 +101,8 @@ impl<S: Sync> FromRequestParts<S> for NamedLock {
     }
 }
 
-/// A browser asks its user for the key, because the path is for identities, and shows the console again.
+/// A browser asks its user for the key, because the path is for identities, and shows the console
+/// again.
 async fn sign_in(_: Caller) -> Redirect {
     Redirect::to("/")
 }

@@ -1,8 +1,9 @@
-//! Who waits for a lock, in order and since when, at whatever instance: the queue as the store has it. Redlock keeps
-//! no queue (501).
+//! Who waits for a lock, in order and since when, at whatever instance: the queue as the store has
+//! it. Redlock keeps no queue (501).
 //!
-//! Only a client that may read the lock sees the waiters, and no token is among what it sees. Tested in
-//! `tests/api/console.rs`, and over several instances in `tests/api/queue_across_instances.rs`.
+//! Only a client that may read the lock sees the waiters, and no token is among what it sees.
+//! Tested in `tests/api/console.rs`, and over several instances in
+//! `tests/api/queue_across_instances.rs`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! A record of a key as an operator sees it: with the headers of its answer, which tell what a repeat reads.
+//! A record of a key as an operator sees it: with the headers of its response, which tell what a
+//! repeat reads.
 //!
 //! The body may be anything, and is for the client alone, so the console never gets it. Tested in
 //! `tests/api/console_keys.rs`.
@@ -18,7 +19,7 @@ use crate::http::problem::Problem;
 use keylatch_core::idempotency::{RecordStatus, StoredResponse};
 use keylatch_wire::IdempotencyRecord;
 
-/// A record, and the headers of its answer if it has one.
+/// A record, and the headers of its response if it has one.
 #[derive(Debug, Serialize)]
 pub(super) struct ShownRecord {
     #[serde(flatten)]

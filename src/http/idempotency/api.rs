@@ -1,11 +1,11 @@
-//! The API of idempotency records: its handlers, and the JSON of records, mapped to and from the types of
-//! the core.
+//! The API of idempotency records: its handlers, and the JSON of records, mapped to and from the
+//! types of the core.
 //!
-//! A handler parses the request, makes one call of `IdempotencyService` and maps the reply: what another
-//! run did is a value with a status of its own, and an error becomes a problem. The JSON types are those
-//! of `keylatch-wire`. What types alone do not rule out is checked here, and a member that is wrong is
-//! named in the problem. The answer of a run is given only to a client that begins again. Tested in
-//! `tests/api/idempotency_records.rs` and `invalid_bodies.rs`.
+//! A handler parses the request, makes one call of `IdempotencyService` and maps the reply: what
+//! another run did is a value with a status of its own, and an error becomes a problem. The JSON
+//! types are those of `keylatch-wire`. What types alone do not rule out is checked here, and a
+//! member that is wrong is named in the problem. The response of a run is given only to a client
+//! that begins again. Tested in `tests/api/idempotency_records.rs` and `invalid_bodies.rs`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -58,8 +58,8 @@ const BODIES: &str = "and `body_base64` and `json` exclude one another";
 ///
 /// Asks whether to do a thing now. 201: do it, then complete it with the token, before the lease
 /// ends. 200: it was done, and this is what it came to. The same Lock-Token again is the same
-/// beginning and reads 201 again, so a lost answer costs nothing. With `Prefer: wait` it waits while another client does it,
-/// and then answers as if it had come afterwards.
+/// beginning and gets 201 again, so a lost response costs nothing. With `Prefer: wait` it waits
+/// while another client does it, and then answers as if it had come afterwards.
 #[utoipa::path(post, path = "/v1/idempotency/{key}",
     responses(
         (status = 201, description = "Do it now. The token that began gets this again, for as long as its run lasts", body = IdempotencyRecord,
@@ -84,7 +84,7 @@ pub(crate) async fn begin_idempotency(
     let room = caller.claim_record(ask.scope.key(), ask.key, bytes, !wait.is_zero())?;
     let records = api.records()?;
     let response = match records.begin_or_wait(&ask, own, bytes, wait).await? {
-        // To who lost the answer to the first, a 200 would say that the work was done.
+        // To who lost the response to the first, a 200 would say that the work was done.
         BeginReply::Started(run) | BeginReply::Again(run) => {
             // For as long as it may be there: a run that is left alone has an unknown outcome.
             room.keep(ask.key, ask.lease + ask.retention.max(UNKNOWN_RETENTION));
@@ -185,7 +185,8 @@ pub(crate) async fn abandon_idempotency(
 
 /// Fail
 ///
-/// You know that you failed half way: the outcome is unknown at once, for an operator to resolve. Safe to repeat.
+/// You know that you failed half way: the outcome is unknown at once, for an operator to resolve.
+/// Safe to repeat.
 #[utoipa::path(post, path = "/v1/idempotency/{key}/fail",
     responses((status = 200, description = "The outcome is unknown", body = IdempotencyRecord)))]
 pub(crate) async fn fail_idempotency(
@@ -229,8 +230,8 @@ pub(crate) async fn get_idempotency(
 
 /// Resolve an unknown outcome
 ///
-/// For an operator who has found out what happened. `completed` keeps an answer that every repeat is
-/// given; `not-executed` frees the key. With a `fencing_token`, only if no later run began.
+/// For an operator who has found out what happened. `completed` keeps a response that every repeat
+/// is given; `not-executed` frees the key. With a `fencing_token`, only if no later run began.
 #[utoipa::path(post, path = "/v1/idempotency/{key}/resolve",
     responses(
         (status = 200, description = "Every retry gets the response", body = IdempotencyRecord),
@@ -316,7 +317,7 @@ impl FromRequestParts<Arc<Api>> for RecordKeyPath {
     }
 }
 
-/// The answer to a begin that finds an earlier run.
+/// The response to a begin that finds an earlier run.
 fn found(view: &RecordView, begin: &BeginCommand) -> Response {
     match view.phase {
         RecordStatus::Done { kept: StoredResponse::Sealed(_), .. } => repeat_response(view.clone()),
@@ -335,7 +336,7 @@ fn found(view: &RecordView, begin: &BeginCommand) -> Response {
     }
 }
 
-/// The answer to a token that does not have the run.
+/// The response to a token that does not have the run.
 fn not_yours(view: &RecordView, key: &RecordKey, scope: &RecordScope) -> Problem {
     match view.phase {
         RecordStatus::Unknown { .. } => {
@@ -410,7 +411,7 @@ fn begin_command(
     })
 }
 
-/// The answer that a request says a run came to.
+/// The response that a request says a run came to.
 fn answer(body: CompleteRecordRequest) -> Result<Answer, Problem> {
     let status = body.status.unwrap_or(200);
     if !(200..600).contains(&status) {
@@ -472,7 +473,7 @@ struct Settler {
 }
 
 impl Settler {
-    /// What the record keeps of it, beside the headers of the answer.
+    /// What the record keeps of it, beside the headers of the response.
     fn marks(&self) -> impl Iterator<Item = (String, Bytes)> {
         let by = self.by.as_ref().map(|by| (CHOSEN_BY, by.as_str()));
         let reason = self.reason.as_ref().map(|reason| (CHOSEN_REASON, reason.as_str()));
@@ -582,7 +583,7 @@ pub(crate) fn record(view: &RecordView) -> IdempotencyRecord {
     record
 }
 
-/// The record with its answer, for a client that begins again.
+/// The record with its response, for a client that begins again.
 fn record_with_answer(view: &RecordView) -> IdempotencyRecord {
     let answer = match &view.phase {
         RecordStatus::Done { kept: kept @ StoredResponse::Answer(answer), .. }
@@ -596,7 +597,7 @@ fn record_with_answer(view: &RecordView) -> IdempotencyRecord {
     IdempotencyRecord { answer, settled: None, ..record(view) }
 }
 
-/// The headers of an answer as text, each with its values.
+/// The headers of a response as text, each with its values.
 pub(crate) fn answer_headers(answer: &Answer) -> BTreeMap<String, Vec<String>> {
     let mut headers: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (name, value) in answer.headers.iter().filter(|(name, _)| !name.starts_with(':')) {

@@ -1,8 +1,9 @@
-//! What the OpenAPI document says of guarded operations: the routes of the configuration, and the name,
-//! the tag and the headers that every guarded operation has, those of the toy shop included.
+//! What the OpenAPI document says of guarded operations: the routes of the configuration, and the
+//! name, the tag and the headers that every guarded operation has, those of the toy shop included.
 //!
-//! The routes are known only once the configuration is read, so they are built here and not by a macro.
-//! What else a service behind answers is its own to document. Tested in `tests/api/openapi.rs`.
+//! The routes are known only once the configuration is read, so they are built here and not by a
+//! macro. What else a service behind responses is its own to document. Tested in
+//! `tests/api/openapi.rs`.
 
 use utoipa::openapi::path::{Operation, OperationBuilder};
 use utoipa::openapi::security::SecurityRequirement;
@@ -76,7 +77,8 @@ pub(in crate::http) fn name_operation(operation: &mut Operation, id: String) {
     operation.tags = Some(vec!["guarded".to_owned()]);
 }
 
-/// Adds the headers that a guarded request may have, the key among them where no request does without it.
+/// Adds the headers that a guarded request may have, the key among them where no request does
+/// without it.
 pub(in crate::http) fn add_headers(operation: &mut Operation, needs_key: bool) {
     if needs_key {
         parameters::add(operation, "Idempotency-Key", "IdempotencyKey");

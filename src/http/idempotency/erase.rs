@@ -1,4 +1,4 @@
-//! Erasing a kept answer, which may have personal data, while its key stays used.
+//! Erasing a kept response, which may have personal data, while its key stays used.
 //!
 //! Tested in `tests/api/erasure.rs`.
 
@@ -16,10 +16,11 @@ use crate::http::audit::{Act, Auditor};
 use crate::http::caller::Caller;
 use crate::http::problem::{Code, Problem};
 
-/// Erase an answer
+/// Erase a response
 ///
-/// Removes the body and the headers of a finished record, which may be personal data. Its status stays, and the
-/// key stays used until its retention ends: a repeat is not run, and reads that the answer was not kept.
+/// Removes the body and the headers of a finished record, which may be personal data. Its status
+/// stays, and the key stays used until its retention ends: a repeat is not run, and reads that the
+/// response was not kept.
 #[utoipa::path(delete, path = "/v1/idempotency/{key}/answer",
     responses((status = 204, description = "Nothing but the status is kept")))]
 pub(crate) async fn erase_idempotency_answer(

@@ -1,6 +1,7 @@
 //! Issuing keys for forms: the shop's server fetches one and puts it into the page.
 //!
-//! Nothing is stored: a key proves itself at the guard that it is for. Tested in `tests/api/issued_keys.rs`.
+//! Nothing is stored: a key proves itself at the guard that it is for. Tested in
+//! `tests/api/issued_keys.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +23,9 @@ const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Issue a key
 ///
-/// For a form without JavaScript, behind a guard that takes issued keys (`key = ["issued"]`). The server of the page
-/// puts the key into the field `idempotency_key`. It is good for one request of this method, path and principal.
+/// For a form without JavaScript, behind a guard that takes issued keys (`key = ["issued"]`). The
+/// server of the page puts the key into the field `idempotency_key`. It is good for one request of
+/// this method, path and principal.
 #[utoipa::path(post, path = "/v1/idempotency-keys",
     responses((status = 201, description = "The key. Nothing is stored of it before it is used", body = IssuedKey)))]
 pub(crate) async fn issue_idempotency_key(

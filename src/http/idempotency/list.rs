@@ -1,8 +1,10 @@
-//! The list of records: which ones a query names, for the JSON of the API; and the URL that settles one.
+//! The list of records: which ones a query names, for the JSON of the API; and the URL that settles
+//! one.
 //!
-//! A list has the records that the client may read, and the number of the others of its page, so that it never
-//! passes for the whole. A search by key or path has no such number, and others' records do not cut its pages: either
-//! would tell their keys and paths letter by letter. Tested in `tests/api/record_list.rs`.
+//! A list has the records that the client may read, and the number of the others of its page, so
+//! that it never passes for the whole. A search by key or path has no such number, and others'
+//! records do not cut its pages: either would tell their keys and paths letter by letter. Tested in
+//! `tests/api/record_list.rs`.
 
 use std::sync::Arc;
 
@@ -23,9 +25,9 @@ use keylatch_wire::{ListedRecord, RecordPage};
 
 /// List records
 ///
-/// Page by page, in no order: those that are `in-flight`, `done` or `unknown`, or all. An unknown outcome comes
-/// with the URL at which an operator settles it. The number of unknown and unfinished records decides what a
-/// list of them costs, and not the number of all.
+/// Page by page, in no order: those that are `in-flight`, `done` or `unknown`, or all. An unknown
+/// outcome comes with the URL at which an operator settles it. The number of unknown and unfinished
+/// records decides what a list of them costs, and not the number of all.
 #[utoipa::path(get, path = "/v1/idempotency",
     responses((status = 200, description = "Some of the records", body = RecordPage)))]
 pub(crate) async fn list_idempotency(
@@ -34,7 +36,8 @@ pub(crate) async fn list_idempotency(
     RecordQuery(mut query): RecordQuery,
 ) -> Result<Json<RecordPage>, Problem> {
     let reader = caller.record_reader()?;
-    // A page of a search that others' records fill, or their number, would tell what their keys and paths are.
+    // A page of a search that others' records fill, or their number, would tell what their keys and
+    // paths are.
     if is_search(&query.filter) {
         query.filter.reader = reader.clone();
     }

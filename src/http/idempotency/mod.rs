@@ -1,7 +1,7 @@
 //! Idempotency keys over HTTP: the API of records, and what the guarded routes need of the service.
 //!
-//! The layer that guards and the gateway behind it are `keylatch-axum`, which programs use for their own routes too.
-//! Tested in the `idempotency_*.rs` files of `tests/api`.
+//! The layer that guards and the gateway behind it are `keylatch-axum`, which programs use for
+//! their own routes too. Tested in the `idempotency_*.rs` files of `tests/api`.
 
 pub(super) mod api;
 mod document;

@@ -1,7 +1,8 @@
 //! Who is told that an upstream settled an unknown outcome: the audit log, the metrics and the log.
 //!
-//! There is no request to name, so the lines of the audit log have `by: upstream` and no `request_id`. As for a person,
-//! one is written before the store is asked. Tested in `tests/api/settling.rs`.
+//! There is no request to name, so the lines of the audit log have `by: upstream` and no
+//! `request_id`. As for a person, one is written before the store is asked. Tested in
+//! `tests/api/settling.rs`.
 
 use std::sync::Arc;
 

@@ -1,7 +1,9 @@
-//! The document as it is written: each path, and each operation of a path, stands where a reader needs it.
+//! The document as it is written: each path, and each operation of a path, stands where a reader
+//! needs it.
 //!
-//! The document of utoipa has the operations of a path in an order of its own, from `get` on. Swagger UI and generated
-//! references show the order in which they are written. Tested in `tests/api/openapi_rules.rs`.
+//! The document of utoipa has the operations of a path in an order of its own, from `get` on.
+//! Swagger UI and generated references show the order in which they are written. Tested in
+//! `tests/api/openapi_rules.rs`.
 
 use std::io;
 

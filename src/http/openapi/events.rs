@@ -1,7 +1,7 @@
 //! The events of the two streams: which schema the data of each has.
 //!
-//! OpenAPI 3.1 has no word for the items of a stream. So the body is a string, and `contentSchema` says what is
-//! in it: a member for each event, by its name.
+//! OpenAPI 3.1 has no word for the items of a stream. So the body is a string, and `contentSchema`
+//! says what is in it: a member for each event, by its name.
 
 use keylatch_wire::{
     EmptyEvent, EndEvent, Lease, LossEvent, ProblemDocument, PublicLock, RenewalEvent,

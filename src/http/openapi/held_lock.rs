@@ -1,9 +1,9 @@
 //! A held lock in the document: one object with the members of either of its two shapes.
 //!
-//! The service writes a lock that one client holds with its holder's members, and one that several hold
-//! together with a list of them. Generators of clients differ in what they make of `oneOf`: some import
-//! nothing, some refuse a member that is new. All of them take an object in which what only one of the
-//! shapes has may be absent. `tests/api/openapi_rules.rs` holds the document to it.
+//! The service writes a lock that one client holds with its holder's members, and one that several
+//! hold together with a list of them. Generators of clients differ in what they make of `oneOf`:
+//! some import nothing, some refuse a member that is new. All of them take an object in which what
+//! only one of the shapes has may be absent. `tests/api/openapi_rules.rs` holds the document to it.
 
 use utoipa::PartialSchema;
 use utoipa::openapi::schema::{Object, ObjectBuilder, Type};

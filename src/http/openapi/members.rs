@@ -1,8 +1,8 @@
 //! What the name of a member says of it, wherever it stands.
 //!
-//! A member that may be absent is never null, so that a generated client has one way to leave it out. A
-//! request may have null there all the same, and means that it is absent. A fencing token is a whole number
-//! that every JSON reader keeps, and a word is one of those that the service writes.
+//! A member that may be absent is never null, so that a generated client has one way to leave it
+//! out. A request may have null there all the same, and means that it is absent. A fencing token is
+//! a whole number that every JSON reader keeps, and a word is one of those that the service writes.
 
 use serde_json::Value;
 use utoipa::Number;
@@ -80,8 +80,8 @@ fn describe_names(names: &mut Array) {
     }
 }
 
-/// Moves the default of a member into its description: by a `default` some generators have a client always send
-/// the member, and so decide for a service that is set up otherwise.
+/// Moves the default of a member into its description: by a `default` some generators have a client
+/// always send the member, and so decide for a service that is set up otherwise.
 fn tell_default(member: &mut Object, is_optional: bool) {
     // That of one that is required is serde's way to find out that it is absent.
     if let Some(default) = member.default.take().filter(|one| is_optional && !one.is_null()) {

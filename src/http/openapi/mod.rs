@@ -1,9 +1,10 @@
 //! The OpenAPI document as it is served: what the handlers say, and what holds for all of them.
 //!
-//! It is put together from the documents of the routers, so that it cannot leave a route out. What follows from the
-//! signature of a handler is in `signature.rs`, which problems an operation has in `problems.rs`, what a name alone
-//! decides in `members.rs` and `parameters.rs`. `base.json` has what no operation changes, and `examples.json` the
-//! examples. `tests/api/openapi.rs` holds the service to it.
+//! It is put together from the documents of the routers, so that it cannot leave a route out. What
+//! follows from the signature of a handler is in `signature.rs`, which problems an operation has in
+//! `problems.rs`, what a name alone decides in `members.rs` and `parameters.rs`. `base.json` has
+//! what no operation changes, and `examples.json` the examples. `tests/api/openapi.rs` holds the
+//! service to it.
 
 mod document;
 mod events;
@@ -27,7 +28,8 @@ pub(super) use self::signature::{describe, operation_id, routes};
 use super::system::PROMISE;
 use keylatch_wire::{HeldLock, ProblemDocument, SharedLock};
 
-/// What `examples.json` has for a schema, a member of one, a request, a stream, or a problem beside what all have.
+/// What `examples.json` has for a schema, a member of one, a request, a stream, or a problem beside
+/// what all have.
 fn example(of: &str, name: &str) -> Option<Value> {
     static EXAMPLES: LazyLock<Value> =
         LazyLock::new(|| serde_json::from_str(include_str!("examples.json")).unwrap_or_default());
@@ -47,7 +49,8 @@ fn tag(path: &str) -> &'static str {
     }
 }
 
-/// The document of all routes, with what holds for all of them: what is in `base.json`, but for what no operation uses.
+/// The document of all routes, with what holds for all of them: what is in `base.json`, but for
+/// what no operation uses.
 pub(super) fn complete(routes: OpenApi) -> Document {
     let mut document: OpenApi = serde_json::from_value(BASE.clone()).unwrap_or_default();
     env!("CARGO_PKG_VERSION").clone_into(&mut document.info.version);

@@ -1,8 +1,9 @@
 //! The parameters of operations, which are components of `base.json`.
 //!
-//! Their patterns are those of ECMA-262, which JSON Schema uses, for the rules that `LockName`, `Token` and
-//! `IdempotencyKey` check. A schema counts characters where `LockName` counts bytes. The component of an operation
-//! whose parameter has words of its own is called `operation.parameter`. Tested in `tests/api/openapi_rules.rs`.
+//! Their patterns are those of ECMA-262, which JSON Schema uses, for the rules that `LockName`,
+//! `Token` and `IdempotencyKey` check. A schema counts characters where `LockName` counts bytes.
+//! The component of an operation whose parameter has words of its own is called
+//! `operation.parameter`. Tested in `tests/api/openapi_rules.rs`.
 
 use serde_json::Value;
 use utoipa::openapi::path::{Operation, Parameter};

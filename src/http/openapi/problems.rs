@@ -1,8 +1,10 @@
-//! The problems that each operation may answer with: one response for each status, with an example for each code.
+//! The problems that each operation may answer with: one response for each status, with an example
+//! for each code.
 //!
-//! An operation has the problems of all, those of its signature (`signature.rs`), and its [`own`]. They stand in the
-//! order of the table of `keylatch-wire`. Responses are components of the document, named by status and codes.
-//! `tests/api/openapi.rs` provokes the problems over HTTP and looks for each in the document.
+//! An operation has the problems of all, those of its signature (`signature.rs`), and its [`own`].
+//! They stand in the order of the table of `keylatch-wire`. Responses are components of the
+//! document, named by status and codes. `tests/api/openapi.rs` provokes the problems over HTTP and
+//! looks for each in the document.
 
 use std::collections::BTreeMap;
 use std::mem;

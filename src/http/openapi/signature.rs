@@ -1,9 +1,9 @@
-//! What the signature of a handler says of its operation: the parameters and the body that it takes, and the problems
-//! with which these are refused.
+//! What the signature of a handler says of its operation: the parameters and the body that it
+//! takes, and the problems with which these are refused.
 //!
-//! [`routes!`] asks each type of a handler's signature, so an extractor that a handler takes cannot be missing from the
-//! document. What the handler's `utoipa::path` says itself stays as it is there. `tests/api/openapi.rs` holds the
-//! service to it.
+//! [`routes!`] asks each type of a handler's signature, so an extractor that a handler takes cannot
+//! be missing from the document. What the handler's `utoipa::path` says itself stays as it is
+//! there. `tests/api/openapi.rs` holds the service to it.
 
 use std::sync::Arc;
 

@@ -1,12 +1,12 @@
 //! The toy shop that is built in: `/v1/orders`, `/v1/payments` and the page `/demo`, to see what an
 //! idempotency key does before there is a service of one's own to guard.
 //!
-//! It is there where people try keylatch, and nowhere else: [`SandboxMode`]. Its routes are guarded by
-//! the same layer as those of the configuration, under a lease that is short, so that a service that is
-//! killed in the middle of an order shows within seconds what becomes of it. Orders and payments are
-//! placed, read and listed; a request takes its time and fails as it asks to, so that people can see what
-//! a repeat reads after each. What is placed is in the [`OrderBook`]. Tested in `tests/api/sandbox.rs` and
-//! `sandbox_orders.rs`.
+//! It is there where people try keylatch, and nowhere else: [`SandboxMode`]. Its routes are guarded
+//! by the same layer as those of the configuration, under a lease that is short, so that a service
+//! that is killed in the middle of an order shows within seconds what becomes of it. Orders and
+//! payments are placed, read and listed; a request takes its time and fails as it asks to, so that
+//! people can see what a repeat reads after each. What is placed is in the [`OrderBook`]. Tested in
+//! `tests/api/sandbox.rs` and `sandbox_orders.rs`.
 
 mod orders;
 
@@ -176,8 +176,8 @@ struct Payments {
     payments: Vec<Order>,
 }
 
-/// What is at the path of these orders and below it. The layer is around what it guards alone, so that what is not there
-/// is not asked for a key.
+/// What is at the path of these orders and below it. The layer is around what it guards alone, so
+/// that what is not there is not asked for a key.
 fn router(orders: OrderBook, layer: IdempotencyLayer) -> Router {
     let path = orders.path().to_owned();
     let all = post(create).route_layer(layer);

@@ -1,7 +1,7 @@
 //! The orders of the toy shop, kept as records in the store of their keys.
 //!
 //! A shop whose orders live elsewhere than the keys forgets one of the two in a restart, and then a
-//! repeat reads a 201 for an order that is gone. So each order has its own record: begun and
+//! repeat gets a 201 for an order that is gone. So each order has its own record: begun and
 //! completed under its number, found by it, and forgotten later than the key that placed it. The
 //! register of a path is one more record, which is begun again for each order with a lease of no
 //! time; how often it was begun is the last number, one atomic step over all instances. A number

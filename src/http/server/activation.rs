@@ -1,9 +1,11 @@
-//! Sockets that the service manager hands over (socket activation of systemd: `LISTEN_PID`, `LISTEN_FDS`).
+//! Sockets that the service manager hands over (socket activation of systemd: `LISTEN_PID`,
+//! `LISTEN_FDS`).
 //!
-//! The manager listens, and starts the service with its sockets: clients that come before or during a restart wait
-//! in them. Each listener of the configuration takes one, in the order of the `.socket` file, in place of
-//! listening itself, and keeps its other settings. A socket that is connected, as those of a unit with `Accept=yes`
-//! are, would serve nobody and is refused. Tested in `tests/cli/activation.rs`.
+//! The manager listens, and starts the service with its sockets: clients that come before or during
+//! a restart wait in them. Each listener of the configuration takes one, in the order of the
+//! `.socket` file, in place of listening itself, and keeps its other settings. A socket that is
+//! connected, as those of a unit with `Accept=yes` are, would serve nobody and is refused. Tested
+//! in `tests/cli/activation.rs`.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -1,9 +1,10 @@
 //! One connection: what hyper serves on it, and what ends it from outside.
 //!
-//! Beside hyper's own future a connection has four events: the time of a phase may be over, the client
-//! ended its side, the service shuts down, the time for that is over. A connection that changes to another
-//! protocol has the same four. Invariant: a client that is gone frees what its request holds, whatever bytes
-//! of it are unread. Tested in `tests/api/gone_clients.rs` and `gateway_upgrades.rs`.
+//! Beside hyper's own future a connection has four events: the time of a phase may be over, the
+//! client ended its side, the service shuts down, the time for that is over. A connection that
+//! changes to another protocol has the same four. Invariant: a client that is gone frees what its
+//! request holds, whatever bytes of it are unread. Tested in `tests/api/gone_clients.rs` and
+//! `gateway_upgrades.rs`.
 
 use std::future::poll_fn;
 use std::ops::ControlFlow;
@@ -84,8 +85,8 @@ impl Connections {
         Self { http, settings, timeouts, context, closing, killed, metrics }
     }
 
-    /// Serves one connection until it ends, is idle or slow for too long, or the service shuts down. Over
-    /// HTTP/1.1 a surplus one has one request.
+    /// Serves one connection until it ends, is idle or slow for too long, or the service shuts
+    /// down. Over HTTP/1.1 a surplus one has one request.
     pub(super) async fn serve<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         self: Arc<Self>,
         accepted: AcceptedConnection<I>,
@@ -111,13 +112,14 @@ impl Connections {
             ConnectionTask { all: &self, phases, events: &mut events, has_ended: &has_ended };
         match tls {
             None => serving.http1(io, connection.into(), &routes).await,
-            // In a box, so that a connection without TLS does not keep the room that one with TLS takes.
+            // In a box, so that a connection without TLS does not keep the room that one with TLS
+            // takes.
             Some(tls) => Box::pin(serving.behind_tls(tls, io, connection, &routes)).await,
         }
     }
 
-    /// What may happen to a connection from outside. Each is looked at when it has happened, and not
-    /// whenever the connection is, which would take the tokens' lock for each request.
+    /// What may happen to a connection from outside. Each is looked at when it has happened, and
+    /// not whenever the connection is, which would take the tokens' lock for each request.
     fn events(&self, closed: BoxFuture<'static, ()>) -> Events {
         let (closing, killed) = (self.closing.clone(), self.killed.clone());
         FuturesUnordered::from_iter([
@@ -250,8 +252,8 @@ impl ConnectionTask<'_> {
         streams.end().await;
     }
 
-    /// What a step of the connection gives; `None` where something from outside ends the connection first.
-    /// `close` lets the step end early when the service shuts down, or breaks it off.
+    /// What a step of the connection gives; `None` where something from outside ends the connection
+    /// first. `close` lets the step end early when the service shuts down, or breaks it off.
     async fn watch<F: Future>(
         &mut self,
         mut step: Pin<&mut F>,
@@ -307,7 +309,7 @@ fn client_certificate<I>(io: &TlsStream<I>) -> Option<Arc<CertificateNames>> {
     Some(Arc::new(CertificateNames::read(certificate)))
 }
 
-/// The answer to a request, whose end the phases follow.
+/// The response to a request, whose end the phases follow.
 fn answer(
     routes: &Routes,
     phases: &Arc<ConnectionPhases>,
@@ -335,7 +337,7 @@ fn answer(
     }
 }
 
-/// The answer to a request on a stream.
+/// The response to a request on a stream.
 fn answer_stream(
     routes: &Routes,
     (progress, active): (Arc<StreamProgress>, Result<ActiveStream, ClientGone>),
@@ -363,7 +365,8 @@ fn answer_stream(
     }
 }
 
-/// Whether a request may take a lock, which a store in memory grants before a task can hear that the client is gone.
+/// Whether a request may take a lock, which a store in memory grants before a task can hear that
+/// the client is gone.
 fn may_grant<B>(request: &Request<B>) -> bool {
     *request.method() == Method::POST && request.uri().path().starts_with("/v1/locks")
 }
@@ -392,6 +395,7 @@ enum Event {
     Gone,
     /// The service is shutting down.
     Closing,
-    /// It ends at once: the time for shutting down is over, or the certificate of its client is good no more.
+    /// It ends at once: the time for shutting down is over, or the certificate of its client is
+    /// good no more.
     Killed,
 }

@@ -1,11 +1,11 @@
 //! HTTP/2 on one connection: each stream is what a request is, and is held to the same limits.
 //!
-//! hyper gives the future of each stream to an executor. The one here ends a stream that its client does not read
-//! for as long as a connection may be unread, ends all streams with their connection, and counts those that were
-//! reset before they were answered: a client that only resets is closed. Bodies go out in small pieces, so that
-//! an unread stream keeps one piece in memory beside its answer. Behind [`as_http1`] a stream is a request of
-//! HTTP/1.1, for the rest of the service and for the services behind guards. Tested in `tests/api/http2.rs` and
-//! `http2_floods.rs`.
+//! hyper gives the future of each stream to an executor. The one here ends a stream that its client
+//! does not read for as long as a connection may be unread, ends all streams with their connection,
+//! and counts those that were reset before they were answered: a client that only resets is closed.
+//! Bodies go out in small pieces, so that an unread stream keeps one piece in memory beside its
+//! response. Behind [`as_http1`] a stream is a request of HTTP/1.1, for the rest of the service and
+//! for the services behind guards. Tested in `tests/api/http2.rs` and `http2_floods.rs`.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -46,8 +46,8 @@ pub(super) fn builder(settings: &Settings, streams: StreamExecutor) -> Builder<S
     http
 }
 
-/// A stream as a request of HTTP/1.1: with one `Host`, which is that of the stream's `:authority` where it has
-/// one (RFC 9113, section 8.3.1), and with one `Cookie` (section 8.2.3).
+/// A stream as a request of HTTP/1.1: with one `Host`, which is that of the stream's `:authority`
+/// where it has one (RFC 9113, section 8.3.1), and with one `Cookie` (section 8.2.3).
 pub(super) fn as_http1<B>(mut request: Request<B>) -> Request<B> {
     *request.version_mut() = Version::HTTP_11;
     let authority = request.uri().authority();
@@ -205,7 +205,7 @@ impl StreamProgress {
     }
 }
 
-/// An answer whose body goes out in pieces, and whose stream counts until the body is gone.
+/// A response whose body goes out in pieces, and whose stream counts until the body is gone.
 pub(super) fn track(
     response: Response,
     progress: Arc<StreamProgress>,

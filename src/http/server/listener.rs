@@ -1,10 +1,10 @@
 //! Where connections come from: the transport that a server accepts from, and TCP.
 //!
-//! The server knows a [`Listener`] and the bytes that it gives, so that another transport, such as a
-//! Unix socket, is an addition. What a transport alone can tell comes with each connection: the peer, and
-//! the moment at which the client ended its side. A layer over a transport, as TLS is, wraps the bytes and
-//! hands the rest on. Tested over TCP throughout, over a Unix socket in `tests/api/listeners.rs`, and over a
-//! transport of a test's own in `tests/api/listener.rs`.
+//! The server knows a [`Listener`] and the bytes that it gives, so that another transport, such as
+//! a Unix socket, is an addition. What a transport alone can tell comes with each connection: the
+//! peer, and the moment at which the client ended its side. A layer over a transport, as TLS is,
+//! wraps the bytes and hands the rest on. Tested over TCP throughout, over a Unix socket in
+//! `tests/api/listeners.rs`, and over a transport of a test's own in `tests/api/listener.rs`.
 
 use std::fmt;
 use std::io;
@@ -29,20 +29,20 @@ pub trait Listener: fmt::Debug + Send + Sync + 'static {
     /// The bytes of a connection.
     type Io: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
-    /// The next connection. Where the transport can find out that the machine of a client is gone, it
-    /// gives up what was not acknowledged for `write_timeout`.
+    /// The next connection. Where the transport can find out that the machine of a client is gone,
+    /// it gives up what was not acknowledged for `write_timeout`.
     ///
     /// # Errors
     ///
-    /// That of accept(2): the client was gone first, nothing can be accepted now, or the listener is
-    /// broken. The server tells these apart.
+    /// That of accept(2): the client was gone first, nothing can be accepted now, or the listener
+    /// is broken. The server tells these apart.
     fn accept(
         &self,
         write_timeout: Duration,
     ) -> impl Future<Output = io::Result<AcceptedConnection<Self::Io>>> + Send;
 
-    /// Whether only programs of this machine reach it: it has a loopback address, which web pages reach by a
-    /// browser on this machine, or none.
+    /// Whether only programs of this machine reach it: it has a loopback address, which web pages
+    /// reach by a browser on this machine, or none.
     ///
     /// # Errors
     ///
@@ -56,11 +56,11 @@ pub struct AcceptedConnection<I> {
     pub io: I,
     /// The address of the other end, if the transport has such addresses.
     pub peer: Option<IpAddr>,
-    /// Resolves when the client has ended its side, although bytes before that end may be unread. It
-    /// never does where the transport cannot tell; then reading finds the end.
+    /// Resolves when the client has ended its side, although bytes before that end may be unread.
+    /// It never does where the transport cannot tell; then reading finds the end.
     pub closed: BoxFuture<'static, ()>,
-    /// Whether the client has ended its side and nothing before that is unread, asked now: a store in memory grants a lock
-    /// before a task hears of it.
+    /// Whether the client has ended its side and nothing before that is unread, asked now: a store
+    /// in memory grants a lock before a task hears of it.
     pub has_ended: Box<dyn Fn() -> bool + Send + Sync>,
 }
 

@@ -35,7 +35,8 @@ pub struct ListenerSettings {
 }
 
 impl ListenerSettings {
-    /// The listener of `listen`: an address, a port of loopback (`7070` or `:7070`), or `unix:PATH`.
+    /// The listener of `listen`: an address, a port of loopback (`7070` or `:7070`), or
+    /// `unix:PATH`.
     pub fn at(listen: &str) -> Self {
         if let Some(path) = listen.strip_prefix(UNIX) {
             return Self { unix: path.to_owned(), ..Self::default() };
@@ -65,8 +66,8 @@ impl ListenerSettings {
         !self.is_unix() && self.tls.unwrap_or(has_certificate)
     }
 
-    /// The URL at which programs of this machine reach it once it has an address, unless it is a Unix socket:
-    /// on loopback, if it listens on every address.
+    /// The URL at which programs of this machine reach it once it has an address, unless it is a
+    /// Unix socket: on loopback, if it listens on every address.
     pub fn url(&self, has_certificate: bool) -> Option<String> {
         let address = reachable(self.address.parse().ok()?);
         let scheme = if self.is_tls(has_certificate) { "https" } else { "http" };

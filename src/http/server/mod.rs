@@ -1,11 +1,12 @@
-//! A server of HTTP/1.1 and, behind TLS, HTTP/2, with a limit on everything that a client can make it wait for or keep.
+//! A server of HTTP/1.1 and, behind TLS, HTTP/2, with a limit on everything that a client can make
+//! it wait for or keep.
 //!
-//! The accept loop counts connections, serves those beyond the cap what needs no room and answers them 503
-//! otherwise, and at shutdown drains: it
-//! accepts no more, lets requests end, and closes what is left when the time is over. In clear text it does
-//! not speak HTTP/2, which no client of this API needs there. The server accepts from any number of
-//! [`Listener`]s of any transport, which share its limits. Tested in `tests/api/connections.rs`, `shutdown.rs`,
-//! `listener.rs` and `listeners.rs`.
+//! The accept loop counts connections, serves those beyond the cap what needs no room and answers
+//! them 503 otherwise, and at shutdown drains: it accepts no more, lets requests end, and closes
+//! what is left when the time is over. In clear text it does not speak HTTP/2, which no client of
+//! this API needs there. The server accepts from any number of [`Listener`]s of any transport,
+//! which share its limits. Tested in `tests/api/connections.rs`, `shutdown.rs`, `listener.rs` and
+//! `listeners.rs`.
 
 mod activation;
 mod connection;
@@ -46,7 +47,7 @@ pub use socket_io::{SocketIo, StreamSocket};
 pub use tls::{TlsFileError, TlsFiles, TlsSettings};
 pub use unix_socket::UnixSocket;
 
-/// How many connections beyond the cap have a request answered; more are closed without an answer.
+/// How many connections beyond the cap have a request answered; more are closed without a response.
 const SURPLUS: usize = 256;
 /// How long such a connection may take.
 const SURPLUS_TIME: Duration = Duration::from_secs(2);
@@ -105,8 +106,8 @@ impl Server {
         Self { shared: Arc::new(shared), accepting: Vec::new() }
     }
 
-    /// Accepts from `listener` too once it runs, with TLS if there are files for it, and serves these parts of
-    /// the routes there.
+    /// Accepts from `listener` too once it runs, with TLS if there are files for it, and serves
+    /// these parts of the routes there.
     #[must_use]
     pub fn with_listener(
         mut self,
@@ -154,8 +155,8 @@ impl Server {
         self.shared.killed.clone()
     }
 
-    /// Serves until it shuts down, or a listener breaks, which cancels `closing` too. Then it drains: requests may
-    /// end until [`Server::killed`] is cancelled.
+    /// Serves until it shuts down, or a listener breaks, which cancels `closing` too. Then it
+    /// drains: requests may end until [`Server::killed`] is cancelled.
     pub async fn run(self) -> Result<(), ServeError> {
         let Shared { closing, killed, tasks, .. } = &*self.shared;
         let served = try_join_all(self.accepting).await.map(|_| ());

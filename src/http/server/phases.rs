@@ -1,13 +1,14 @@
-//! What a connection is doing, and how long it may do that: the timeouts that only its client can end.
+//! What a connection is doing, and how long it may do that: the timeouts that only its client can
+//! end.
 //!
-//! hyper has one timeout for the head and for idling, and sets a timer for each request. Here a request
-//! writes down a few numbers as it goes by, and its connection looks at them now and then. The stream of
-//! the connection and the body of an answer tell the phases what goes by. The service's own time never
-//! counts against the client.
+//! hyper has one timeout for the head and for idling, and sets a timer for each request. Here a
+//! request writes down a few numbers as it goes by, and its connection looks at them now and then.
+//! The stream of the connection and the body of a response tell the phases what goes by. The
+//! service's own time never counts against the client.
 //!
 //! The stream also ends a connection as TCP wants it: the service ends its side and reads until the
-//! client ends its own, because a socket that is closed with unread bytes is reset, and the reset can
-//! overtake the answer. Tested in `tests/api/connections.rs` and `slow_readers.rs`.
+//! client ends its own, because a socket that is closed with unread bytes is reset, and the reset
+//! can overtake the response. Tested in `tests/api/connections.rs` and `slow_readers.rs`.
 
 use std::io;
 use std::pin::Pin;
@@ -28,7 +29,7 @@ pub(super) struct ConnectionTimeouts {
     pub(super) first_byte: Duration,
     /// From the first byte of a request's head to its last.
     pub(super) head: Duration,
-    /// Between an answer and the next request, in which the client reads the answer.
+    /// Between a response and the next request, in which the client reads the response.
     pub(super) keep_alive: Duration,
     /// While the client reads nothing of what it is sent.
     pub(super) write: Duration,
@@ -109,8 +110,8 @@ impl ConnectionPhases {
         self.phase.load(Ordering::Acquire) == BUSY || self.streams.load(Ordering::Acquire) > 0
     }
 
-    /// From now on requests come as streams. What else comes, such as a ping, is no sign of a request: a
-    /// connection without streams is idle.
+    /// From now on requests come as streams. What else comes, such as a ping, is no sign of a
+    /// request: a connection without streams is idle.
     pub(super) fn begin_streams(&self) {
         self.has_streams.store(true, Ordering::Release);
     }
@@ -125,7 +126,8 @@ impl ConnectionPhases {
         self.enter(IDLE);
     }
 
-    /// When the time of the phase is over unless something happens; `None` while the service works. Looking again at that time, or when the service is done, is early enough.
+    /// When the time of the phase is over unless something happens; `None` while the service works.
+    /// Looking again at that time, or when the service is done, is early enough.
     pub(super) fn deadline(&self, timeouts: &ConnectionTimeouts) -> Option<Instant> {
         let limit = match self.phase.load(Ordering::Acquire) {
             _ if self.streams.load(Ordering::Acquire) > 0 => None,
@@ -226,7 +228,7 @@ pub(super) struct TrackedIo<I> {
     discards: usize,
 }
 
-/// More than any honest client has sent before it looks at the answer; a flood ends here.
+/// More than any honest client has sent before it looks at the response; a flood ends here.
 const MAX_DISCARDED: usize = 64 * 1024 * 1024;
 
 impl<I> TrackedIo<I> {
@@ -267,7 +269,7 @@ impl<I: Read + Write + Unpin> Write for TrackedIo<I> {
     /// Says that nothing more will come, and waits for the client to say so too.
     ///
     /// A socket that is closed with unread bytes in it, such as a body that was refused, is reset,
-    /// and the client may lose the answer that it has not read yet.
+    /// and the client may lose the response that it has not read yet.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.shut_down {
             ready!(Pin::new(&mut self.inner).poll_shutdown(cx))?;
@@ -339,7 +341,8 @@ impl HttpBody for RequestBody {
     }
 }
 
-/// The body of an answer. Until its end the service is at work; the time of its client begins after that.
+/// The body of a response. Until its end the service is at work; the time of its client begins
+/// after that.
 #[derive(Debug)]
 pub(super) struct TrackedBody {
     body: Body,

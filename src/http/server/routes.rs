@@ -1,8 +1,8 @@
 //! What a server answers by: its routes, until others take their place.
 //!
-//! While the store opens, a server has routes that wait for those of the service. Once these are there, each
-//! request on its connections goes straight to them, so that a connection that came early costs no more than one that
-//! came later. Tested in `tests/api/opening.rs`.
+//! While the store opens, a server has routes that wait for those of the service. Once these are
+//! there, each request on its connections goes straight to them, so that a connection that came
+//! early costs no more than one that came later. Tested in `tests/api/opening.rs`.
 
 use std::sync::{Arc, OnceLock};
 
@@ -22,7 +22,7 @@ impl From<Router> for Routes {
 }
 
 impl Routes {
-    /// Those that answer a request that comes now.
+    /// Those that response a request that comes now.
     pub(super) fn current(&self) -> Router {
         self.later.get().unwrap_or(&self.first).clone()
     }

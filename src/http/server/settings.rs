@@ -1,7 +1,8 @@
 //! How the service meets the network: the section `server` of the configuration.
 //!
-//! Each field is a setting of `config/keylatch.toml`, which says what it means; times are in milliseconds. `src/config`
-//! rules out what would stop the service. Tested in `tests/cli/config` and `tests/api/connections.rs`.
+//! Each field is a setting of `config/keylatch.toml`, which says what it means; times are in
+//! milliseconds. `src/config` rules out what would stop the service. Tested in `tests/cli/config`
+//! and `tests/api/connections.rs`.
 
 use serde::Deserialize;
 
@@ -31,7 +32,8 @@ pub struct Settings {
     pub keep_alive_timeout_ms: u64,
     /// Time for which a client may read nothing of what it is sent, in milliseconds.
     pub write_timeout_ms: u64,
-    /// Time for which a connection that changed to another protocol may carry nothing, in milliseconds.
+    /// Time for which a connection that changed to another protocol may carry nothing, in
+    /// milliseconds.
     pub upgrade_idle_timeout_ms: u64,
     /// The largest request body, in bytes.
     pub body_limit_bytes: usize,

@@ -1,11 +1,12 @@
 //! The bytes of a socket, TCP or Unix, and the moment at which the client ends its side.
 //!
-//! hyper notices that a client is gone when it reads the end of the stream. It does not read while it
-//! serves a request and has something in its buffer, so one byte behind a request would hide the end
-//! until the answer. To read on in its place would need a bound, and hide the end behind that. The system
-//! says it apart from the bytes (`EPOLLRDHUP`), whatever is unread, and wakes the connection's task only
-//! then. What it cannot say is an end behind more bytes than its own buffer takes, which the client's system
-//! has to keep until then. Tested in `tests/api/gone_clients.rs` and `listeners.rs`.
+//! hyper notices that a client is gone when it reads the end of the stream. It does not read while
+//! it serves a request and has something in its buffer, so one byte behind a request would hide the
+//! end until the response. To read on in its place would need a bound, and hide the end behind
+//! that. The system says it apart from the bytes (`EPOLLRDHUP`), whatever is unread, and wakes the
+//! connection's task only then. What it cannot say is an end behind more bytes than its own buffer
+//! takes, which the client's system has to keep until then. Tested in `tests/api/gone_clients.rs`
+//! and `listeners.rs`.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -33,8 +34,8 @@ const END: Interest = Interest::READABLE;
 /// How long to pause when the socket is ready for another reason than its end.
 const END_PAUSE: Duration = Duration::from_secs(1);
 
-/// Up to how many bytes a head and a body, or some events, are copied together, because the system takes one buffer
-/// sooner than several.
+/// Up to how many bytes a head and a body, or some events, are copied together, because the system
+/// takes one buffer sooner than several.
 const JOINED_MAX: usize = 2048;
 
 /// Lets as many connections wait to be accepted as the system allows (`net.core.somaxconn`). The
@@ -111,7 +112,8 @@ pub type SocketIo<S> = Join<<S as StreamSocket>::Reader, WriteHalf<S>>;
 /// Asks the system whether the client has ended its side, and nothing before that is unread.
 pub(super) type EndProbe = Box<dyn Fn() -> bool + Send + Sync>;
 
-/// The bytes of a socket, what resolves when the client has ended its side, and what asks for that now.
+/// The bytes of a socket, what resolves when the client has ended its side, and what asks for that
+/// now.
 pub(super) fn split<S: StreamSocket>(stream: S) -> (SocketIo<S>, BoxFuture<'static, ()>, EndProbe) {
     let (reader, writer) = stream.halves();
     let writer = WriteHalf(Arc::new(writer));

@@ -1,11 +1,11 @@
-//! TLS for the service's own listeners: the certificate, its key, and their replacement while the service runs.
+//! TLS for the service's own listeners: the certificate, its key, and their replacement while the
+//! service runs.
 //!
-//! TLS 1.2 and 1.3 by rustls with ring. A handshake takes the certificate that was current when it began, and a
-//! connection keeps it, so that a replacement ends no connection; but for one whose client showed a certificate that
-//! is good no more. A new pair that is wrong changes nothing: the
-//! pair of before stays, and the log says what is wrong. Invariant: there is a pair that fits at every moment.
-//! Tested in `tests/api/tls.rs`,
-//! `client_certificates.rs` and `tests/cli/tls.rs`.
+//! TLS 1.2 and 1.3 by rustls with ring. A handshake takes the certificate that was current when it
+//! began, and a connection keeps it, so that a replacement ends no connection; but for one whose
+//! client showed a certificate that is good no more. A new pair that is wrong changes nothing: the
+//! pair of before stays, and the log says what is wrong. Invariant: there is a pair that fits at
+//! every moment. Tested in `tests/api/tls.rs`, `client_certificates.rs` and `tests/cli/tls.rs`.
 
 use std::future::pending;
 use std::path::PathBuf;
@@ -119,8 +119,8 @@ impl TlsFiles {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until the certificate of a client, with those that lead to its authority, is good no more: the authority
-    /// is none now, or the certificate has expired.
+    /// Waits until the certificate of a client, with those that lead to its authority, is good no
+    /// more: the authority is none now, or the certificate has expired.
     pub(super) async fn until_refused(self: Arc<Self>, chain: Vec<CertificateDer<'static>>) {
         let Some((certificate, others)) = chain.split_first() else { return pending().await };
         let is_good = |clients: Arc<dyn ClientCertVerifier>| {
@@ -149,7 +149,8 @@ impl TlsFiles {
     }
 }
 
-/// What the files are worth: the certificate, its key and, if there is a third, the authorities of clients.
+/// What the files are worth: the certificate, its key and, if there is a third, the authorities of
+/// clients.
 fn handshakes(files: &[Vec<u8>]) -> Result<Handshakes, TlsFileError> {
     let chain = certificates(&files[0]).ok_or(TlsFileError::Certificate)?;
     let key = PrivateKeyDer::from_pem_slice(&files[1]).map_err(|_| TlsFileError::Key)?;

@@ -1,9 +1,10 @@
 //! A Unix socket as a listener: its file, who may connect, and what becomes of the file.
 //!
-//! The permissions of the file say who may connect. The file is made with none for others and gets its owner
-//! and its mode after that, so that no other user connects in between. A file that a dead process left is replaced; one that a
-//! process still answers on is an error. The file is removed with its listener, unless it is another one's by
-//! then. Tested in `tests/api/listeners.rs` and `tests/cli/listeners.rs`.
+//! The permissions of the file say who may connect. The file is made with none for others and gets
+//! its owner and its mode after that, so that no other user connects in between. A file that a dead
+//! process left is replaced; one that a process still answers on is an error. The file is removed
+//! with its listener, unless it is another one's by then. Tested in `tests/api/listeners.rs` and
+//! `tests/cli/listeners.rs`.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -35,9 +36,9 @@ struct SocketFile {
 }
 
 impl UnixSocket {
-    /// Listens at `path`, where those may connect whom `mode` lets. The file is given to `owner`: a user, a group
-    /// behind a colon, or both, as chown(1) has them. Nobody else may listen there, and nothing but
-    /// a socket may be there.
+    /// Listens at `path`, where those may connect whom `mode` lets. The file is given to `owner`: a
+    /// user, a group behind a colon, or both, as chown(1) has them. Nobody else may listen there,
+    /// and nothing but a socket may be there.
     pub async fn bind(path: &Path, mode: u32, owner: Option<&str>) -> io::Result<Self> {
         remove_stale(path).await?;
         let listener = bind_private(path)?;

@@ -1,8 +1,10 @@
-//! Goal: clients that leave, in whatever way, leave no lock held, no queue entry, no stream and no connection.
+//! Goal: clients that leave, in whatever way, leave no lock held, no queue entry, no stream and no
+//! connection.
 //!
-//! Method: thousands of raw connections on memory, embedded and Redis. Every second client waits for a lock that is
-//! granted to one after the other and leaves at a random moment, or with the grant. The others leave in every other
-//! [`Way`], and what they wait for is held by the test, so that none is granted what it does not read.
+//! Method: thousands of raw connections on memory, embedded and Redis. Every second client waits
+//! for a lock that is granted to one after the other and leaves at a random moment, or with the
+//! grant. The others leave in every other [`Way`], and what they wait for is held by the test, so
+//! that none is granted what it does not read.
 
 mod ways;
 
@@ -35,7 +37,8 @@ const WAVE: u64 = 500;
 const LOCKS: u64 = 5;
 /// A lease that a leaver left behind would outlast the test.
 const TTL_MS: u64 = 3_600_000;
-/// How long the next client waits at most, beyond what the machine is late: a queue entry without a waiter lasts longer.
+/// How long the next client waits at most, beyond what the machine is late: a queue entry without a
+/// waiter lasts longer.
 const NEXT_WAITS: Duration = Duration::from_secs(2);
 /// How many connections the client of the test may keep.
 const OWN_CONNECTIONS: u64 = 8;
@@ -60,8 +63,8 @@ async fn leaving_clients_leave_nothing_on_disk() {
 async fn leaving_clients_leave_nothing_in_redis() {
     let redis = RedisServer::start().await;
     Scene::begin(&[&redis.url(), &redis.url()]).await.leave_nothing().await;
-    // Beside the counters, the records of the runs are there, as they are to be. A lock that was left has a row for a
-    // moment, so that a step of the one that left comes too late.
+    // Beside the counters, the records of the runs are there, as they are to be. A lock that was
+    // left has a row for a moment, so that a step of the one that left comes too late.
     let of_locks = async || {
         let keys: Vec<String> = redis.run(&["KEYS", "*:lock:*"]).await;
         keys.is_empty().then_some(())
@@ -174,8 +177,8 @@ impl Scene {
         }
         is_seen(api, HELD, |look| look.json["waiting"] == 0).await;
         for instance in &self.instances {
-            // The one that asks is there itself, on the connections that its client keeps. One that stayed of each
-            // wave would be more in the end.
+            // The one that asks is there itself, on the connections that its client keeps. One that
+            // stayed of each wave would be more in the end.
             instance.falls_to("keylatch_http_in_flight ", 1).await;
             instance.falls_to("keylatch_http_connections ", OWN_CONNECTIONS).await;
             instance.falls_to("keylatch_http_streams{", 0).await;

@@ -1,7 +1,7 @@
 //! The ways in which a client goes away, each with what it had asked for.
 //!
-//! Goal: each way that an adversary found is among them. Method: a client sends its request by hand, leaves, and says
-//! nothing more; `mod.rs` looks at what the service has of it.
+//! Goal: each way that an adversary found is among them. Method: a client sends its request by
+//! hand, leaves, and says nothing more; `mod.rs` looks at what the service has of it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -31,7 +31,8 @@ pub(super) enum Way {
     Pipelined,
     /// With more bytes while it waits.
     MoreBytes,
-    /// It asks again on a second connection with the same token, and leaves the first before the second.
+    /// It asks again on a second connection with the same token, and leaves the first before the
+    /// second.
     Superseded,
     /// It waits by a stream.
     WaitingHold,
@@ -167,7 +168,8 @@ impl Leaver {
         }
     }
 
-    /// Waits for one of the locks that are granted. Whether it read a grant; then it releases the lock.
+    /// Waits for one of the locks that are granted. Whether it read a grant; then it releases the
+    /// lock.
     async fn wait_and_end_its_side(self) -> bool {
         let lock = name(self.number / 2 % LOCKS);
         let connection = TcpStream::connect(self.door.clear).await.expect("a connection");

@@ -2,9 +2,9 @@
 //!
 //! Goal: the history has what was read of each lock, and nothing that was guessed.
 //!
-//! Method: a pure function of the request and the answer. An answer that the API does not have, such as a
-//! lease in another mode than was asked for or a grant of half a set, becomes `LockAnswer::Odd`, which the
-//! checker reports under I7: `guilt.rs` has that case.
+//! Method: a pure function of the request and the answer. An answer that the API does not have,
+//! such as a lease in another mode than was asked for or a grant of half a set, becomes
+//! `LockAnswer::Odd`, which the checker reports under I7: `guilt.rs` has that case.
 
 use std::time::Duration;
 

@@ -3,8 +3,8 @@
 //! Goal: the history has what a client sent, when it sent it, and what it read.
 //!
 //! Method: `ask` reads the clock before it sends and after it has read, so the service answered
-//! between the two times. A request without an answer becomes `LockAnswer::Nothing`. What an answer means is in
-//! `answers.rs`.
+//! between the two times. A request without an answer becomes `LockAnswer::Nothing`. What an answer
+//! means is in `answers.rs`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -45,8 +45,8 @@ pub(super) struct Request {
     pub(super) wait: u64,
     /// How long the answer is waited for.
     pub(super) patience: Duration,
-    /// The token asked for the same before. A set that is new to the service may then have locks that
-    /// are not.
+    /// The token asked for the same before. A set that is new to the service may then have locks
+    /// that are not.
     pub(super) is_repeat: bool,
 }
 

@@ -2,9 +2,9 @@
 //!
 //! Goal: a lease that ended by an answer is seen by no later request.
 //!
-//! Method: a grant is known by its fencing token, or a reader by its token as well, because all readers of an
-//! era have one fencing token. A reader that may have been granted the lock once more in the same era proves
-//! nothing, so it is left out.
+//! Method: a grant is known by its fencing token, or a reader by its token as well, because all
+//! readers of an era have one fencing token. A reader that may have been granted the lock once more
+//! in the same era proves nothing, so it is left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -67,7 +67,8 @@ impl Case<'_> {
         found
     }
 
-    /// The grants of which a client read that they are released before any lease of theirs that it read of was over.
+    /// The grants of which a client read that they are released before any lease of theirs that it
+    /// read of was over.
     fn released_in_time(&self) -> BTreeMap<GrantKey, Micros> {
         let doubtful: BTreeSet<_> = self
             .history
@@ -93,8 +94,8 @@ impl Case<'_> {
         released
     }
 
-    /// A lease that was broken is neither renewed nor valid for longer, and none is reported as one that no
-    /// client broke.
+    /// A lease that was broken is neither renewed nor valid for longer, and none is reported as one
+    /// that no client broke.
     pub(super) fn broken(&self) -> Vec<Violation> {
         let (broken, mut found) = (self.breaks(), Vec::new());
         let is_break = |event: &&Event| matches!(event.ask, Ask::Break { .. });
@@ -115,9 +116,10 @@ impl Case<'_> {
             let known = known.filter(|broken| broken.read < event.sent);
             let Some(ends) = known.clone().map(|broken| broken.ends).min() else { continue };
             let read = known.map(|broken| broken.read).min().unwrap_or(event.sent);
-            // Where the store tells no time, an instance that heard of the lease later counts to a later end.
-            // A clock that is set moves the end, as it moves that of every lease, and a lease whose end was
-            // reckoned by the wrong clock is valid for its whole TTL until the right clock comes near.
+            // Where the store tells no time, an instance that heard of the lease later counts to a
+            // later end. A clock that is set moves the end, as it moves that of every lease, and a
+            // lease whose end was reckoned by the wrong clock is valid for its whole TTL until the
+            // right clock comes near.
             let since = self.grants.get(&key).map_or(read, |grant| grant.sent.min(read));
             let lasts_longer = event.sent + lease.valid_for > ends + self.history.news_take()
                 && !self.history.may_lack_news(since, event.read)
@@ -158,7 +160,8 @@ impl Case<'_> {
         freed
     }
 
-    /// The answers that say that a grant is broken. A later one may say that its lease ends earlier.
+    /// The answers that say that a grant is broken. A later one may say that its lease ends
+    /// earlier.
     fn breaks(&self) -> BTreeMap<GrantKey, Vec<BreakAnswer>> {
         let mut broken = BTreeMap::<GrantKey, Vec<BreakAnswer>>::new();
         for event in &self.history.events {
@@ -185,8 +188,8 @@ impl Case<'_> {
         self.grants.range(of(0)..=of(u64::MAX))
     }
 
-    /// Whether the grant was there when a release or a break came, and the token did not get the lock under
-    /// the same fencing token since, which a reader may.
+    /// Whether the grant was there when a release or a break came, and the token did not get the
+    /// lock under the same fencing token since, which a reader may.
     fn ended_with(&self, key: &GrantKey, end: &Event) -> bool {
         let grant = &self.grants[key];
         let is_new = |event: &&Event| {

@@ -1,8 +1,8 @@
 //! I1: when a holder could be certain, and what contradicts that.
 //!
-//! Holders of all modes are counted over the intervals of their certainty: at no instant are there more than
-//! the smallest limit among them, and no two that exclude each other. What a single answer shows of the
-//! holders is held to the same.
+//! Holders of all modes are counted over the intervals of their certainty: at no instant are there
+//! more than the smallest limit among them, and no two that exclude each other. What a single
+//! answer shows of the holders is held to the same.
 
 use std::collections::BTreeMap;
 
@@ -20,8 +20,8 @@ struct Span {
     to: Micros,
 }
 
-/// Holders that were certain at once and may not be, answers that deny a holder that was certain, and
-/// answers that show holders who may not be together.
+/// Holders that were certain at once and may not be, answers that deny a holder that was certain,
+/// and answers that show holders who may not be together.
 pub(super) fn contradictions(
     history: &History,
     grants: &BTreeMap<GrantKey, Grant>,
@@ -47,8 +47,8 @@ pub(super) fn contradictions(
     found
 }
 
-/// Each holder that became certain while others were that may not hold the lock with it. Whenever too many
-/// are certain, one of them became so last, and then it is one too many.
+/// Each holder that became certain while others were that may not hold the lock with it. Whenever
+/// too many are certain, one of them became so last, and then it is one too many.
 fn crowds(spans: &[Span]) -> Vec<(Span, Vec<Span>)> {
     let (mut found, mut certain) = (Vec::new(), Vec::<Span>::new());
     for one in spans {
@@ -160,8 +160,8 @@ fn violation(history: &History, span: &Span, at: Micros, what: String) -> Violat
 
 /// All the spans in which holders could be certain. A span begins when a holder reads an answer. It
 /// ends when the validity in the answer does, counted from the sending, or earlier: when the holder
-/// sends a release, where a renewal may have moved the end, or when a client breaks the lease at once. Where one process
-/// judges all leases, what is renewed was held since it was granted.
+/// sends a release, where a renewal may have moved the end, or when a client breaks the lease at
+/// once. Where one process judges all leases, what is renewed was held since it was granted.
 fn spans(history: &History, grants: &BTreeMap<GrantKey, Grant>) -> Vec<Span> {
     let ends = Ends::of(history);
     let mut spans = Vec::new();
@@ -214,8 +214,8 @@ impl<'a> Ends<'a> {
     }
 }
 
-/// When a release, a renewal or a break ends the lease of an answer, if the store may have run it after
-/// that.
+/// When a release, a renewal or a break ends the lease of an answer, if the store may have run it
+/// after that.
 fn ended_by(event: &Event, end: &Event) -> Option<Micros> {
     let is_over = end.read < event.sent && !end.told.is_ambiguous();
     let latest = end.sent.max(event.sent);

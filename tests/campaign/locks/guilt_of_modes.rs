@@ -1,7 +1,7 @@
 //! Goal: the checker counts holders of every mode, and judges sets and breaks.
 //!
-//! Method: innocent histories of one mode each, and changes that make them guilty of one thing each. Every
-//! guilt is found under its invariant, and each history is innocent without it.
+//! Method: innocent histories of one mode each, and changes that make them guilty of one thing
+//! each. Every guilt is found under its invariant, and each history is innocent without it.
 
 use super::faults::{CLOCK_THERE_AND_BACK, Kind};
 use super::history::{

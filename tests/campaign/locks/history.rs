@@ -18,7 +18,8 @@ pub(super) type Micros = u64;
 /// By when every instance has heard of another master: they ask each second, and wait half a second
 /// for answers.
 const HEARD: Micros = 1_500_000;
-/// How long the news of a change takes at most while all is well, as `docs/stores/zookeeper.md` says.
+/// How long the news of a change takes at most while all is well, as `docs/stores/zookeeper.md`
+/// says.
 const NEWS: Micros = 100_000;
 /// What is shown of a lock for a violation: so long before it, and so long after.
 const BEFORE: Micros = 10_000_000;
@@ -92,7 +93,8 @@ pub(super) enum LockAnswer {
     Granted(Lease),
     /// The same token had it already.
     Again(Lease),
-    /// 201 to a token that may have had some of the locks before: which of them are new, it does not say.
+    /// 201 to a token that may have had some of the locks before: which of them are new, it does
+    /// not say.
     GrantedOrAgain(Lease),
     Renewed(Lease),
     Released,
@@ -328,7 +330,8 @@ impl History {
         grants
     }
 
-    /// The promotions that were faults of the campaign themselves: of a PostgreSQL, which promotes no standby itself.
+    /// The promotions that were faults of the campaign themselves: of a PostgreSQL, which promotes
+    /// no standby itself.
     pub(super) fn promotions_by_faults(&self) -> impl Iterator<Item = Promotion> {
         let kinds = [Kind::Promote, Kind::PromoteBehind].map(Kind::name);
         let of_promotion = move |fault: &&Fault| kinds.contains(&fault.kind);
@@ -336,8 +339,8 @@ impl History {
         promotions.map(|fault| Promotion { from: fault.from, to: fault.to })
     }
 
-    /// Whether a master may have forgotten something in a span, or an instance may not have heard yet
-    /// that there is another.
+    /// Whether a master may have forgotten something in a span, or an instance may not have heard
+    /// yet that there is another.
     pub(super) fn may_have_forgotten(&self, from: Micros, to: Micros) -> bool {
         self.promotions.iter().any(|one| one.from <= to && from <= one.to + HEARD + self.late)
     }
@@ -348,8 +351,9 @@ impl History {
         self.faults.iter().any(|fault| is_set(fault) && fault.from <= to && from <= fault.to)
     }
 
-    /// Whether an instance may have heard late of a lease of a span, because a fault kept the news back. It then
-    /// counts the lease to a later end, where the store tells no time. After a restart on disk a lease lasts anew.
+    /// Whether an instance may have heard late of a lease of a span, because a fault kept the news
+    /// back. It then counts the lease to a later end, where the store tells no time. After a
+    /// restart on disk a lease lasts anew.
     pub(super) fn may_lack_news(&self, from: Micros, to: Micros) -> bool {
         let keeps_back = |fault: &&Fault| match self.has_one_judge {
             true => fault.kind == Kind::KillInstance.name(),
@@ -364,8 +368,8 @@ impl History {
         if self.counts_by_news { NEWS + self.late } else { 0 }
     }
 
-    /// Whether two requests of one token waited for the lock at once, did not get it, and ended after `since`.
-    /// Neither may take the place from the other, so it outlives both.
+    /// Whether two requests of one token waited for the lock at once, did not get it, and ended
+    /// after `since`. Neither may take the place from the other, so it outlives both.
     pub(super) fn has_shared_place(&self, lock: usize, since: Micros) -> bool {
         let left = |event: &&Event| {
             let waits = matches!(event.ask, Ask::Acquire { waits: true });
@@ -376,8 +380,8 @@ impl History {
         left.windows(2).any(|two| two[0].token == two[1].token)
     }
 
-    /// What was read of a lock some time before a moment and soon after it, a line each, for people to find
-    /// out what happened.
+    /// What was read of a lock some time before a moment and soon after it, a line each, for people
+    /// to find out what happened.
     pub(super) fn around(&self, lock: usize, moment: Micros) -> String {
         let (from, to) = (moment.saturating_sub(BEFORE), moment + AFTER);
         let is_near = |event: &&Event| event.lock == lock && from <= event.read && event.sent <= to;

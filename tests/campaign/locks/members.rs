@@ -1,11 +1,12 @@
 //! The servers below PostgreSQL, etcd and ZooKeeper, one of which leads.
 //!
-//! Goal: a fault ends, stops or cuts off the leading server as well as any other, and a deployment can heal.
+//! Goal: a fault ends, stops or cuts off the leading server as well as any other, and a deployment
+//! can heal.
 //!
-//! Method: every store of this kind is a list of servers that take signals and come back with what they
-//! had. Each instance reaches each of them through a proxy of its own. `strike_member` causes a fault and
-//! looks for it at the server. A PostgreSQL that was replaced by its standby never comes back: a copy of the
-//! new primary takes its place, behind the same proxies.
+//! Method: every store of this kind is a list of servers that take signals and come back with what
+//! they had. Each instance reaches each of them through a proxy of its own. `strike_member` causes
+//! a fault and looks for it at the server. A PostgreSQL that was replaced by its standby never
+//! comes back: a copy of the new primary takes its place, behind the same proxies.
 
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ use super::faults::{FaultEffect, Kind, LONG, SILENCE, hours, short};
 use super::nodes::{Nodes, WHOLE};
 use super::place::Deployment;
 
-/// Longer than the session of an instance with ZooKeeper (6 s) and what the ensemble takes to end it.
+/// Longer than the session of an instance with ZooKeeper (6 s) and what the ensemble takes to end
+/// it.
 const SESSION: Duration = Duration::from_millis(7500);
 /// How long looks are apart.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -130,7 +132,8 @@ impl Members {
         self.seen(these, silent)
     }
 
-    /// Kills all but the leading server. Before that they stop, so that it has in its log what nobody has agreed to.
+    /// Kills all but the leading server. Before that they stop, so that it has in its log what
+    /// nobody has agreed to.
     async fn kill_followers(&mut self, time: Duration) -> FaultEffect {
         let leader = self.leader().await;
         let all = 0..self.addresses().len();
@@ -166,7 +169,8 @@ impl Members {
 }
 
 impl Deployment {
-    /// A fault of a server, or of what only such a store has; `None` where it is another store or fault.
+    /// A fault of a server, or of what only such a store has; `None` where it is another store or
+    /// fault.
     pub(super) async fn strike_member(
         &mut self,
         kind: Kind,

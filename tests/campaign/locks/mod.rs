@@ -1,8 +1,8 @@
 //! Goal: on each store, under every fault that it has to stand, locks keep the promises of
 //! `docs/testing.md`.
 //!
-//! Method: 20 clients on few locks while processes, stores, networks and clocks fail by a seed. A checker
-//! judges all that they sent and read. Mutants and guilty histories judge the checker.
+//! Method: 20 clients on few locks while processes, stores, networks and clocks fail by a seed. A
+//! checker judges all that they sent and read. Mutants and guilty histories judge the checker.
 
 mod answers;
 mod client;
@@ -53,14 +53,15 @@ const CLIENTS: u64 = 20;
 const STRANGERS: u64 = 3;
 /// How long a place in the queue outlives the instance that kept it.
 const PLACE: Duration = Duration::from_secs(4);
-/// How much longer it is there where an instance counts it from its own start, or from that of its session:
-/// who waits behind it looks so often.
+/// How much longer it is there where an instance counts it from its own start, or from that of its
+/// session: who waits behind it looks so often.
 const LOOK: Duration = Duration::from_millis(1300);
 /// How long a client asks for a lock that it should get.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// What I6 gives every lock beyond its TTL.
 const GRACE: Duration = Duration::from_secs(3);
-/// The lock that a client holds after healing for longer than others wait for the refusal of it, and how long both take.
+/// The lock that a client holds after healing for longer than others wait for the refusal of it,
+/// and how long both take.
 const HELD: usize = TTLS.len();
 const HELD_FOR: Duration = Duration::from_secs(3);
 const REFUSAL: Duration = Duration::from_secs(2);
@@ -425,8 +426,8 @@ impl Campaign {
         }
     }
 
-    /// Holds a lock that no other client takes, and asks each instance for it under another token. Another instance than the
-    /// one that granted it releases it. Gives since when it was held.
+    /// Holds a lock that no other client takes, and asks each instance for it under another token.
+    /// Another instance than the one that granted it releases it. Gives since when it was held.
     async fn probe_refusals(
         &self,
         mut dice: Dice,

@@ -1,8 +1,10 @@
 //! How a client of the campaign asks for a lock: alone, beside readers, or as one of at most N.
 //!
-//! Goal: one place says which grants are never held together, for every rule of the checker that asks it.
+//! Goal: one place says which grants are never held together, for every rule of the checker that
+//! asks it.
 //!
-//! Method: plain data, without a line of keylatch's own code. The cases of modes in `guilt.rs` show each rule.
+//! Method: plain data, without a line of keylatch's own code. The cases of modes in `guilt.rs` show
+//! each rule.
 
 use std::fmt;
 use std::str::FromStr;

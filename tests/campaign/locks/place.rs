@@ -105,7 +105,8 @@ pub(super) struct Build {
     pub(super) mutant: Option<&'static str>,
 }
 
-/// A store and the instances of keylatch over it, each behind a proxy and with proxies to the store.
+/// A store and the instances of keylatch over it, each behind a proxy and with proxies to the
+/// store.
 #[derive(Debug)]
 pub(super) struct Deployment {
     pub(super) store: Store,
@@ -151,8 +152,8 @@ impl Store {
 
     /// The faults that it is put to.
     ///
-    /// Fencing tokens do not rise where the counter was lost and the clock set back, so no store has
-    /// to stand both.
+    /// Fencing tokens do not rise where the counter was lost and the clock set back, so no store
+    /// has to stand both.
     pub(super) fn faults(self) -> Vec<Kind> {
         use Kind as K;
         let (instances, nodes) = (FAULTS_OF_INSTANCES, FAULTS_OF_NODES);
@@ -367,7 +368,8 @@ impl Instance {
         timeout(within, alive).await.is_ok_and(|answer| answer.is_ok())
     }
 
-    /// Sets its wall clock wrong, and leaves it so, for the processes that replace this one as well.
+    /// Sets its wall clock wrong, and leaves it so, for the processes that replace this one as
+    /// well.
     pub(super) fn set_clock(&self, hours: i64) -> FaultEffect {
         let clock = self.clock.as_ref().map_err(String::clone)?;
         clock.set_hours(hours);

@@ -1,4 +1,5 @@
-//! What a campaign was and what came of it, as Markdown: printed, and written to `target/campaign/`.
+//! What a campaign was and what came of it, as Markdown: printed, and written to
+//! `target/campaign/`.
 //!
 //! It only reads the history that the checker judges, and judges nothing itself.
 
@@ -107,8 +108,8 @@ fn changes(history: &History) -> Vec<Micros> {
     changes
 }
 
-/// The longest time that began by the end of a fault and in which no client read of a change, from the
-/// beginning of the fault on.
+/// The longest time that began by the end of a fault and in which no client read of a change, from
+/// the beginning of the fault on.
 fn longest_pause(changes: &[Micros], fault: &Fault) -> Micros {
     let pauses = changes.windows(2).map(|pair| (pair[0].max(fault.from), pair[1]));
     let pauses = pauses.filter(|(begun, over)| *begun <= fault.to && begun < over);

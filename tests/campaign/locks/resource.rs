@@ -3,8 +3,9 @@
 //! Goal: fencing tokens alone stop a late write (I3).
 //!
 //! Method: a redis-server that no fault touches runs one script for each write. The script compares
-//! the fencing token as `docs/modes.md` says for each mode, takes the write and logs it in one step, so the
-//! log has the true order of writes. The cases of `Fenced` in `guilt.rs` show that the checker reads this log.
+//! the fencing token as `docs/modes.md` says for each mode, takes the write and logs it in one
+//! step, so the log has the true order of writes. The cases of `Fenced` in `guilt.rs` show that the
+//! checker reads this log.
 
 use std::fmt;
 

@@ -1,7 +1,8 @@
 //! Faults of the nodes that name the masters, and of what each master has.
 //!
-//! A sentinel is killed, stopped, or sleeps through a failover; slots of a cluster are moved; all connections to a master
-//! are cut. Each fault is seen to have taken effect, or is counted as skipped.
+//! A sentinel is killed, stopped, or sleeps through a failover; slots of a cluster are moved; all
+//! connections to a master are cut. Each fault is seen to have taken effect, or is counted as
+//! skipped.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -31,8 +32,9 @@ impl Nodes {
         join_all(set.sentinels.iter().map(|one| one.run::<()>(&HASTE))).await;
     }
 
-    /// Whether all sentinels act, and most of them see all others and name this master, if there are
-    /// some. One may name another for good, if it has heard of two failovers under the same number.
+    /// Whether all sentinels act, and most of them see all others and name this master, if there
+    /// are some. One may name another for good, if it has heard of two failovers under the same
+    /// number.
     pub(super) async fn sentinels_agree(&self, master: &RedisServer) -> bool {
         let Self::Sentinels(set) = self else { return true };
         let all = format!("address={},slaves=2,sentinels=3", master.address());

@@ -1,7 +1,8 @@
 //! The checker: a pure function from what was written down to what is wrong with it.
 //!
-//! It knows no store and no clock, only requests with the moments at which they were sent and answered. The invariants
-//! are those of `docs/testing.md`. It is tested on histories that are guilty (`guilt.rs`) and by mutants.
+//! It knows no store and no clock, only requests with the moments at which they were sent and
+//! answered. The invariants are those of `docs/testing.md`. It is tested on histories that are
+//! guilty (`guilt.rs`) and by mutants.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +15,8 @@ use super::mode::{Mode, Share};
 pub(super) enum Invariant {
     /// I1: no more are certain at once than may hold the lock together.
     Exclusive,
-    /// I2: a fencing token is above those of all earlier grants that cannot be held together with its own.
+    /// I2: a fencing token is above those of all earlier grants that cannot be held together with
+    /// its own.
     Rising,
     /// I3: the fenced resource takes nothing lower after something higher.
     Fenced,
@@ -138,8 +140,8 @@ impl Case<'_> {
             if let Some((earlier, seen)) =
                 earlier.find(|(earlier, _)| grant.share.is_too_low_after(earlier))
             {
-                // A reader joins the era that is there, although the store forgot a grant that came after it began.
-                // The reader may have been in the era before as well.
+                // A reader joins the era that is there, although the store forgot a grant that came
+                // after it began. The reader may have been in the era before as well.
                 let joined = grant.read.max(grant.sent);
                 let by_forgetting = grant.share.mode == Mode::Shared
                     && self.history.may_have_forgotten(seen, joined);

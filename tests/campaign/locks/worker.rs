@@ -2,9 +2,10 @@
 //!
 //! Goal: clients acquire, renew, release and look, rightly and wrongly, at moments that vary.
 //!
-//! Method: dice with a seed choose the mode, the locks and each step, such as to repeat, to write late,
-//! to meddle, to break a lease or to leave. The worker writes down every request that it sent, also one that it left without an
-//! answer. `checker_finds_every_mutant` shows that these habits bring out the mistakes of keylatch.
+//! Method: dice with a seed choose the mode, the locks and each step, such as to repeat, to write
+//! late, to meddle, to break a lease or to leave. The worker writes down every request that it
+//! sent, also one that it left without an answer. `checker_finds_every_mutant` shows that these
+//! habits bring out the mistakes of keylatch.
 
 use std::time::Duration;
 
@@ -231,8 +232,8 @@ impl Worker {
         events
     }
 
-    /// The same token twice at once; gives the answer that says more. Both may get new locks of a set, if one
-    /// is broken in between, so neither answer says that all of them are new.
+    /// The same token twice at once; gives the answer that says more. Both may get new locks of a
+    /// set, if one is broken in between, so neither answer says that all of them are new.
     async fn ask_twice(&mut self, request: &Request) -> Vec<Event> {
         let is_repeat = request.is_repeat || request.locks.len() > 1;
         let (request, sent) = (&Request { is_repeat, ..request.clone() }, now());

@@ -3,8 +3,8 @@
 //! Goal: a shopper always finds an instance that the campaign has not killed.
 //!
 //! Method: processes end by SIGKILL. `kill` hides the address before it ends the process, and
-//! `restart` shows the new one. An instance reaches a store by a proxy, or has a disk whose syncs can be made slow.
-//! `Fleet::none` leads straight to the upstream, for the test of the check:
+//! `restart` shows the new one. An instance reaches a store by a proxy, or has a disk whose syncs
+//! can be made slow. `Fleet::none` leads straight to the upstream, for the test of the check:
 //! `check_reports_double_runs_without_a_guard`.
 
 use std::io::Write as _;

@@ -2,10 +2,11 @@
 //!
 //! Goal: the judge learns what really happened from a server that the campaign never kills.
 //!
-//! Method: this binary runs itself as the upstream, so that busy clients never delay a response. The upstream enters each
-//! request before it does anything for it. It compares the fencing token and performs the effect under one lock, so no
-//! stale run has an effect. It passes its steps by requests to the campaign. `mod.rs` shows that the ledger finds double
-//! runs: `check_reports_double_runs_of_a_forgetful_store`.
+//! Method: this binary runs itself as the upstream, so that busy clients never delay a response.
+//! The upstream enters each request before it does anything for it. It compares the fencing token
+//! and performs the effect under one lock, so no stale run has an effect. It passes its steps by
+//! requests to the campaign. `mod.rs` shows that the ledger finds double runs:
+//! `check_reports_double_runs_of_a_forgetful_store`.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -118,7 +119,8 @@ impl Ledger {
     }
 }
 
-/// The process of a [`Ledger`], which listens on its standard input. Nothing where no campaign started it.
+/// The process of a [`Ledger`], which listens on its standard input. Nothing where no campaign
+/// started it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn upstream_of_a_campaign() {
     let Ok(steps_at) = env::var(STEPS_AT) else { return };

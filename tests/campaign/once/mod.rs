@@ -1,8 +1,9 @@
-//! Goal: no effect happens twice and no response is lost while instances are killed between any two steps.
+//! Goal: no effect happens twice and no response is lost while instances are killed between any two
+//! steps.
 //!
-//! Method: many keys, submitted again and again by impatient clients, and the upstream's own ledger of
-//! effects. Instances stop, responses of the store are lost or held back, and syncs are slow as well. A store that forgets
-//! and a service without guard are seen to fail the same check.
+//! Method: many keys, submitted again and again by impatient clients, and the upstream's own ledger
+//! of effects. Instances stop, responses of the store are lost or held back, and syncs are slow as
+//! well. A store that forgets and a service without guard are seen to fail the same check.
 
 mod fleet;
 mod guilt;
@@ -31,15 +32,17 @@ use verdict::{Case, Tally};
 
 /// Long enough for a busy machine to renew it in time, and short enough to be waited for.
 const LEASE: Duration = Duration::from_secs(3);
-/// How long a guard waits for the upstream: with the wait for another's run, less than a client waits for its response.
+/// How long a guard waits for the upstream: with the wait for another's run, less than a client
+/// waits for its response.
 const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(8);
 /// How many keys are in hand at once.
 const AT_ONCE: usize = 100;
-/// The most steps from one kill to the next, divided by the instances: of many, each has less in hand.
+/// The most steps from one kill to the next, divided by the instances: of many, each has less in
+/// hand.
 const STEPS: u64 = 1800;
 
-/// The most campaigns until a kill has come at every step. A few leave one out, because to keep an answer and to tell
-/// it are close together.
+/// The most campaigns until a kill has come at every step. A few leave one out, because to keep an
+/// answer and to tell it are close together.
 const CAMPAIGNS: u64 = 8;
 
 /// How many keys a campaign has.
@@ -77,8 +80,8 @@ async fn check_reports_double_runs_without_a_guard() {
     assert!(found.is_err(), "that nothing was guarded was not noticed: {found:?}");
 }
 
-/// Runs campaigns over one store, each with keys of its own, until a kill has come at every step: without one, a
-/// campaign proves nothing of that step. Any violation ends the test at once.
+/// Runs campaigns over one store, each with keys of its own, until a kill has come at every step:
+/// without one, a campaign proves nothing of that step. Any violation ends the test at once.
 async fn reach_every_step(store: &str, instances: usize) {
     let mut tally = Tally::default();
     for number in 0..CAMPAIGNS {

@@ -1,9 +1,10 @@
-//! Goal: where the guard says how to ask its upstream, no order is placed twice, and nothing stays unknown.
+//! Goal: where the guard says how to ask its upstream, no order is placed twice, and nothing stays
+//! unknown.
 //!
-//! Method: 100 clicks a second, or as many as a slow machine answers, each of two equal requests without a key, while
-//! instances are killed and the store is disturbed. The upstream tells the truth when it is asked, and refuses a run with
-//! a smaller fence. A minute after the last fault every click has its answer. `mod.rs` shows that the ledger finds double
-//! runs.
+//! Method: 100 clicks a second, or as many as a slow machine answers, each of two equal requests
+//! without a key, while instances are killed and the store is disturbed. The upstream tells the
+//! truth when it is asked, and refuses a run with a smaller fence. A minute after the last fault
+//! every click has its answer. `mod.rs` shows that the ledger finds double runs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

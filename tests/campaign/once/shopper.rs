@@ -21,7 +21,8 @@ use super::key::Key;
 use super::steps::Steps;
 use crate::locks::pass;
 
-/// How long a shopper insists before it says that there is no end to it: many leases, also on a busy machine.
+/// How long a shopper insists before it says that there is no end to it: many leases, also on a
+/// busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A client that wants one order, under one key, and writes down the answers.
@@ -126,7 +127,8 @@ impl Shopper {
         history
     }
 
-    /// Clicks twice at once, and asks until nothing is unknown; gives what each answer says that was done.
+    /// Clicks twice at once, and asks until nothing is unknown; gives what each answer says that
+    /// was done.
     pub(super) async fn click_twice(&self) -> Vec<String> {
         let mut dice = Dice(!self.key.number);
         let (one, two) = (dice.below(u64::MAX), dice.below(u64::MAX));
@@ -199,7 +201,8 @@ impl Shopper {
         panic!("{name}: the store is never there");
     }
 
-    /// The name and the scope of the record whose key the guard derived, as the list of records has them.
+    /// The name and the scope of the record whose key the guard derived, as the list of records has
+    /// them.
     async fn derived_name(&self, address: SocketAddr) -> Result<Option<(String, String)>, Answer> {
         if !self.key.is_derived() {
             return Ok(None);

@@ -3,8 +3,8 @@
 //! Goal: a kill comes between any two steps, on a fast machine as on a slow one.
 //!
 //! Method: every party passes each of its steps here. The party at the chosen step waits until the
-//! kill is done, so its next step comes after the kill. A step wakes only those who wait for it. `reach_every_step` in
-//! `mod.rs` runs campaigns until kills have met each kind of step.
+//! kill is done, so its next step comes after the kill. A step wakes only those who wait for it.
+//! `reach_every_step` in `mod.rs` runs campaigns until kills have met each kind of step.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

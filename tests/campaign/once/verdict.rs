@@ -141,8 +141,8 @@ impl Case<'_> {
             return guilty("there is no end to it");
         };
         // Where the route says so, a request may run again when its answer was read and not kept.
-        // The service frees a key whose run did nothing, also after others have read that it is unknown, because its lease
-        // was over.
+        // The service frees a key whose run did nothing, also after others have read that it is
+        // unknown, because its lease was over.
         let mut earlier = self.runs.iter().rev().skip(1);
         let did_nothing = earlier.all(|run| matches!(run.answer, Some((429, _))));
         let is_unavailable = |told: &ReadAnswer| told.status == 503;

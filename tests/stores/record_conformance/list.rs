@@ -1,7 +1,7 @@
 //! Goal: an operator finds the records in a state, by the path, on every store.
 //!
-//! Method: see the module above. The pages of a listing are followed to their end, and what a record was
-//! throughout has to be on one of them.
+//! Method: see the module above. The pages of a listing are followed to their end, and what a
+//! record was throughout has to be on one of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Goal: every store of records follows the contract of records.
 //!
-//! Method: one function for each sentence of the contract, on every store of the matrix that has records:
-//! how runs begin (`runs`), how they end (`ends`), what time does to them (`time`), and how they are found
-//! (`list`).
+//! Method: one function for each sentence of the contract, on every store of the matrix that has
+//! records: how runs begin (`runs`), how they end (`ends`), what time does to them (`time`), and
+//! how they are found (`list`).
 
 mod ends;
 mod list;

@@ -1,4 +1,5 @@
-//! Goal: PostgreSQL, etcd and ZooKeeper mark the records that are not done, and read a list of them by the marks.
+//! Goal: PostgreSQL, etcd and ZooKeeper mark the records that are not done, and read a list of them
+//! by the marks.
 //!
 //! Method: the rows and keys of a server are counted beside what a list gives.
 
@@ -24,7 +25,8 @@ async fn postgres_list_of_unknown_reads_the_index_of_the_unfinished() {
     database.run("VACUUM keylatch.entries").await;
     let statistics = "SELECT idx_scan::text || ' ' || idx_tup_read::text FROM pg_stat_user_indexes
         WHERE indexrelname = 'entries_unfinished'";
-    // The server counts what a session did a while later, so it is asked until it has counted a list.
+    // The server counts what a session did a while later, so it is asked until it has counted a
+    // list.
     let [scans, read] = eventually(async || {
         assert_eq!(listed(&*store, PhaseName::Unknown).await.len(), UNKNOWN as usize);
         let counted = database.ask::<String>(statistics).await;
@@ -37,7 +39,8 @@ async fn postgres_list_of_unknown_reads_the_index_of_the_unfinished() {
     assert_eq!(read, scans * UNKNOWN, "{scans} lists");
 }
 
-/// The marks of a store, and the number of its records that are unknown, through the end of some of them.
+/// The marks of a store, and the number of its records that are unknown, through the end of some of
+/// them.
 async fn check_marks(store: &TestStore, marks: impl AsyncFn() -> usize) {
     let records = Records::from_store(store).await;
     fill(&**records).await;

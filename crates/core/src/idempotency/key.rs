@@ -1,7 +1,8 @@
 //! The client's name for one intent, and what that name is unique within.
 //!
-//! A key is checked where it is made. A store finds a record by the SHA-256 of key and scope alone; what a
-//! person recognises it by is kept beside it, as a [`RecordScope`](super::RecordScope). No log shows either.
+//! A key is checked where it is made. A store finds a record by the SHA-256 of key and scope alone;
+//! what a person recognises it by is kept beside it, as a [`RecordScope`](super::RecordScope). No
+//! log shows either.
 
 use std::fmt;
 
@@ -23,9 +24,9 @@ impl IdempotencyKey {
     /// Reads the value of an `Idempotency-Key` header.
     ///
     /// That is a structured-field string with parameters, which are ignored
-    /// (draft-ietf-httpapi-idempotency-key-header-07 and RFC 9651, section 3.3.3), or the key
-    /// bare, as most clients send it: `"k-1"` and `k-1` are one key. A bare key has no parameters, and
-    /// a `;` or a space in it is refused: clients mean it as a part of the key, and others end there.
+    /// (draft-ietf-httpapi-idempotency-key-header-07 and RFC 9651, section 3.3.3), or the key bare,
+    /// as most clients send it: `"k-1"` and `k-1` are one key. A bare key has no parameters, and a
+    /// `;` or a space in it is refused: clients mean it as a part of the key, and others end there.
     ///
     /// # Errors
     ///
@@ -161,7 +162,8 @@ pub enum InvalidKey {
         "it has a character that is not visible ASCII, or a space without double quotes around the key"
     )]
     Character,
-    /// It begins or ends with a space, which no upstream sees: around the value of a header spaces mean nothing.
+    /// It begins or ends with a space, which no upstream sees: around the value of a header spaces
+    /// mean nothing.
     #[error("it begins or ends with a space")]
     Blank,
     /// Its quotes are not balanced.
@@ -175,8 +177,8 @@ pub enum InvalidKey {
     List,
 }
 
-/// Whose key it is. An identity and a user of the same name are two principals, whose texts differ too: no name of an
-/// identity has a colon.
+/// Whose key it is. An identity and a user of the same name are two principals, whose texts differ
+/// too: no name of an identity has a colon.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Principal {
     /// Everyone's whom nothing tells apart; an empty text.
@@ -219,8 +221,8 @@ pub struct Scope<'a> {
     pub method: &'a str,
     /// The normalised path.
     pub path: &'a str,
-    /// Where the key comes from, as a guard names it: keys of two sources are two keys. Empty for one that the client
-    /// sends as its `Idempotency-Key`.
+    /// Where the key comes from, as a guard names it: keys of two sources are two keys. Empty for
+    /// one that the client sends as its `Idempotency-Key`.
     pub source: &'a str,
 }
 

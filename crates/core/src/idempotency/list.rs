@@ -1,11 +1,11 @@
 //! Records as a list has them: which ones a query names, and what it shows of each.
 //!
-//! A list is for a person who looks for what needs a decision, so it shows what a record is about and not
-//! its stored answer. Which phase a record is in at a moment is [`RecordState::summary`], a pure function:
-//! a run whose lease has ended is unknown without a write. So the stores keep one index, of the
-//! [unfinished](RecordState::is_unfinished) records, and tell `in flight` from `unknown` by the record.
-//! Invariant: a record that is not in the index is done, or there is none. The conformance of every store
-//! holds it.
+//! A list is for a person who looks for what needs a decision, so it shows what a record is about
+//! and not its stored response. Which phase a record is in at a moment is [`RecordState::summary`],
+//! a pure function: a run whose lease has ended is unknown without a write. So the stores keep one
+//! index, of the [unfinished](RecordState::is_unfinished) records, and tell `in flight` from
+//! `unknown` by the record. Invariant: a record that is not in the index is done, or there is none.
+//! The conformance of every store holds it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -44,7 +44,7 @@ impl PhaseName {
     }
 }
 
-/// How far a listed record is: of an answer, a list shows the HTTP status.
+/// How far a listed record is: of a response, a list shows the HTTP status.
 pub type RecordPhase = RecordStatus<u16>;
 
 impl<K> RecordStatus<K> {
@@ -140,7 +140,8 @@ pub struct RecordFilter {
 }
 
 impl RecordFilter {
-    /// Whether the list has this record. No list has those of guards that only observe: there is nothing to settle.
+    /// Whether the list has this record. No list has those of guards that only observe: there is
+    /// nothing to settle.
     pub fn admits(&self, record: &RecordSummary) -> bool {
         let (path, key) = (record.scope.path(), record.scope.key().as_str());
         let kept = |path| beginning(path, RecordScope::MAX_PATH_BYTES);
@@ -159,8 +160,8 @@ impl RecordFilter {
 }
 
 impl RecordState {
-    /// Whether it has a record that is in flight or unknown, or was so before it expired. A store keeps
-    /// an index of these: what time alone does makes no other record such a one.
+    /// Whether it has a record that is in flight or unknown, or was so before it expired. A store
+    /// keeps an index of these: what time alone does makes no other record such a one.
     pub fn is_unfinished(&self) -> bool {
         self.record().is_some_and(|record| !matches!(record.stage, RecordStage::Done(..)))
     }

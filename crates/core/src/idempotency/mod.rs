@@ -2,8 +2,8 @@
 //! new and finds what is not.
 //!
 //! This module knows no HTTP server and no store engine. [`RecordState`] holds the rules as a pure
-//! function, [`RecordCommand`] and [`RecordReply`] are the steps as data, and [`IdempotencyService`] is what
-//! a layer or a handler calls.
+//! function, [`RecordCommand`] and [`RecordReply`] are the steps as data, and
+//! [`IdempotencyService`] is what a layer or a handler calls.
 
 mod fingerprint;
 mod key;

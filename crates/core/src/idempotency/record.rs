@@ -37,7 +37,7 @@ pub enum RecordCommand {
     },
     /// Settles an unknown outcome.
     Resolve(ResolveCommand),
-    /// Removes what is kept of an answer, but its status. The key stays used.
+    /// Removes what is kept of a response, but its status. The key stays used.
     Erase,
     /// Reads the record.
     Look,
@@ -70,7 +70,7 @@ pub enum RecordReply {
 }
 
 impl RecordReply {
-    /// Whether it shows an answer that has only its stub: see [`StoredResponse::Stub`].
+    /// Whether it shows a response that has only its stub: see [`StoredResponse::Stub`].
     pub fn has_stub(&self) -> bool {
         let phase = self.view().map(|view| &view.phase);
         matches!(phase, Some(RecordStatus::Done { kept: StoredResponse::Stub(_), .. }))
@@ -112,7 +112,8 @@ pub struct BeginCommand {
     pub retention: Duration,
     /// What a caller that is gone leaves behind.
     pub on_crash: OnCrash,
-    /// Whether there is room for the answer of a run that starts now. Where there is none, no run starts.
+    /// Whether there is room for the response of a run that starts now. Where there is none, no run
+    /// starts.
     pub has_room: bool,
 }
 
@@ -137,7 +138,7 @@ pub enum BeginReply {
     Found(RecordView),
     /// The key was used for something else.
     Reused(RecordView),
-    /// A run would have started, and there is no room for its answer.
+    /// A run would have started, and there is no room for its response.
     NoRoom,
 }
 
@@ -163,7 +164,7 @@ pub enum RunEnd {
     Unknown(UnknownReason),
 }
 
-/// What is kept of an answer.
+/// What is kept of a response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StoredResponse {
     /// All of it.
@@ -172,22 +173,23 @@ pub enum StoredResponse {
     Mark(u16),
     /// All of it, encrypted. It is read only by who has the key.
     Sealed(Arc<SealedAnswer>),
-    /// All of it, and a store has this in memory in its place. No store replies with it: a store reads the answer first.
+    /// All of it, and a store has this in memory in its place. No store replies with it: a store
+    /// reads the response first.
     #[serde(skip)]
     Stub(AnswerStub),
 }
 
-/// What a store has in memory of an answer that it keeps elsewhere.
+/// What a store has in memory of a response that it keeps elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AnswerStub {
-    /// The HTTP status of the answer.
+    /// The HTTP status of the response.
     pub status: u16,
     /// How many bytes of it are kept, headers and body.
     pub kept_bytes: u64,
 }
 
 impl StoredResponse {
-    /// The status of the answer.
+    /// The status of the response.
     pub fn status(&self) -> u16 {
         match self {
             Self::Answer(answer) => answer.status,
@@ -202,7 +204,7 @@ impl StoredResponse {
         AnswerStub { status: self.status(), kept_bytes: self.kept_bytes() }
     }
 
-    /// How many bytes of the answer are kept, headers and body.
+    /// How many bytes of the response are kept, headers and body.
     pub fn kept_bytes(&self) -> u64 {
         match self {
             Self::Answer(answer) => {
@@ -216,7 +218,7 @@ impl StoredResponse {
     }
 }
 
-/// An answer that every repeat is given.
+/// A response that every repeat is given.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
     /// The HTTP status.
@@ -295,22 +297,23 @@ impl UnknownReason {
 pub enum EndReply<T = RecordView> {
     /// It is done; the same again is the same.
     Done(T),
-    /// The record is not such that it could be: the run is no longer the token's, or there is no answer.
+    /// The record is not such that it could be: the run is no longer the token's, or there is no
+    /// response.
     Refused(RecordView),
     /// There is no such record.
     Absent,
 }
 
-/// What became of a [`RecordCommand::Complete`]: the end is kept, or the run is no longer the token's, because its
-/// lease ended or it never was.
+/// What became of a [`RecordCommand::Complete`]: the end is kept, or the run is no longer the
+/// token's, because its lease ended or it never was.
 pub type CompleteReply = EndReply;
 
-/// What became of an attempt to abandon a run: the key is as if it had never been used, or the run is no longer the
-/// token's.
+/// What became of an attempt to abandon a run: the key is as if it had never been used, or the run
+/// is no longer the token's.
 pub type AbandonReply = EndReply<()>;
 
-/// What became of an erasure: nothing but the status is kept of the answer, or there is none, because it is in
-/// flight or its outcome is unknown.
+/// What became of an erasure: nothing but the status is kept of the response, or there is none,
+/// because it is in flight or its outcome is unknown.
 pub type EraseReply = EndReply;
 
 /// What became of a renewal of a run's lease.
@@ -342,8 +345,8 @@ pub enum Settlement {
     DoneFor(StoredResponse, Duration),
     /// Its outcome was unknown: nothing was done, and the key is free.
     NotExecuted,
-    /// It was done, and what it did was taken back: the key is free. Only with the fencing token of the run, so that a
-    /// repeated command frees no later one.
+    /// It was done, and what it did was taken back: the key is free. Only with the fencing token of
+    /// the run, so that a repeated command frees no later one.
     Undone,
 }
 
@@ -357,7 +360,7 @@ impl From<Option<StoredResponse>> for Settlement {
 /// What became of a [`ResolveCommand`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ResolveReply {
-    /// Settled: every repeat is given the answer.
+    /// Settled: every repeat is given the response.
     Completed(RecordView),
     /// Settled: the key is free. This was the fencing token of its run.
     Freed(FencingToken),
@@ -385,7 +388,7 @@ pub struct RecordView {
     pub phase: RecordStatus,
 }
 
-/// How far a record is, with what is kept of its answer.
+/// How far a record is, with what is kept of its response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordStatus<K = StoredResponse> {
     /// A caller does the work. A lease of zero means that this caller is gone and the next caller
@@ -398,7 +401,7 @@ pub enum RecordStatus<K = StoredResponse> {
     Done {
         /// When, by the store's wall clock, in milliseconds since 1970.
         at_millis: u64,
-        /// The answer.
+        /// The response.
         kept: K,
     },
     /// It is unknown whether it was done.

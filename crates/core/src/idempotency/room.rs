@@ -1,15 +1,18 @@
-//! Room for records: how many bytes a store has of them in this process, for whom, and how many more there may be.
+//! Room for records: how many bytes a store has of them in this process, for whom, and how many
+//! more there may be.
 //!
-//! A record counts from its beginning to its end, in every state and with all that it has. The store counts it when it
-//! writes it down, so every end counts, whoever caused it. The size of an answer is known when its run has ended, and
-//! then it is too late to refuse it. So a run takes room for the longest answer that is kept, before it begins, and frees
-//! it when the answer is among what is kept. Where there is none, the rules decide with the record whether the key needs
+//! A record counts from its beginning to its end, in every state and with all that it has. The
+//! store counts it when it writes it down, so every end counts, whoever caused it. The size of a
+//! response is known when its run has ended, and then it is too late to refuse it. So a run takes
+//! room for the longest answer that is kept, before it begins, and frees it when the answer is
+//! among what is kept. Where there is none, the rules decide with the record whether the key needs
 //! any: a key that was used does not.
 //!
-//! A [`Share`] has at most as much as it leaves free, and its guard four times as much as that leaves free, so one client
-//! fills no guard, and one guard not all. Records that were there at a start have no share. Invariant: what is kept and
-//! taken together are within the limit, apart from answers that come without a run of this service: of calls, of
-//! persons, and of a file that was there. Tested in `tests/api/kept_bytes.rs`.
+//! A [`Share`] has at most as much as it leaves free, and its guard four times as much as that
+//! leaves free, so one client fills no guard, and one guard not all. Records that were there at a
+//! start have no share. Invariant: what is kept and taken together are within the limit, apart from
+//! responses that come without a run of this service: of calls, of persons, and of a file that was
+//! there. Tested in `tests/api/kept_bytes.rs`.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, Hash, RandomState};
@@ -60,7 +63,8 @@ pub enum NoRoom {
     Unknown,
 }
 
-/// How much a store has of records in this process, and how much is taken by runs that are under way.
+/// How much a store has of records in this process, and how much is taken by runs that are under
+/// way.
 #[derive(Debug, Default)]
 pub struct RecordRoom(Mutex<Uses>);
 
@@ -92,7 +96,7 @@ impl RecordRoom {
         }
     }
 
-    /// Room for the answer of one more run.
+    /// Room for the response of one more run.
     pub(super) fn take(
         self: &Arc<Self>,
         share: Share,
@@ -138,7 +142,8 @@ impl Uses {
         share.parts().map(|part| self.0.get(&part).copied().unwrap_or_default())
     }
 
-    /// Whether so many times what the share and its guard have, and some bytes more, are what they may have.
+    /// Whether so many times what the share and its guard have, and some bytes more, are what they
+    /// may have.
     fn fit(&self, share: Share, times: u64, more: u64, limits: RoomLimits) -> bool {
         let [all, of_guard, own] = self.of(share);
         let free = limits.bytes.saturating_sub(all.bytes);
@@ -159,7 +164,7 @@ impl Uses {
     }
 }
 
-/// Room for one answer, until this is dropped.
+/// Room for one response, until this is dropped.
 #[derive(Debug)]
 pub struct TakenRoom {
     room: Arc<RecordRoom>,

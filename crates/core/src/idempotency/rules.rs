@@ -1,10 +1,10 @@
 //! The rules of a record: what a command does to it, as one pure function.
 //!
-//! [`RecordState::step`] reads the state, a command and the moment, and nothing else, as the rules of a
-//! lock do, and for the same reasons. Every timed thing is `since` plus a span. Invariants: only the
-//! token of a run whose lease lasts ends it; a later run has a larger fencing token; an unknown
-//! outcome stays until it is resolved or its retention ends. The differential tests hold every store
-//! to these rules.
+//! [`RecordState::step`] reads the state, a command and the moment, and nothing else, as the rules
+//! of a lock do, and for the same reasons. Every timed thing is `since` plus a span. Invariants:
+//! only the token of a run whose lease lasts ends it; a later run has a larger fencing token; an
+//! unknown outcome stays until it is resolved or its retention ends. The differential tests hold
+//! every store to these rules.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use crate::snapshot::{self, SnapshotError, deserialize_time};
 /// How long a store keeps an unknown outcome for an operator to resolve.
 pub const UNKNOWN_RETENTION: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// What a record takes beside its scope and its answer, about.
+/// What a record takes beside its scope and its response, about.
 const RECORD_BYTES: u64 = 1024;
 
 /// What a store remembers under one key, and the rules by which it changes.
@@ -56,7 +56,8 @@ impl Entry for RecordState {
         }
     }
 
-    /// A run whose lease is over has an unknown outcome, and what was kept for long enough is forgotten.
+    /// A run whose lease is over has an unknown outcome, and what was kept for long enough is
+    /// forgotten.
     fn settle(&mut self, moment: &Moment) {
         self.record.take_if(|record| record.expires() <= moment.now);
         if let Some(record) = &mut self.record {
@@ -89,7 +90,8 @@ impl Entry for RecordState {
         self.record.as_ref().map(|record| record.fencing_token)
     }
 
-    /// An answer of which only a stub is here cannot be written: what is read later would be another answer.
+    /// A response of which only a stub is here cannot be written: what is read later would be
+    /// another response.
     fn encode(&self) -> Result<Vec<u8>, SnapshotError> {
         snapshot::encode(self)
     }
@@ -127,19 +129,20 @@ impl RecordState {
         self.record.as_ref().is_some_and(|record| record.is_interrupted(moment.now))
     }
 
-    /// What it uses of the room for records, with its scope and what is kept of its answer, and in which share.
+    /// What it uses of the room for records, with its scope and what is kept of its response, and
+    /// in which share.
     pub fn room_use(&self) -> (Share, Use) {
         let Some(record) = &self.record else { return Default::default() };
         let bytes = RECORD_BYTES + record.scope.bytes() + self.kept_bytes();
         (record.scope.share(), Use { bytes, unfinished: self.is_unfinished().into() })
     }
 
-    /// How many bytes of its answer are kept, headers and body.
+    /// How many bytes of its response are kept, headers and body.
     pub fn kept_bytes(&self) -> u64 {
         self.kept().map_or(0, StoredResponse::kept_bytes)
     }
 
-    /// What is kept of its answer, if it has one.
+    /// What is kept of its response, if it has one.
     pub fn kept(&self) -> Option<&StoredResponse> {
         match self.record.as_ref().map(|record| &record.stage) {
             Some(RecordStage::Done(_, kept)) => Some(kept),
@@ -147,7 +150,7 @@ impl RecordState {
         }
     }
 
-    /// The same state, with its answer in another form.
+    /// The same state, with its response in another form.
     #[must_use]
     pub fn map_kept(mut self, form: impl FnOnce(StoredResponse) -> StoredResponse) -> Self {
         if let Some(Record { stage: RecordStage::Done(_, kept), .. }) = &mut self.record {
@@ -461,7 +464,7 @@ mod tests {
         Moment { now, unix_micros: 0, least_micros: 0, ..Moment::default() }
     }
 
-    /// What a begin without room for an answer makes of the record 3 s after it began.
+    /// What a begin without room for a response makes of the record 3 s after it began.
     fn begin_without_room(record: Option<Record>) -> (RecordState, BeginReply) {
         let key = SCOPE.record(&IdempotencyKey::from(1));
         let begin = BeginCommand {

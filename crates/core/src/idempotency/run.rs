@@ -1,10 +1,10 @@
-//! A run: what a caller of [`IdempotencyService::once`](super::IdempotencyService::once) asks for and
-//! reads, what its waiters share, and how the service ends it when its caller no longer waits.
+//! A run: what a caller of [`IdempotencyService::once`](super::IdempotencyService::once) asks for
+//! and reads, what its waiters share, and how the service ends it when its caller no longer waits.
 //!
-//! An end that the store did not take is offered again behind the answer. A beginning whose answer
-//! was lost is abandoned, because its caller did not begin the work. Invariant: an end is tried until
-//! the store answers or the lease is surely over, an abandonment until the store answers. The tests of the layer and the campaign of keys
-//! hold it.
+//! An end that the store did not take is offered again behind the response. A beginning whose
+//! response was lost is abandoned, because its caller did not begin the work. Invariant: an end is
+//! tried until the store answers or the lease is surely over, an abandonment until the store
+//! answers. The tests of the layer and the campaign of keys hold it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -44,14 +44,15 @@ pub struct RunRequest {
     pub panic_releases: bool,
     /// How long to wait for the end of a run that is under way.
     pub wait: Duration,
-    /// How long the store may take for the beginning and for the end, where that is less than the service allows it.
+    /// How long the store may take for the beginning and for the end, where that is less than the
+    /// service allows it.
     pub step_limit: Option<Duration>,
-    /// The most bytes of the answer that are kept.
+    /// The most bytes of the response that are kept.
     pub answer_bytes: usize,
 }
 
 impl RunRequest {
-    /// The command that begins the run, under this token, if there is room for its answer.
+    /// The command that begins the run, under this token, if there is room for its response.
     pub(super) fn begin(&self, token: TokenHash, has_room: bool) -> BeginCommand {
         let Self { key, fingerprint, lease, retention, on_crash, .. } = *self;
         let scope = self.scope.clone();
@@ -62,7 +63,7 @@ impl RunRequest {
 /// What the work of a run came to.
 #[derive(Debug)]
 pub struct RunResult<T> {
-    /// The answer to the caller.
+    /// The response to the caller.
     pub answer: T,
     /// What the store keeps for repeats; `None` frees the key.
     pub end: Option<RunEnd>,
@@ -70,8 +71,8 @@ pub struct RunResult<T> {
     pub late: Option<LateWork>,
 }
 
-/// Work that continues after its outcome was recorded as unknown. If it ends in time, its end settles the
-/// record as a person would.
+/// Work that continues after its outcome was recorded as unknown. If it ends in time, its end
+/// settles the record as a person would.
 pub struct LateWork {
     /// What the work comes to; `None` frees the key.
     pub end: BoxFuture<Option<RunEnd>>,
@@ -123,7 +124,7 @@ async fn settle_step(store: &dyn Store, resolve: &ResolveCommand) -> Result<(), 
 pub enum OnceRun<T> {
     /// It was done now.
     Ran {
-        /// The answer.
+        /// The response.
         answer: T,
         /// For how long it is kept, if it is.
         kept: Option<Duration>,
@@ -152,8 +153,8 @@ pub enum IdempotencyError {
 }
 
 impl IdempotencyError {
-    /// The error of a request that may have waited for a run of its key. That run may have done the work, so the outcome is
-    /// unknown although the store was not reached.
+    /// The error of a request that may have waited for a run of its key. That run may have done the
+    /// work, so the outcome is unknown although the store was not reached.
     pub(super) fn after_a_wait(self, has_waited: bool) -> Self {
         match self {
             Self::Store(StoreError::Unreachable(why)) if has_waited => StoreError::Lost(why).into(),
@@ -192,8 +193,9 @@ impl RunEnding {
         }
     }
 
-    /// Ends the run; `None` where it was to free its key. A response that comes after the lease settles the unknown outcome
-    /// as a person would, unless one was sooner: nothing else has run. A key that others have read to be unknown is not freed.
+    /// Ends the run; `None` where it was to free its key. A response that comes after the lease
+    /// settles the unknown outcome as a person would, unless one was sooner: nothing else has run.
+    /// A key that others have read to be unknown is not freed.
     pub(super) async fn step(
         &self,
         store: &dyn Store,
@@ -225,8 +227,9 @@ impl RunEnding {
     }
 }
 
-/// Abandons a run under which nothing was done. It tries until the store has answered once, however long that takes: an
-/// engine that tells no time may carry the beginning out late, and nobody would end that run.
+/// Abandons a run under which nothing was done. It tries until the store has answered once, however
+/// long that takes: an engine that tells no time may carry the beginning out late, and nobody would
+/// end that run.
 pub(super) async fn abandon(store: Arc<dyn Store>, begin: Arc<BeginCommand>) {
     until_done("an abandonment", || store.abandon(&begin.key, &begin.token)).await;
 }
@@ -236,7 +239,7 @@ pub(super) async fn abandon_lost(store: Arc<dyn Store>, begin: Arc<BeginCommand>
     undo_lost(|| abandon(Arc::clone(&store), Arc::clone(&begin))).await;
 }
 
-/// Waits for the answer to a beginning whose caller has gone, and abandons what it began.
+/// Waits for the response to a beginning whose caller has gone, and abandons what it began.
 pub(super) async fn finish(
     store: Arc<dyn Store>,
     begin: Arc<BeginCommand>,

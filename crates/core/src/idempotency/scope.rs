@@ -1,10 +1,12 @@
-//! What a record is about, as a person recognises it: the scope and the key, as far as a store keeps them.
+//! What a record is about, as a person recognises it: the scope and the key, as far as a store
+//! keeps them.
 //!
-//! The name of a record is a digest, which leads to a record and not from it. So that an operator can find
-//! the one payment whose outcome is unknown, a store keeps a [`RecordScope`] with the record, until the
-//! record ends. It is kept for every state alike: beside a stored answer, whose body says more, a key
-//! reveals little, and a list of records without it would lead to none of them. What is kept has a limit,
-//! since a path may be as long as a request's head. Invariant: no `Debug` shows any of it, so no log does.
+//! The name of a record is a digest, which leads to a record and not from it. So that an operator
+//! can find the one payment whose outcome is unknown, a store keeps a [`RecordScope`] with the
+//! record, until the record ends. It is kept for every state alike: beside a stored response, whose
+//! body says more, a key reveals little, and a list of records without it would lead to none of
+//! them. What is kept has a limit, since a path may be as long as a request's head. Invariant: no
+//! `Debug` shows any of it, so no log does.
 
 use std::fmt;
 use std::sync::Arc;
@@ -54,8 +56,8 @@ impl RecordScope {
         Self { parts, share: Share::default() }
     }
 
-    /// Where a guard that only observes keeps a record, by the key of the record that it would have if it enforced. It has
-    /// hashes alone, and no guard that enforces finds it.
+    /// Where a guard that only observes keeps a record, by the key of the record that it would have
+    /// if it enforced. It has hashes alone, and no guard that enforces finds it.
     pub fn observed(record: &RecordKey) -> (RecordKey, Self) {
         let mut hasher = FingerprintHasher::new(Self::OBSERVED);
         hasher.add(record.as_bytes());

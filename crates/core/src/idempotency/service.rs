@@ -1,11 +1,12 @@
 //! The idempotency service: everything about records that has to do with time.
 //!
-//! [`IdempotencyService::once`] takes the work as a function and runs it under a lease that a watchdog
-//! renews. From its first step on, everything is one future that a task of the service finishes when
-//! the caller goes away, so the work ends and its result is stored whether its caller listens or not.
-//! [`IdempotencyService::drain`] is the end of a process: it awaits every run, and leaves one that takes
-//! longer with an unknown outcome in the store. Invariant: work is not begun when the store could not say
-//! that it is new. The tests of the layer and of the shutdown, and the campaign of keys, hold it.
+//! [`IdempotencyService::once`] takes the work as a function and runs it under a lease that a
+//! watchdog renews. From its first step on, everything is one future that a task of the service
+//! finishes when the caller goes away, so the work ends and its result is stored whether its caller
+//! listens or not. [`IdempotencyService::drain`] is the end of a process: it awaits every run, and
+//! leaves one that takes longer with an unknown outcome in the store. Invariant: work is not begun
+//! when the store could not say that it is new. The tests of the layer and of the shutdown, and the
+//! campaign of keys, hold it.
 
 use std::convert::Infallible;
 use std::future::{Future, pending};
@@ -42,7 +43,8 @@ const POLL_PERIOD: Duration = Duration::from_millis(50);
 pub struct RecordLimits {
     /// The bytes of records that the store keeps in this process.
     pub kept_bytes: u64,
-    /// The records of a guard whose outcome is unknown or to come, where the store keeps them in this process.
+    /// The records of a guard whose outcome is unknown or to come, where the store keeps them in
+    /// this process.
     pub unknown: u64,
     /// Room for requests that wait for the end of a run.
     pub waiters: WaiterLimit,
@@ -59,7 +61,8 @@ pub struct IdempotencyService {
     tasks: TaskTracker,
     /// The runs that are under way, whether a caller waits for them or a task has them.
     runs: TaskTracker,
-    /// What the store keeps in this process; an engine keeps records elsewhere, and has a bound of its own.
+    /// What the store keeps in this process; an engine keeps records elsewhere, and has a bound of
+    /// its own.
     room: Option<Arc<RecordRoom>>,
     room_limits: RoomLimits,
     /// From when on no request waits any more.
@@ -99,7 +102,7 @@ impl IdempotencyService {
         })
     }
 
-    /// The most bytes of an answer that the store keeps.
+    /// The most bytes of a response that the store keeps.
     pub fn answer_limit(&self) -> usize {
         self.answer_limit
     }
@@ -114,7 +117,7 @@ impl IdempotencyService {
         self.store.gauges().entries.map(|entries| entries.done_records)
     }
 
-    /// Room for an answer of so many bytes, until it is dropped; of an engine none is taken.
+    /// Room for a response of so many bytes, until it is dropped; of an engine none is taken.
     ///
     /// # Errors
     ///
@@ -128,7 +131,8 @@ impl IdempotencyService {
         room.take(scope.share(), bytes as u64, self.room_limits).map(Some)
     }
 
-    /// Whether so much of the room for records in this scope is used that an answer should have less.
+    /// Whether so much of the room for records in this scope is used that a response should have
+    /// less.
     pub fn is_room_short(&self, scope: &RecordScope) -> bool {
         let is_short = |room: &Arc<RecordRoom>| room.is_short(scope.share(), self.room_limits);
         self.room.as_ref().is_some_and(is_short)
@@ -137,8 +141,8 @@ impl IdempotencyService {
     /// Runs `work` unless it was run before under this key, and keeps what it came to.
     ///
     /// What was begun is brought to its end also when the caller drops this future. While it runs,
-    /// its lease is renewed. A panic of the work is passed on when its outcome is kept. Where there is no room for
-    /// one more that waits for a run, it waits for none.
+    /// its lease is renewed. A panic of the work is passed on when its outcome is kept. Where there
+    /// is no room for one more that waits for a run, it waits for none.
     ///
     /// # Errors
     ///
@@ -179,8 +183,8 @@ impl IdempotencyService {
 
     /// Starts a run that the caller will end, or says what became of an earlier one.
     ///
-    /// When the caller goes away before the answer, the service abandons the run, unless the token
-    /// is the caller's `own`: then the caller can ask again, and gets the same run.
+    /// When the caller goes away before the response, the service abandons the run, unless the
+    /// token is the caller's `own`: then the caller can ask again, and gets the same run.
     pub async fn begin(&self, ask: BeginCommand, own: bool) -> Result<BeginReply, StoreError> {
         let ask = Arc::new(ask);
         let call: BoxFuture<_> = {
@@ -204,9 +208,9 @@ impl IdempotencyService {
         answer
     }
 
-    /// [`begin`](Self::begin) with room for an answer of so many bytes. While another run is under way, this waits for its
-    /// end for at most `wait` and then begins as if it had come afterwards. Where there is no room for one more that
-    /// waits, it waits for none.
+    /// [`begin`](Self::begin) with room for a response of so many bytes. While another run is under
+    /// way, this waits for its end for at most `wait` and then begins as if it had come afterwards.
+    /// Where there is no room for one more that waits, it waits for none.
     pub async fn begin_or_wait(
         &self,
         ask: &BeginCommand,
@@ -246,8 +250,8 @@ impl IdempotencyService {
         completion
     }
 
-    /// Ends a run with an answer for which it took less room than it needs: with the whole of it where there is room
-    /// now, and else with the short form.
+    /// Ends a run with a response for which it took less room than it needs: with the whole of it
+    /// where there is room now, and else with the short form.
     pub async fn complete_long(
         &self,
         (key, scope): (&RecordKey, &RecordScope),
@@ -292,7 +296,8 @@ impl IdempotencyService {
         with_deadline(self.deadline, self.store.resolve(ask)).await
     }
 
-    /// Removes what is kept of an answer, but its status. The key stays used until its retention ends.
+    /// Removes what is kept of a response, but its status. The key stays used until its retention
+    /// ends.
     pub async fn erase(&self, key: &RecordKey) -> Result<EraseReply, StoreError> {
         with_deadline(self.deadline, self.store.erase(key)).await
     }
@@ -332,10 +337,10 @@ impl IdempotencyService {
         self.runs.wait().await;
     }
 
-    /// Awaits the runs that are under way for at most `limit`, with a caller or without, and leaves those that take
-    /// longer: their work is dropped, their outcome is unknown in the store when this returns, and their
-    /// callers get [`OnceRun::Interrupted`]. A run that a crash lets begin again keeps its lease
-    /// instead. No run begins afterwards.
+    /// Awaits the runs that are under way for at most `limit`, with a caller or without, and leaves
+    /// those that take longer: their work is dropped, their outcome is unknown in the store when
+    /// this returns, and their callers get [`OnceRun::Interrupted`]. A run that a crash lets begin
+    /// again keeps its lease instead. No run begins afterwards.
     pub async fn drain(&self, limit: Duration) {
         self.stop_waiting();
         // Whether all have ended or not, it is over.
@@ -373,8 +378,9 @@ impl IdempotencyService {
         DetachOnDrop::new(&self.tasks, call, |call| async move { drop(call.await) }).await
     }
 
-    /// A run, for its caller or a task to finish. It is boxed here, because a future keeps room for what it moves into
-    /// a box: the futures of all callers up to the connection would have room for the run as well.
+    /// A run, for its caller or a task to finish. It is boxed here, because a future keeps room for
+    /// what it moves into a box: the futures of all callers up to the connection would have room
+    /// for the run as well.
     fn run_to_the_end<T, W, F>(
         self: &Arc<Self>,
         ask: Arc<RunRequest>,
@@ -499,7 +505,7 @@ impl IdempotencyService {
     }
 
     /// Keeps the end of a run, or frees its key. When the store cannot do that now, a task tries
-    /// again behind the answer.
+    /// again behind the response.
     async fn end(&self, ending: RunEnding, ask: &RunRequest) -> Option<CompleteReply> {
         let limit = ask.step_limit.unwrap_or(self.deadline);
         let step = with_deadline(limit, ending.step(&*self.store)).await;
@@ -546,8 +552,8 @@ impl IdempotencyService {
         }
     }
 
-    /// Waits until the run under `key` may have ended, in a place that the caller keeps. Gives whether it may have: `false`
-    /// where there is no place or no time left.
+    /// Waits until the run under `key` may have ended, in a place that the caller keeps. Gives
+    /// whether it may have: `false` where there is no place or no time left.
     async fn wait_for_end(
         &self,
         waiter: &WaiterGuard<RecordKey, RunWaiters>,

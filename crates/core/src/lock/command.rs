@@ -1,7 +1,7 @@
 //! The commands on a lock and their replies, as data.
 //!
-//! A command names no lock: the store runs it under the names of a [`LockSet`](super::LockSet), in one step. Every
-//! command is safe to repeat. What each one does is in `rules.rs`.
+//! A command names no lock: the store runs it under the names of a [`LockSet`](super::LockSet), in
+//! one step. Every command is safe to repeat. What each one does is in `rules.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +17,8 @@ use crate::entry::Few;
 pub enum LockCommand {
     /// Grants all locks, or keeps a place in the queue of each.
     Acquire(AcquireCommand),
-    /// Undoes what one attempt got of each, be it the lock or a queue entry, unless another attempt got the
-    /// same.
+    /// Undoes what one attempt got of each, be it the lock or a queue entry, unless another attempt
+    /// got the same.
     Withdraw {
         /// The token of the attempt.
         token: TokenHash,
@@ -50,7 +50,8 @@ pub enum LockCommand {
 }
 
 impl LockCommand {
-    /// Whether a store runs it only that knows more than locks which one holder has alone, and no queue.
+    /// Whether a store runs it only that knows more than locks which one holder has alone, and no
+    /// queue.
     pub fn needs_modes(&self) -> bool {
         match self {
             Self::Acquire(command) => command.limit.is_shared() || command.entry.is_some(),
@@ -99,8 +100,8 @@ impl AcquireCommand {
 pub struct BreakCommand {
     /// Whether a wait is to end, and no lease.
     pub is_of_wait: bool,
-    /// The fencing token of the grant, so that no later grant is broken in its place. Several holders may
-    /// have it. Of a wait it is the number.
+    /// The fencing token of the grant, so that no later grant is broken in its place. Several
+    /// holders may have it. Of a wait it is the number.
     pub fencing_token: FencingToken,
     /// The slot of the holder; `None` for all that have the fencing token.
     pub slot: Option<u32>,
@@ -133,7 +134,8 @@ pub enum LockReply {
     Recall(Vec<GrantEnd>),
 }
 
-/// What became of an acquire: of one lock, or of all locks of a step with their leases and the first contention.
+/// What became of an acquire: of one lock, or of all locks of a step with their leases and the
+/// first contention.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AcquireReply<L = Lease, C = Contention> {
     /// The lock was to be had and is now the token's: of several, one at least is new.
@@ -142,9 +144,9 @@ pub enum AcquireReply<L = Lease, C = Contention> {
     Repeated(L),
     /// Others hold it, or have queue entries before this one.
     Busy(C),
-    /// The token holds it already, and would have to be alone for what it asks: others hold it or wait for
-    /// it, or its lease is broken. That is never waited for, because two such holders would wait for each
-    /// other.
+    /// The token holds it already, and would have to be alone for what it asks: others hold it or
+    /// wait for it, or its lease is broken. That is never waited for, because two such holders
+    /// would wait for each other.
     NotAlone(C),
     /// An earlier attempt of the request waited, and another client ended that.
     WaitEnded(Arc<Break>),
@@ -152,9 +154,9 @@ pub enum AcquireReply<L = Lease, C = Contention> {
     Full,
 }
 
-/// What became of an acquire of one lock or several. The leases are in the order of the names. A token that holds one
-/// of the locks and would wait for others is [`NotAlone`](AcquireReply::NotAlone), because two such holders would wait
-/// for each other.
+/// What became of an acquire of one lock or several. The leases are in the order of the names. A
+/// token that holds one of the locks and would wait for others is
+/// [`NotAlone`](AcquireReply::NotAlone), because two such holders would wait for each other.
 pub type SetAcquireReply = AcquireReply<Few<Lease>, SetContention>;
 
 impl AcquireReply {
@@ -212,7 +214,8 @@ pub struct Contention {
     pub first: Option<Waiter>,
 }
 
-/// What became of a renewal: of one lock, or of all locks of a step with their leases, or those that are lost.
+/// What became of a renewal: of one lock, or of all locks of a step with their leases, or those
+/// that are lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RenewReply<L = Lease, W = LockLoss> {
     /// The lease lasts a full TTL from now; its fencing token is what it was.
@@ -221,8 +224,8 @@ pub enum RenewReply<L = Lease, W = LockLoss> {
     Lost(W),
 }
 
-/// What became of a renewal of one lock or several: all leases, in the order of the names, or none, because some locks
-/// are lost.
+/// What became of a renewal of one lock or several: all leases, in the order of the names, or none,
+/// because some locks are lost.
 pub type SetRenewReply = RenewReply<Few<Lease>, Few<LostLock>>;
 
 impl RenewReply {
@@ -298,8 +301,8 @@ pub struct Release {
     pub fencing_token: Option<FencingToken>,
     /// The holder's label.
     pub owner: Option<Owner>,
-    /// From when until when it lasted; `None` where the store does not say, or the lease was broken: then it is
-    /// an end that the history has.
+    /// From when until when it lasted; `None` where the store does not say, or the lease was
+    /// broken: then it is an end that the history has.
     pub span: Option<GrantSpan>,
 }
 

@@ -1,8 +1,9 @@
 //! The entries of a holder: under which names its token entered a lock.
 //!
-//! A count that each request raises is unsafe to repeat, so an entry has a name that the client chooses:
-//! the same name again is the same entry, and a lock is free when the last entry of its holder is gone. A
-//! request without a name makes the one unnamed entry, which is all that most holders have.
+//! A count that each request raises is unsafe to repeat, so an entry has a name that the client
+//! chooses: the same name again is the same entry, and a lock is free when the last entry of its
+//! holder is gone. A request without a name makes the one unnamed entry, which is all that most
+//! holders have.
 //!
 //! Invariant: a holder has at least one entry, and each name at most once.
 
@@ -75,8 +76,8 @@ impl Entries {
         1 + self.rest.as_ref().map_or(0, |rest| rest.len())
     }
 
-    /// Enters under `name`: again, where there is such an entry, and with a new one else, if the lock has room for
-    /// one. Whether there was room for it.
+    /// Enters under `name`: again, where there is such an entry, and with a new one else, if the
+    /// lock has room for one. Whether there was room for it.
     pub(super) fn enter(
         &mut self,
         name: Option<&EntryName>,

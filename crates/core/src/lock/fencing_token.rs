@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// A number for the resource to compare: that of a grant is larger than that of every earlier grant of the
-/// lock that it cannot be held together with.
+/// A number for the resource to compare: that of a grant is larger than that of every earlier grant
+/// of the lock that it cannot be held together with.
 ///
 /// It fits in 53 bits, so that JavaScript reads it exactly. The idea is from Kleppmann, "How to
 /// do distributed locking" (2016), after Chubby's sequencers (Burrows, OSDI 2006).
@@ -55,18 +55,21 @@ pub struct Moment {
     pub now: Duration,
     /// The store's wall clock, in microseconds since 1970, as `now` is.
     pub unix_micros: u64,
-    /// What that clock shows at least. Fencing tokens take this, because `now` may be an estimate that is
-    /// ahead, and a store that takes over from another one could give a token that is ahead once more.
+    /// What that clock shows at least. Fencing tokens take this, because `now` may be an estimate
+    /// that is ahead, and a store that takes over from another one could give a token that is ahead
+    /// once more.
     pub least_micros: u64,
     /// The last fencing token that the lock's bucket gave.
     pub last_fencing_token: FencingToken,
-    /// Breaks of leases that ended before are forgotten, because as many are newer as the store remembers.
+    /// Breaks of leases that ended before are forgotten, because as many are newer as the store
+    /// remembers.
     pub breaks_from: Duration,
 }
 
 impl Moment {
-    /// The date at which the monotonic clock showed `then`, which is not after `now`: in milliseconds since
-    /// 1970, and the same at every moment at which both clocks have run on alike.
+    /// The date at which the monotonic clock showed `then`, which is not after `now`: in
+    /// milliseconds since 1970, and the same at every moment at which both clocks have run on
+    /// alike.
     pub(crate) fn date_of(&self, then: Duration) -> u64 {
         let ago = u64::try_from(self.now.saturating_sub(then).as_micros()).unwrap_or(u64::MAX);
         self.unix_micros.saturating_sub(ago) / 1000

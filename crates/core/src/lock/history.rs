@@ -1,9 +1,10 @@
-//! How grants ended that were not released: a lease was broken, or it expired. And which waits were ended.
+//! How grants ended that were not released: a lease was broken, or it expired. And which waits were
+//! ended.
 //!
-//! Only such ends are kept, and a store writes them with a step that it writes anyway, so locks that are
-//! acquired and released leave nothing. An expiry is kept for as long as the lock has anything else to
-//! keep, and a break for [`BREAK_KEPT`], because its holder reads the reason at its next renewal and people
-//! ask later. The full story is the stream of a watch.
+//! Only such ends are kept, and a store writes them with a step that it writes anyway, so locks
+//! that are acquired and released leave nothing. An expiry is kept for as long as the lock has
+//! anything else to keep, and a break for [`BREAK_KEPT`], because its holder reads the reason at
+//! its next renewal and people ask later. The full story is the stream of a watch.
 //!
 //! Invariant: the newest [`ENDS_MAX`] ends are kept, in the order in which they ended.
 

@@ -1,9 +1,10 @@
 //! Holding a lock for as long as a connection reads its events.
 //!
-//! One task of the service acquires, renews by the schedule of `watchdog.rs` and releases. The channel
-//! of events has eight places: renewals that do not fit are left out, and one place each is kept for
-//! `Acquired` and for the last event, so a client that reads nothing delays nothing. Invariant: the
-//! receiver reads `Lost` before the lease can be another's. The tests `hold` and `hold_endings` hold it.
+//! One task of the service acquires, renews by the schedule of `watchdog.rs` and releases. The
+//! channel of events has eight places: renewals that do not fit are left out, and one place each is
+//! kept for `Acquired` and for the last event, so a client that reads nothing delays nothing.
+//! Invariant: the receiver reads `Lost` before the lease can be another's. The tests `hold` and
+//! `hold_endings` hold it.
 
 use std::fmt;
 use std::pin::pin;
@@ -25,14 +26,15 @@ use crate::watchdog::{LeaseSchedule, notice, retry_pause};
 
 /// How many events may wait for their reader.
 const EVENTS: usize = 8;
-/// The longest time between the event that a lock is lost and its release, where its lease could last.
+/// The longest time between the event that a lock is lost and its release, where its lease could
+/// last.
 const GRACE_MAX: Duration = Duration::from_secs(1);
 
 /// A lock to hold for as long as a client reads its events.
 #[derive(Debug)]
 pub struct HoldRequest {
-    /// The lock to hold, and how; other clients may hold it too, as its `limit` allows. Each renewal lets the
-    /// lease last its TTL.
+    /// The lock to hold, and how; other clients may hold it too, as its `limit` allows. Each
+    /// renewal lets the lease last its TTL.
     pub acquire: AcquireRequest,
     /// The proof, with which it can be renewed and released by others too.
     pub token: Token,
@@ -108,7 +110,7 @@ pub enum HoldRefusal {
     NotAlone(Contention),
     /// As many hold it as may, or the client entered it as often as it may.
     Full,
-    /// The service has no answer.
+    /// The service has no response.
     Failed(LockError),
     /// The service shuts down.
     Shutdown,
@@ -277,8 +279,9 @@ impl HoldTask {
         }
     }
 
-    /// How long the reader has to stop before the lock is released; `None` where it is lost already. The
-    /// notice of a lease that could not be renewed is all that is left of its validity.
+    /// How long the reader has to stop before the lock is released; `None` where it is lost
+    /// already. The notice of a lease that could not be renewed is all that is left of its
+    /// validity.
     fn grace(&self, lost: &LossReason) -> Option<Duration> {
         let notice = notice(self.ttl.get());
         match lost {
@@ -297,8 +300,8 @@ impl HoldTask {
         let _ = self.events.try_send(event);
     }
 
-    /// Releases the lock, trying until the lease has expired by itself. The events end with the first
-    /// try, whatever comes of it.
+    /// Releases the lock, trying until the lease has expired by itself. The events end with the
+    /// first try, whatever comes of it.
     async fn release(self) {
         let ttl = self.ttl.get();
         let Self { service, name, token, entry, events, observer, .. } = self;

@@ -1,11 +1,12 @@
-//! The holders of a lock as its store keeps them: none, one, or several in the order of their slots.
+//! The holders of a lock as its store keeps them: none, one, or several in the order of their
+//! slots.
 //!
-//! They are shared between the copies of a state until one of them changes, and a state is small: it is
-//! copied with every step. Most locks have one holder, and it is there without a list. Several have a
-//! [`Summary`] beside them, so that a step looks through them for a token alone.
+//! They are shared between the copies of a state until one of them changes, and a state is small:
+//! it is copied with every step. Most locks have one holder, and it is there without a list.
+//! Several have a [`Summary`] beside them, so that a step looks through them for a token alone.
 //!
-//! Invariants: slots rise, so no two holders have the same, and the first gap is the lowest that is free; a
-//! summary says what the holders say. Tested below and in `tests/modes`.
+//! Invariants: slots rise, so no two holders have the same, and the first gap is the lowest that is
+//! free; a summary says what the holders say. Tested below and in `tests/modes`.
 
 use std::slice;
 use std::sync::Arc;
@@ -277,8 +278,8 @@ impl HolderState {
         self.since + self.ttl
     }
 
-    /// Never more than the TTL, although `now` may be before `since`: two processes of one store estimate
-    /// its clock, and one may be ahead of the other.
+    /// Never more than the TTL, although `now` may be before `since`: two processes of one store
+    /// estimate its clock, and one may be ahead of the other.
     pub(super) fn expires_in(&self, now: Duration) -> Duration {
         self.expires().saturating_sub(now).min(self.ttl)
     }
@@ -342,7 +343,8 @@ mod tests {
     use super::super::{Entry, Slots, Token};
     use super::*;
 
-    /// A holder in this slot, with a token that no other slot has. Those that share have one fencing token.
+    /// A holder in this slot, with a token that no other slot has. Those that share have one
+    /// fencing token.
     fn holder(slot: u32, since: u64, limit: Limit) -> HolderState {
         let token = Token::parse(&format!("holder-{slot}-of-the-lock")).unwrap();
         HolderState {
@@ -360,8 +362,9 @@ mod tests {
     }
 
     proptest! {
-        /// Goal: no change leaves a summary of other holders behind. Method: any holders come into the lowest
-        /// free slots, go and are renewed; summary and slot are compared with those of all holders.
+        /// Goal: no change leaves a summary of other holders behind. Method: any holders come into
+        /// the lowest free slots, go and are renewed; summary and slot are compared with those of
+        /// all holders.
         #[test]
         fn summary_and_free_slot_are_those_of_the_holders(
             steps in prop::collection::vec((0..3_u8, 0..12_u32, 1..99_u64), 0..40),

@@ -1,7 +1,9 @@
-//! Texts that clients write for people: who holds a lock, why a lease is broken, what an entry is called.
+//! Texts that clients write for people: who holds a lock, why a lease is broken, what an entry is
+//! called.
 //!
-//! A text is checked where it is made, so a value is always valid. A snapshot has it as it is, and checks it again
-//! when it is read. Tested over HTTP in `tests/api/invalid_bodies.rs`, and by the snapshots.
+//! A text is checked where it is made, so a value is always valid. A snapshot has it as it is, and
+//! checks it again when it is read. Tested over HTTP in `tests/api/invalid_bodies.rs`, and by the
+//! snapshots.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! What a lease is made of: its TTL, how its holder and any other client see it, who waits for it, and how a
-//! watched lock changed.
+//! What a lease is made of: its TTL, how its holder and any other client see it, who waits for it,
+//! and how a watched lock changed.
 //!
-//! Each type is checked where it is made, so a value is always valid. `tests/` holds the bounds over
-//! HTTP.
+//! Each type is checked where it is made, so a value is always valid. `tests/` holds the bounds
+//! over HTTP.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,7 +55,8 @@ pub struct InvalidTtl(u64);
 /// A grant as its holder sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
-    /// Larger than that of every earlier grant of the lock that this one cannot be held together with.
+    /// Larger than that of every earlier grant of the lock that this one cannot be held together
+    /// with.
     pub fencing_token: FencingToken,
     /// The label that came with the grant.
     pub owner: Option<Owner>,
@@ -65,7 +66,8 @@ pub struct Lease {
     pub expires_in: Duration,
     /// How many may hold the lock together with the holder.
     pub limit: Limit,
-    /// The number of the holder among those that hold the lock together, as long as the lease lasts.
+    /// The number of the holder among those that hold the lock together, as long as the lease
+    /// lasts.
     pub slot: u32,
     /// The names of the holder's entries that have one.
     pub entries: Vec<EntryName>,
@@ -96,8 +98,8 @@ pub struct HolderId {
 /// Those that hold a lock, as any client may see them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holding {
-    /// The holder whose lease ends first. It has a place of its own, because most replies have no holding and
-    /// all have room for one.
+    /// The holder whose lease ends first. It has a place of its own, because most replies have no
+    /// holding and all have room for one.
     pub first: Box<Holder>,
     /// Others that hold the lock together with it, by slot. There may be fewer than there are.
     pub others: Vec<Holder>,

@@ -1,8 +1,8 @@
 //! With how many others a holder shares a lock.
 //!
 //! A limit belongs to each holder and each waiter, and to no lock: nothing is configured, and a new
-//! deployment that asks with another limit resizes the lock. The one rule that uses it is in `rules.rs`:
-//! as many hold a lock together as the smallest limit among them says.
+//! deployment that asks with another limit resizes the lock. The one rule that uses it is in
+//! `rules.rs`: as many hold a lock together as the smallest limit among them says.
 
 use std::num::NonZeroU32;
 
@@ -23,8 +23,9 @@ pub enum Limit {
 impl Limit {
     /// How many hold a lock together at most, whatever their limits.
     pub const HOLDERS_MAX: usize = 1000;
-    /// The most bytes that all holders have in the row of their lock. Each step writes the whole row. The bound leaves
-    /// room for [`HOLDERS_MAX`](Self::HOLDERS_MAX) holders with a label of 12 bytes each.
+    /// The most bytes that all holders have in the row of their lock. Each step writes the whole
+    /// row. The bound leaves room for [`HOLDERS_MAX`](Self::HOLDERS_MAX) holders with a label of 12
+    /// bytes each.
     pub const ROW_BYTES_MAX: usize = 96 * 1024;
 
     /// How many may hold the lock together.

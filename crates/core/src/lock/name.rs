@@ -1,7 +1,7 @@
 //! The name of a lock, and the bucket that its fencing counter is in.
 //!
-//! A name is checked where it is made, so a [`LockName`] is always valid. Names are compared byte by
-//! byte. The bucket is the same in every process and every version; stores rely on it.
+//! A name is checked where it is made, so a [`LockName`] is always valid. Names are compared byte
+//! by byte. The bucket is the same in every process and every version; stores rely on it.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -36,7 +36,8 @@ impl LockName {
         }
     }
 
-    /// What the names of keylatch's own locks begin with. It is a control character, so no client has such a name.
+    /// What the names of keylatch's own locks begin with. It is a control character, so no client
+    /// has such a name.
     pub const RESERVED: char = '\u{7f}';
 
     /// Checks a name that a store has, be it a client's or [reserved](Self::RESERVED).

@@ -1,14 +1,15 @@
 //! The waiters of one lock, first come, first served.
 //!
-//! An entry lasts for a span and is kept by acquiring again with the same token. Its label is what the last
-//! request says that kept it; the moment at which the waiter joined stays. A queue is copied with the state of
-//! its lock, so it is shared until it changes, and an empty queue takes no memory.
+//! An entry lasts for a span and is kept by acquiring again with the same token. Its label is what
+//! the last request says that kept it; the moment at which the waiter joined stays. A queue is
+//! copied with the state of its lock, so it is shared until it changes, and an empty queue takes no
+//! memory.
 //!
-//! A client whose connection died asks again with its token while its old request still keeps the place.
-//! So the newest request of a token owns its entry together with every older one that still renews it. The last of them to
-//! end removes the entry. Invariants: a token has at most one entry; a
-//! request that leaves takes no place that another one keeps. The conformance tests of queues hold every
-//! store to it.
+//! A client whose connection died asks again with its token while its old request still keeps the
+//! place. So the newest request of a token owns its entry together with every older one that still
+//! renews it. The last of them to end removes the entry. Invariants: a token has at most one entry;
+//! a request that leaves takes no place that another one keeps. The conformance tests of queues
+//! hold every store to it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,8 +34,9 @@ pub struct WaitQueue {
 pub struct QueueEntry {
     /// The waiter.
     pub token: TokenHash,
-    /// The last attempts of the requests that keep the entry. Each withdraws its own, and the last of them the entry. None
-    /// where more keep it than are counted: then it ends when no request has kept it for its span.
+    /// The last attempts of the requests that keep the entry. Each withdraws its own, and the last
+    /// of them the entry. None where more keep it than are counted: then it ends when no request
+    /// has kept it for its span.
     pub attempts: Vec<Attempt>,
     /// When the waiter last asked, on the store's monotonic clock.
     #[serde(deserialize_with = "deserialize_time")]
@@ -46,10 +48,12 @@ pub struct QueueEntry {
     pub limit: Limit,
     /// The waiter's label.
     pub owner: Option<Owner>,
-    /// When the waiter joined the queue, on the same clock as `since`. For people to read; no rule asks for it.
+    /// When the waiter joined the queue, on the same clock as `since`. For people to read; no rule
+    /// asks for it.
     #[serde(deserialize_with = "deserialize_time")]
     pub joined: Duration,
-    /// Which wait it is, for those that may not see its token: the number of the request that joined.
+    /// Which wait it is, for those that may not see its token: the number of the request that
+    /// joined.
     pub number: u64,
 }
 
@@ -113,7 +117,8 @@ impl WaitQueue {
         }
     }
 
-    /// Removes the entry of `token`: in any case, or if no attempt keeps it but this one, which keeps it no more.
+    /// Removes the entry of `token`: in any case, or if no attempt keeps it but this one, which
+    /// keeps it no more.
     pub(super) fn leave(&mut self, token: &TokenHash, attempt: Option<Attempt>) {
         let Some(left) = self.position(token) else { return };
         if let Some(attempt) = attempt {

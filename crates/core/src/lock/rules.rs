@@ -1,15 +1,16 @@
 //! The rules of a lock: what a command does to its state, as one pure function.
 //!
-//! [`LockState::step`] reads the states, a command and the moments, and nothing else, so that a store which executes
-//! Rust runs it. A step is on one lock or several (`step.rs`); what one of them does is here. Every timed thing
-//! is `since` plus a span, so that a state can be written down and read on another clock without loss
-//! (`src/snapshot.rs`).
+//! [`LockState::step`] reads the states, a command and the moments, and nothing else, so that a
+//! store which executes Rust runs it. A step is on one lock or several (`step.rs`); what one of
+//! them does is here. Every timed thing is `since` plus a span, so that a state can be written down
+//! and read on another clock without loss (`src/snapshot.rs`).
 //!
-//! There is one rule for locks of all kinds. A holder and a waiter have a [limit](Limit) each. A lock goes
-//! to a waiter when those before it in the queue have room as well, and then no more hold it than the smallest
-//! limit among them says. Invariants: no limit is ever exceeded, and no waiter is passed by one that came
-//! later; no token holds a lock and waits for it; no two holders have the same slot; a grant's fencing token is above that of every earlier
-//! grant that it cannot be held together with. The differential tests hold every store to these rules.
+//! There is one rule for locks of all kinds. A holder and a waiter have a [limit](Limit) each. A
+//! lock goes to a waiter when those before it in the queue have room as well, and then no more hold
+//! it than the smallest limit among them says. Invariants: no limit is ever exceeded, and no waiter
+//! is passed by one that came later; no token holds a lock and waits for it; no two holders have
+//! the same slot; a grant's fencing token is above that of every earlier grant that it cannot be
+//! held together with. The differential tests hold every store to these rules.
 
 mod step;
 
@@ -167,7 +168,8 @@ impl LockState {
         &self.history
     }
 
-    /// The waiters that the lock is free for, first come first: each has room beside those before it.
+    /// The waiters that the lock is free for, first come first: each has room beside those before
+    /// it.
     pub fn next_waiters(&self) -> impl Iterator<Item = &TokenHash> {
         // Most locks have no waiter, and then the holders are not looked through.
         let mut room = None;
@@ -176,7 +178,8 @@ impl LockState {
         self.queue.entries().iter().take_while(is_turn).map(|entry| &entry.token)
     }
 
-    /// How the lock changed for its watchers when it became `after` at `now`: what ended comes first.
+    /// How the lock changed for its watchers when it became `after` at `now`: what ended comes
+    /// first.
     pub fn changes(&self, after: &Self, name: &LockName, now: Duration) -> Vec<Change> {
         let waiting = after.queue.len();
         let public = |holder: &HolderState| holder.public(name, waiting, now);
@@ -275,8 +278,9 @@ impl LockState {
         again.ok_or(Refusal::Full)
     }
 
-    /// Changes the limit of a holder. More may hold the lock with it at once, always; for fewer it has to
-    /// be alone, and gets a grant of its own, so that those who held it together with others are refused.
+    /// Changes the limit of a holder. More may hold the lock with it at once, always; for fewer it
+    /// has to be alone, and gets a grant of its own, so that those who held it together with others
+    /// are refused.
     fn change_limit(
         &mut self,
         command: &AcquireCommand,
@@ -356,8 +360,8 @@ impl LockState {
         }
     }
 
-    /// Takes the entries that `is_left` admits from the token's holder, and gives those that remain. With
-    /// the last one the token holds the lock no longer.
+    /// Takes the entries that `is_left` admits from the token's holder, and gives those that
+    /// remain. With the last one the token holds the lock no longer.
     fn leave(
         &mut self,
         token: &TokenHash,
@@ -452,8 +456,8 @@ impl LockState {
         }
     }
 
-    /// The fencing token that all who share the lock without a number have at this time: that of the first
-    /// of them, so that no resource refuses one of them for the sake of another.
+    /// The fencing token that all who share the lock without a number have at this time: that of
+    /// the first of them, so that no resource refuses one of them for the sake of another.
     fn era(&self) -> Option<FencingToken> {
         self.holders.summary().era
     }

@@ -58,7 +58,8 @@ impl<T> AcquireRequest<T> {
     }
 }
 
-/// What a client reads that asked for one lock, or for several with their leases and the first contention.
+/// What a client reads that asked for one lock, or for several with their leases and the first
+/// contention.
 #[derive(Debug)]
 pub enum Acquisition<L = Lease, C = Contention> {
     /// The lock is the client's.
@@ -142,7 +143,8 @@ impl Validity {
     }
 }
 
-/// What became of a renewal of one lock, or of several with all their leases or those of them that are lost.
+/// What became of a renewal of one lock, or of several with all their leases or those of them that
+/// are lost.
 #[derive(Debug)]
 pub enum Renewal<L = Lease, W = LockLoss> {
     /// The lease lasts a full TTL from now.
@@ -171,7 +173,7 @@ impl SetRenewal {
     }
 }
 
-/// Why the service has no answer.
+/// Why the service has no response.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// The store could not find out.
@@ -216,8 +218,8 @@ pub struct WaiterLimits {
     pub all: usize,
 }
 
-/// How many watchers take up changes at once for each core. A thousand of one lock would keep every other request
-/// waiting.
+/// How many watchers take up changes at once for each core. A thousand of one lock would keep every
+/// other request waiting.
 const WATCH_TURNS_PER_CORE: usize = 2;
 
 /// A permit for each watcher that may take up changes now.
@@ -243,8 +245,8 @@ pub struct LockService {
     pub(super) started: Instant,
     pub(super) limits: WaiterLimits,
     max_ttl: Ttl,
-    /// How many requests for locks there were, from a random number on. In a box: each request counts it on, which would
-    /// take the fields beside it from the other cores.
+    /// How many requests for locks there were, from a random number on. In a box: each request
+    /// counts it on, which would take the fields beside it from the other cores.
     requests: Box<AtomicU64>,
     pub(super) waiters: AtomicUsize,
     pub(super) waiter_room: WaiterLimit,
@@ -304,8 +306,8 @@ impl LockService {
         Ok(acquired.into_one().ok_or_else(StoreError::mismatched_reply)?)
     }
 
-    /// Acquires all locks or none, and waits for them as long as the request says. Otherwise it is as
-    /// [`LockService::acquire`].
+    /// Acquires all locks or none, and waits for them as long as the request says. Otherwise it is
+    /// as [`LockService::acquire`].
     ///
     /// # Errors
     ///
@@ -418,8 +420,8 @@ impl LockService {
         with_deadline(self.deadline, self.store.release_set(names, &token.hash())).await
     }
 
-    /// Ends one entry of a lease, or the lease; the lease ends with the last entry. Gives what became of it, and
-    /// which grant ended.
+    /// Ends one entry of a lease, or the lease; the lease ends with the last entry. Gives what
+    /// became of it, and which grant ended.
     pub async fn leave(
         &self,
         name: &LockName,
@@ -453,7 +455,8 @@ impl LockService {
         with_deadline(self.deadline, self.store.recall(name)).await
     }
 
-    /// A page of held locks, without keylatch's own; `None` when the cursor is not one that the store gave.
+    /// A page of held locks, without keylatch's own; `None` when the cursor is not one that the
+    /// store gave.
     pub async fn list(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError> {
         let mut page = with_deadline(self.deadline, self.store.list_locks(query)).await?;
         if let Some(page) = &mut page {
@@ -579,8 +582,8 @@ impl Drop for LockService {
     }
 }
 
-/// Until when leases are exclusive, all of them, whose step was sent to the store at `sent`: the drift
-/// margin of 1 % + 2 ms goes off. `None` when nothing is left.
+/// Until when leases are exclusive, all of them, whose step was sent to the store at `sent`: the
+/// drift margin of 1 % + 2 ms goes off. `None` when nothing is left.
 fn validity(leases: &[Lease], arrived: Instant, sent: Instant) -> Option<Validity> {
     let valid_for = leases.iter().map(|lease| {
         let drift = lease.ttl / 100 + Duration::from_millis(2);

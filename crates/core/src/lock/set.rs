@@ -1,7 +1,7 @@
 //! The names of the locks that a step is on: of one lock, or of several.
 //!
-//! One name is a set of one, so that whatever runs steps is written once. Invariant: a set has 1 to 16 names, each
-//! once. The tests `sets` over HTTP hold what a client may name.
+//! One name is a set of one, so that whatever runs steps is written once. Invariant: a set has 1 to
+//! 16 names, each once. The tests `sets` over HTTP hold what a client may name.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use super::LockName;
 
-/// The names of the locks of a step: 1 to 16, each once, in the order in which the client named them.
+/// The names of the locks of a step: 1 to 16, each once, in the order in which the client named
+/// them.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct LockSet(Names);
 

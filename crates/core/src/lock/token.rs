@@ -1,6 +1,6 @@
 //! The secret that proves a grant, and its digest.
 //!
-//! Only the answer to its owner shows a token; a store keeps the SHA-256 alone, and both print as
+//! Only the response to its owner shows a token; a store keeps the SHA-256 alone, and both print as
 //! `..`. `tests/` searches logs, listings and stores for secrets.
 
 use std::cell::RefCell;
@@ -15,7 +15,7 @@ use crate::digest::digest;
 
 /// The secret that proves who holds a lock: 20 to 128 of `A-Z a-z 0-9 _ -`.
 ///
-/// It prints as `Token(..)`; only [`Token::expose`] shows it, for the answer to its owner.
+/// It prints as `Token(..)`; only [`Token::expose`] shows it, for the response to its owner.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(Box<str>);
 
@@ -104,8 +104,8 @@ digest! {
 /// A token may be tried several times, at once even. What one try got can be withdrawn only while
 /// no other try has been given the same grant, because that other's client may rely on it.
 ///
-/// The rounds of one waiting request are attempts of that request: its number is in the upper 48 bits, then
-/// comes the round, and the lowest bit says whether an earlier round got a queue entry.
+/// The rounds of one waiting request are attempts of that request: its number is in the upper 48
+/// bits, then comes the round, and the lowest bit says whether an earlier round got a queue entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt(u64);
 

@@ -1,10 +1,10 @@
 //! Waiting for a lock in its queue, or for several in the queues of all.
 //!
 //! A waiter acquires, waits for a hint, and acquires again, which keeps its queue entry. The hint
-//! may get lost, so it also acquires again after a while. Each round is a new attempt of the request, so
-//! that the withdrawal of a lost round never takes what a later one got. Invariant: a waiter whose request
-//! ends leaves the queue, at once when its client has gone and after a pause when the time is
-//! over. The tests `waiting`, `leavers` and the conformance of queues hold it.
+//! may get lost, so it also acquires again after a while. Each round is a new attempt of the
+//! request, so that the withdrawal of a lost round never takes what a later one got. Invariant: a
+//! waiter whose request ends leaves the queue, at once when its client has gone and after a pause
+//! when the time is over. The tests `waiting`, `leavers` and the conformance of queues hold it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,16 +34,16 @@ const PAUSE_MIN: Duration = Duration::from_millis(2);
 const STAGGER: Duration = Duration::from_millis(20);
 /// How long an entry is kept at most for a client that may retry when its time is over.
 const RETRY_WINDOW_MAX: Duration = Duration::from_secs(1);
-/// The pause after the store gave no answer.
+/// The pause after the store gave no response.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(250);
 
 impl LockService {
-    /// Acquires until the lock is granted or the patience is over, and calls `on_busy` after each round
-    /// that found it taken. A store that is away is waited for as well.
+    /// Acquires until the lock is granted or the patience is over, and calls `on_busy` after each
+    /// round that found it taken. A store that is away is waited for as well.
     ///
     /// # Errors
     ///
-    /// The store could not find out in the last round; or one answer was lost so late that the
+    /// The store could not find out in the last round; or one response was lost so late that the
     /// lost round may still hold the lock; or the service shuts down.
     pub(super) async fn wait(
         &self,
@@ -69,8 +69,9 @@ impl LockService {
                     on_busy(&contention.contention);
                     pause(&contention.contention, self.until_tick(&request.names))
                 }
-                // A grant, or a refusal that no release changes: neither keeps an entry. But a set whose wait was ended
-                // in one queue still has those in the others, which the ticket withdraws.
+                // A grant, or a refusal that no release changes: neither keeps an entry. But a set
+                // whose wait was ended in one queue still has those in the others, which the ticket
+                // withdraws.
                 Ok(found) => {
                     entry.last.take_if(|_| !matches!(found, AcquireReply::WaitEnded(_)));
                     return Ok(LastReply { reply: reply?, attempt, sent });
@@ -105,8 +106,8 @@ impl LockService {
         }
     }
 
-    /// How long until the waiters of a lock keep their entries: all of this process at once, so that a
-    /// store can keep them with one write. Locks have their ticks at different times.
+    /// How long until the waiters of a lock keep their entries: all of this process at once, so
+    /// that a store can keep them with one write. Locks have their ticks at different times.
     fn until_tick(&self, names: &LockSet) -> Duration {
         let bucket = names.names().iter().map(LockName::bucket).min().unwrap_or_default();
         let offset = KEEP_ENTRY * u32::from(bucket) / 256;
@@ -129,7 +130,7 @@ fn round(request: &PendingAttempt, attempt: Attempt) -> PendingAttempt {
     PendingAttempt { names: request.names.clone(), command }
 }
 
-/// An earlier round whose answer was lost.
+/// An earlier round whose response was lost.
 struct LostRound {
     sent: Instant,
     /// A later round has written the row, so the engine carries this one out no more.
@@ -148,9 +149,9 @@ fn full_queue(lost: Option<LostRound>, attempt: &PendingAttempt) -> LockError {
         .map_or_else(Into::into, |()| LockError::TooManyWaiters)
 }
 
-/// Returns `Lost` while an earlier round may hold the lock, or may come to hold it: its grant is withdrawn in the
-/// background. The TTL alone ends no doubt, because an engine that tells no time begins the lease when it carries the
-/// round out.
+/// Returns `Lost` while an earlier round may hold the lock, or may come to hold it: its grant is
+/// withdrawn in the background. The TTL alone ends no doubt, because an engine that tells no time
+/// begins the lease when it carries the round out.
 fn check_no_doubt(lost: Option<LostRound>, ttl: Ttl) -> Result<(), StoreError> {
     match lost {
         Some(lost) if !lost.is_overtaken || lost.sent.elapsed() < ttl.get() => {
@@ -160,7 +161,8 @@ fn check_no_doubt(lost: Option<LostRound>, ttl: Ttl) -> Result<(), StoreError> {
     }
 }
 
-/// How long to wait for a hint before acquiring without one, if entries are kept after `until_tick`.
+/// How long to wait for a hint before acquiring without one, if entries are kept after
+/// `until_tick`.
 fn pause(contention: &Contention, until_tick: Duration) -> Duration {
     let pause = match &contention.holding {
         // A release wakes the first waiter, an expiry wakes none; and a waiter that becomes the
@@ -204,9 +206,10 @@ struct QueueTicket<'a> {
 }
 
 impl QueueTicket<'_> {
-    /// Withdraws the entry of a client that cannot return. Another client gets the time to do so: after a
-    /// short wait little, so that it does not hold up the waiters behind for long. When the service shuts
-    /// down its entry stays as long as it lasts, because it has to find another instance.
+    /// Withdraws the entry of a client that cannot return. Another client gets the time to do so:
+    /// after a short wait little, so that it does not hold up the waiters behind for long. When the
+    /// service shuts down its entry stays as long as it lasts, because it has to find another
+    /// instance.
     async fn end(mut self) {
         let Some(PendingAttempt { names, command }) = self.last.as_deref() else { return };
         if !self.may_return {

@@ -1,13 +1,13 @@
 //! Watching a lock: a task that turns hints and looks into a stream of events.
 //!
 //! A watch has two sources: the hints of the store, in order, and a look every second and when the
-//! lease that is known should be over, because no store reports an expiry and hints get lost. Each may
-//! be older than what the other has reported. [`WatchCursor`] tells by fencing tokens and slots what is
-//! news, and what repeats or is older than what it knows. When hints were missed for certain, the client
-//! reads `Lagged` and a new snapshot.
+//! lease that is known should be over, because no store reports an expiry and hints get lost. Each
+//! may be older than what the other has reported. [`WatchCursor`] tells by fencing tokens and slots
+//! what is news, and what repeats or is older than what it knows. When hints were missed for
+//! certain, the client reads `Lagged` and a new snapshot.
 //!
-//! Invariant: the cursor never reports an event twice, and never one that contradicts a later one. It
-//! is tested below; the test `watch` holds the task over HTTP.
+//! Invariant: the cursor never reports an event twice, and never one that contradicts a later one.
+//! It is tested below; the test `watch` holds the task over HTTP.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -30,12 +30,13 @@ const EVENTS: usize = 16;
 const LOOK: Duration = Duration::from_secs(1);
 /// The least time between two looks.
 const MIN_PAUSE: Duration = Duration::from_millis(10);
-/// For how long changes gather before a watcher reads them together. The first after a pause is read at once.
+/// For how long changes gather before a watcher reads them together. The first after a pause is
+/// read at once.
 const GATHER: Duration = Duration::from_millis(10);
 /// How much later than a store says a lease has surely ended: stores count milliseconds.
 const ROUNDING: Duration = Duration::from_millis(2);
-/// By how much two accounts of the same end may differ: a store may estimate the clock of its engine. It is
-/// below the shortest TTL, by which a renewal moves the end.
+/// By how much two accounts of the same end may differ: a store may estimate the clock of its
+/// engine. It is below the shortest TTL, by which a renewal moves the end.
 const SLACK: Duration = Duration::from_millis(50);
 
 /// How many grants that are over a cursor remembers.
@@ -153,8 +154,8 @@ impl WatchTask {
         let turn = turns.acquire().await;
         let (happened, is_missed) = self.gather();
         let rest = self.send_now(happened);
-        // The turn lasts until the task of the connection, which is next, has written them. It does not wait for
-        // the client.
+        // The turn lasts until the task of the connection, which is next, has written them. It does
+        // not wait for the client.
         yield_now().await;
         drop(turn);
         self.send(rest).await?;
@@ -231,7 +232,8 @@ impl WatchTask {
     }
 }
 
-/// Waits until a hint has come, and leaves it there: what waits for a turn may be dropped. False when none will.
+/// Waits until a hint has come, and leaves it there: what waits for a turn may be dropped. False
+/// when none will.
 async fn has_come(hints: &mut stream::Peekable<Hints>) -> bool {
     Pin::new(hints).peek().await.is_some()
 }
@@ -257,9 +259,9 @@ struct Observation {
 
 /// What the watchers of a lock know of it.
 ///
-/// The reports of a store and of looks may arrive in another order than the changes happened. A grant is
-/// known by its fencing token and its slot, and the cursor remembers which grants are over, so it sees
-/// which report is older than what it knows.
+/// The reports of a store and of looks may arrive in another order than the changes happened. A
+/// grant is known by its fencing token and its slot, and the cursor remembers which grants are
+/// over, so it sees which report is older than what it knows.
 #[derive(Debug, Default)]
 struct WatchCursor {
     held: BTreeMap<HolderId, KnownLease>,

@@ -1,8 +1,9 @@
 //! Withdrawing what an attempt got that no client reads.
 //!
-//! A client that goes away, a deadline and a lost answer each leave an attempt whose grant or queue
-//! entry has no reader. A task of the service withdraws it, and tries until the store has answered once. A withdrawal names its attempt, so it never takes what a later attempt of the same token
-//! got. The tests of leaving and the campaigns hold it.
+//! A client that goes away, a deadline and a lost response each leave an attempt whose grant or
+//! queue entry has no reader. A task of the service withdraws it, and tries until the store has
+//! answered once. A withdrawal names its attempt, so it never takes what a later attempt of the
+//! same token got. The tests of leaving and the campaigns hold it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +26,7 @@ pub(super) struct PendingAttempt {
     pub(super) command: AcquireCommand,
 }
 
-/// Waits for the answer to an acquire whose client has gone, and withdraws what it got.
+/// Waits for the response to an acquire whose client has gone, and withdraws what it got.
 pub(super) async fn finish(
     store: Arc<dyn Store>,
     attempt: Arc<PendingAttempt>,
@@ -56,8 +57,9 @@ pub(super) async fn withdraw_grant(
     withdrawn.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Withdraws what an attempt may have got. It tries until the store has answered once, however long that takes: an
-/// engine that tells no time may carry the attempt out late, and its lease lasts from then.
+/// Withdraws what an attempt may have got. It tries until the store has answered once, however long
+/// that takes: an engine that tells no time may carry the attempt out late, and its lease lasts
+/// from then.
 pub(super) async fn withdraw(store: Arc<dyn Store>, attempt: Arc<PendingAttempt>) {
     let PendingAttempt { names, command } = &*attempt;
     let step = || store.withdraw(names, &command.token, command.attempt);

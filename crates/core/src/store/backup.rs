@@ -1,7 +1,7 @@
 //! A copy of all that a store keeps, as bytes that arrive while the store serves.
 //!
-//! [`Store::back_up`](super::Store::back_up) gives one. Invariant: a copy that is not whole ends with an error. Tested
-//! in `tests/api/backup.rs` and `tests/cli/backup.rs`.
+//! [`Store::back_up`](super::Store::back_up) gives one. Invariant: a copy that is not whole ends
+//! with an error. Tested in `tests/api/backup.rs` and `tests/cli/backup.rs`.
 
 use std::fmt;
 use std::io;

@@ -1,4 +1,5 @@
-//! The commands on locks, each with the type of its reply: helpers on the port, as those on a record are.
+//! The commands on locks, each with the type of its reply: helpers on the port, as those on a
+//! record are.
 //!
 //! What takes a [`LockSet`] is on one lock or several; the others are on one. Each of them fails as
 //! [`Store::execute`] does: the store could not find out, or takes no such step. Tested in
@@ -13,8 +14,8 @@ use crate::lock::{
 };
 
 impl dyn Store + '_ {
-    /// Grants all locks, or none, and then keeps an entry in the queue of each if the command asks for it. The same
-    /// token again is the same grants, or keeps the same entries.
+    /// Grants all locks, or none, and then keeps an entry in the queue of each if the command asks
+    /// for it. The same token again is the same grants, or keeps the same entries.
     pub async fn acquire_set(
         &self,
         names: impl Into<LockSet>,
@@ -24,8 +25,8 @@ impl dyn Store + '_ {
         reply!(self.lock(names, command), LockReply::Acquire(reply) => reply)
     }
 
-    /// Undoes what `attempt` got with `token` of each lock, be it the lock or a queue entry, unless another
-    /// attempt got the same or the grant was renewed: then a client may rely on it.
+    /// Undoes what `attempt` got with `token` of each lock, be it the lock or a queue entry, unless
+    /// another attempt got the same or the grant was renewed: then a client may rely on it.
     pub async fn withdraw(
         &self,
         names: impl Into<LockSet>,
@@ -36,7 +37,8 @@ impl dyn Store + '_ {
         reply!(self.lock(names, command), LockReply::Withdraw => ())
     }
 
-    /// Lets all leases of `token` last `ttl` from now, or none; without it each lasts its own TTL. Their fencing tokens stay.
+    /// Lets all leases of `token` last `ttl` from now, or none; without it each lasts its own TTL.
+    /// Their fencing tokens stay.
     pub async fn renew_set(
         &self,
         names: impl Into<LockSet>,
@@ -86,8 +88,8 @@ impl dyn Store + '_ {
         Ok(self.leave(name, token, None).await?.0)
     }
 
-    /// Ends one entry of the lease of `token`, or the lease; the lease ends with the last entry. Gives what
-    /// became of it, and which grant ended.
+    /// Ends one entry of the lease of `token`, or the lease; the lease ends with the last entry.
+    /// Gives what became of it, and which grant ended.
     pub async fn leave(
         &self,
         name: &LockName,

@@ -54,7 +54,7 @@ impl dyn Store + '_ {
         reply!(self.record(ask.key, command), RecordReply::Resolve(reply) => reply)
     }
 
-    /// Removes what is kept of an answer, but its status.
+    /// Removes what is kept of a response, but its status.
     pub async fn erase(&self, key: &RecordKey) -> Result<EraseReply, StoreError> {
         reply!(self.record(*key, RecordCommand::Erase), RecordReply::Erase(reply) => reply)
     }

@@ -1,7 +1,9 @@
-//! Goal: a lock keeps no more and no less of its holders, its waiters and its past than `docs/modes.md` says.
+//! Goal: a lock keeps no more and no less of its holders, its waiters and its past than
+//! `docs/modes.md` says.
 //!
-//! Method: commands on one [`LockState`] at moments that the test chooses. What follows is read from the state, and in
-//! two cases from the replies. `tests/stores/mode_conformance.rs` has the other replies, on every store.
+//! Method: commands on one [`LockState`] at moments that the test chooses. What follows is read
+//! from the state, and in two cases from the replies. `tests/stores/mode_conformance.rs` has the
+//! other replies, on every store.
 
 use std::time::Duration;
 

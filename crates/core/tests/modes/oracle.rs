@@ -1,7 +1,9 @@
-//! A model of locks of every kind: it says of a command whether it is granted, and who holds the lock after it.
+//! A model of locks of every kind: it says of a command whether it is granted, and who holds the
+//! lock after it.
 //!
-//! It has a list of members and one pass over it, with no slots, no snapshot and no shortcut, so that it is short
-//! enough to be checked by eye. `properties.rs` and `sets.rs` compare the rules with it.
+//! It has a list of members and one pass over it, with no slots, no snapshot and no shortcut, so
+//! that it is short enough to be checked by eye. `properties.rs` and `sets.rs` compare the rules
+//! with it.
 
 use std::collections::BTreeSet;
 

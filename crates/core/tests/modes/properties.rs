@@ -1,8 +1,8 @@
-//! Goal: the rules and the model agree on every answer and on the holders, and what the documents promise of a
-//! lock holds after every step.
+//! Goal: the rules and the model agree on every answer and on the holders, and what the documents
+//! promise of a lock holds after every step.
 //!
-//! Method: proptest makes random histories of creates, releases, breaks and pauses on one lock. Both sides run
-//! them, and a failing history shrinks to a short one.
+//! Method: proptest makes random histories of creates, releases, breaks and pauses on one lock.
+//! Both sides run them, and a failing history shrinks to a short one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -61,7 +61,8 @@ struct Pair {
     now: u64,
     last: FencingToken,
     attempts: u64,
-    /// The limit and the slot with which each grant was made, and how it is known: by token and fencing token.
+    /// The limit and the slot with which each grant was made, and how it is known: by token and
+    /// fencing token.
     grants: BTreeMap<(TokenHashKey, FencingToken), (Limit, u32)>,
 }
 
@@ -269,8 +270,8 @@ impl Pair {
         self.check_fences(&live);
     }
 
-    /// A new grant is above every earlier one of another token that it cannot be held together with: where one
-    /// of the two is alone, and in one slot.
+    /// A new grant is above every earlier one of another token that it cannot be held together
+    /// with: where one of the two is alone, and in one slot.
     fn check_fences(&mut self, live: &LockState) {
         for holder in live.holders() {
             let key = (*holder.token.as_bytes(), holder.fencing_token);

@@ -1,8 +1,8 @@
-//! Goal: a set of locks is granted when each of its locks would be, a set of one is a lock, and no set waits for
-//! another in a circle.
+//! Goal: a set of locks is granted when each of its locks would be, a set of one is a lock, and no
+//! set waits for another in a circle.
 //!
-//! Method: random sets of one lock and more run on the rules and on one model of each lock; then clients wait for random
-//! sets until all of them had theirs.
+//! Method: random sets of one lock and more run on the rules and on one model of each lock; then
+//! clients wait for random sets until all of them had theirs.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -317,7 +317,8 @@ proptest! {
         }
     }
 
-    /// Sets that all wait, each asking again in any order: whenever all locks are free, some set is served.
+    /// Sets that all wait, each asking again in any order: whenever all locks are free, some set is
+    /// served.
     #[test]
     fn no_sets_wait_for_each_other(
         sets in vec((subsequence((0..LOCKS).collect::<Vec<_>>(), 1..=3), 0_u8..3), 2..30),

@@ -1,6 +1,7 @@
 //! Goal: `decode(encode(state))` is the state, for every state that the rules reach.
 //!
-//! Method: proptest makes random commands for locks and records, and the snapshot is compared after every step.
+//! Method: proptest makes random commands for locks and records, and the snapshot is compared after
+//! every step.
 
 use std::time::Duration;
 

@@ -1,6 +1,7 @@
 //! Goal: bytes that are no snapshot of this version are refused, and make no state.
 //!
-//! Method: snapshots of a lock and a record in which every field has a value are cut, prolonged and changed.
+//! Method: snapshots of a lock and a record in which every field has a value are cut, prolonged and
+//! changed.
 
 use std::time::Duration;
 

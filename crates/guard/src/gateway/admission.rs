@@ -1,10 +1,11 @@
-//! What happens to a request at a guarded route before the layer reads it: it becomes what the upstream may
-//! read.
+//! What happens to a request at a guarded route before the layer reads it: it becomes what the
+//! upstream may read.
 //!
-//! The layer takes key, principal and fingerprint from the same request that the gateway sends on, so
-//! whatever is taken away is taken away before. What keylatch adds for the upstream (fencing token, key, where the
-//! request comes from) is added behind this, where no client reaches it and no repeat pays for it. It is a step of the
-//! one middleware and costs no layer. Tested in `tests/api/gateway_headers.rs`, `gateway_paths.rs` and `principals.rs`.
+//! The layer takes key, principal and fingerprint from the same request that the gateway sends on,
+//! so whatever is taken away is taken away before. What keylatch adds for the upstream (fencing
+//! token, key, where the request comes from) is added behind this, where no client reaches it and
+//! no repeat pays for it. It is a step of the one middleware and costs no layer. Tested in
+//! `tests/api/gateway_headers.rs`, `gateway_paths.rs` and `principals.rs`.
 
 use std::io;
 
@@ -91,7 +92,8 @@ impl Admission {
     ///
     /// # Errors
     ///
-    /// The guard does not let the request in: its path, its upgrade or its principal is none that it takes.
+    /// The guard does not let the request in: its path, its upgrade or its principal is none that
+    /// it takes.
     pub fn admit(&self, request: &mut Request) -> Result<(), Problem> {
         self.check_path(request.uri().path(), request.method())?;
         if self.guard.path.is_empty() {
@@ -119,7 +121,8 @@ impl Admission {
         Ok(())
     }
 
-    /// Refuses a request, unless a guard that only observes would do so: then it passes, and is counted as refused.
+    /// Refuses a request, unless a guard that only observes would do so: then it passes, and is
+    /// counted as refused.
     ///
     /// # Errors
     ///

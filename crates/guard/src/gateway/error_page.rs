@@ -1,8 +1,10 @@
-//! What a person reads in a browser in place of a problem: a small page that says whether anything was done.
+//! What a person reads in a browser in place of a problem: a small page that says whether anything
+//! was done.
 //!
-//! A page follows from the code of the problem and what the request did, and has nothing of the request in it. A guard may
-//! have a template of its own, which may also have the messages in its own language. Tested in
-//! `tests/api/error_pages.rs` and in a browser in `tests/browser/error_pages.rs`.
+//! A page follows from the code of the problem and what the request did, and has nothing of the
+//! request in it. A guard may have a template of its own, which may also have the messages in its
+//! own language. Tested in `tests/api/error_pages.rs` and in a browser in
+//! `tests/browser/error_pages.rs`.
 
 use std::borrow::Cow;
 use std::io;
@@ -121,7 +123,8 @@ fn escaped(text: &str) -> String {
     text.replace('"', "&quot;").replace('\'', "&#39;")
 }
 
-/// Whether a client would rather show a page than read a document: it takes HTML, and does not name JSON.
+/// Whether a client would rather show a page than read a document: it takes HTML, and does not name
+/// JSON.
 pub fn wants_page(headers: &HeaderMap) -> bool {
     let (mut html, mut json) = (false, false);
     for list in headers.get_all(header::ACCEPT).iter().filter_map(|list| list.to_str().ok()) {

@@ -1,9 +1,9 @@
-//! Who a request is from and which origin it was for, as the upstream reads it: `X-Forwarded-For`, `-Host` and
-//! `-Proto`, and `Forwarded` (RFC 7239); and where an upstream's redirect leads.
+//! Who a request is from and which origin it was for, as the upstream reads it: `X-Forwarded-For`,
+//! `-Host` and `-Proto`, and `Forwarded` (RFC 7239); and where an upstream's redirect leads.
 //!
-//! What a trusted proxy says is continued, and what any other client says is replaced, because upstreams believe
-//! it. `Forwarded` is always made of the other three: most proxies set these and pass on the `Forwarded` that a
-//! client wrote. Tested in `tests/api/gateway_headers.rs`.
+//! What a trusted proxy says is continued, and what any other client says is replaced, because
+//! upstreams believe it. `Forwarded` is always made of the other three: most proxies set these and
+//! pass on the `Forwarded` that a client wrote. Tested in `tests/api/gateway_headers.rs`.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -20,8 +20,8 @@ pub(super) const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwa
 pub(super) const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 /// What a trusted proxy is believed in.
 const OF_PROXIES: [HeaderName; 3] = [X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO];
-/// What else upstreams believe of who a client is or what it asked for. A proxy that sets one of these passes on the
-/// others as the client wrote them.
+/// What else upstreams believe of who a client is or what it asked for. A proxy that sets one of
+/// these passes on the others as the client wrote them.
 const CLAIMS: [&str; 14] = [
     "proxy",
     "client-ip",
@@ -50,8 +50,8 @@ pub struct ClientConnection {
     pub scheme: &'static str,
 }
 
-/// The address of the client, as a trusted proxy says or else the connection; of IPv6 the network, of which a client
-/// has every address.
+/// The address of the client, as a trusted proxy says or else the connection; of IPv6 the network,
+/// of which a client has every address.
 pub fn client_address(request: &Request, peer: Option<IpAddr>) -> Option<IpAddr> {
     let clients = text(request.headers(), &X_FORWARDED_FOR);
     let trusted = clients.filter(|_| request.extensions().get::<TrustedProxy>().is_some());
@@ -62,7 +62,8 @@ pub fn client_address(request: &Request, peer: Option<IpAddr>) -> Option<IpAddr>
     })
 }
 
-/// Whether a header claims where its request comes from or who sends it. Only a trusted proxy may claim that.
+/// Whether a header claims where its request comes from or who sends it. Only a trusted proxy may
+/// claim that.
 pub(super) fn is_claim(name: &HeaderName, is_trusted: bool) -> bool {
     if OF_PROXIES.contains(name) {
         return !is_trusted;
@@ -71,8 +72,8 @@ pub(super) fn is_claim(name: &HeaderName, is_trusted: bool) -> bool {
         || CLAIMS_BEGIN.iter().any(|begin| name.as_str().starts_with(begin))
 }
 
-/// Writes down where a request comes from, for the upstream. Each guarded request says it, so what is one line of a
-/// header is not copied.
+/// Writes down where a request comes from, for the upstream. Each guarded request says it, so what
+/// is one line of a header is not copied.
 pub(super) fn write_source(request: &mut Request, connection: ClientConnection) {
     let headers = request.headers();
     let mut clients = text(headers, &X_FORWARDED_FOR).unwrap_or_default().into_owned();
@@ -102,7 +103,8 @@ pub(super) fn write_source(request: &mut Request, connection: ClientConnection) 
     }
 }
 
-/// The value of `Forwarded`: an element for each client; the first has the origin that it asked for.
+/// The value of `Forwarded`: an element for each client; the first has the origin that it asked
+/// for.
 fn forwarded(clients: &str, host: &str, proto: &str) -> String {
     let is_token = |text: &str| {
         !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._+".contains(&b))
@@ -135,7 +137,8 @@ fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, str>> {
     })
 }
 
-/// Adds a client as `Forwarded` writes it: an IPv6 address in brackets, and in quotes what is no token.
+/// Adds a client as `Forwarded` writes it: an IPv6 address in brackets, and in quotes what is no
+/// token.
 fn push_node(list: &mut String, client: &str) {
     match client.parse() {
         // There is one way to write it.
@@ -146,7 +149,8 @@ fn push_node(list: &mut String, client: &str) {
     }
 }
 
-/// Makes a redirect of the upstream to itself one within the service, whose clients do not reach the upstream.
+/// Makes a redirect of the upstream to itself one within the service, whose clients do not reach
+/// the upstream.
 pub(super) fn hide_upstream(headers: &mut HeaderMap, upstream: &Authority) {
     for name in [header::LOCATION, header::CONTENT_LOCATION] {
         let inner = headers.get(&name).and_then(|value| within(value.to_str().ok()?, upstream));

@@ -1,15 +1,16 @@
-//! Headers on their way through the gateway: which go no further, and which are keylatch's to write.
+//! Headers on their way through the gateway: which go no further, and which are keylatch's to
+//! write.
 //!
-//! A client names in `Connection` what belongs to its own connection (RFC 9110, section 7.6.1). It does not
-//! get rid of a header of keylatch's in that way, nor of one that a proxy wrote. Tested in
+//! A client names in `Connection` what belongs to its own connection (RFC 9110, section 7.6.1). It
+//! does not get rid of a header of keylatch's in that way, nor of one that a proxy wrote. Tested in
 //! `tests/api/gateway_headers.rs` and `idempotency_gateway.rs`.
 
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 use crate::response::{HOP_BY_HOP, named_in_connection};
 
-/// The other protocols that a message names for its connection; `None` where it names none. An offer of HTTP/2,
-/// as some libraries make it with every request, is none that has to be taken.
+/// The other protocols that a message names for its connection; `None` where it names none. An
+/// offer of HTTP/2, as some libraries make it with every request, is none that has to be taken.
 pub(super) fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
     headers.get(header::CONNECTION)?;
     let items = |name: &HeaderName| {
@@ -47,8 +48,8 @@ pub(super) fn remove_those(headers: &mut HeaderMap, goes: impl Fn(&HeaderName) -
     }
 }
 
-/// Leaves the one length that was parsed, or none: a reader behind may take another of two. Beside a
-/// `Transfer-Encoding` there is none, because the body was read by that (RFC 9112, section 6.3).
+/// Leaves the one length that was parsed, or none: a reader behind may take another of two. Beside
+/// a `Transfer-Encoding` there is none, because the body was read by that (RFC 9112, section 6.3).
 pub(super) fn keep_parsed_length(headers: &mut HeaderMap) {
     let lines = headers.get_all(header::CONTENT_LENGTH).iter();
     let texts = lines.flat_map(|line| line.to_str().unwrap_or_default().split(',')).map(str::trim);

@@ -1,8 +1,8 @@
 //! The gateway of the service: guarded routes in front of another service.
 //!
-//! [`Admission`] takes from a request what its client may not say, the layer runs it once, and the proxy sends it on. What
-//! only the server around them knows they ask [`ServerHooks`]. Tested in `tests/api/idempotency_gateway.rs`, the
-//! `gateway_*.rs` files beside it, and `tests/cli/config`.
+//! [`Admission`] takes from a request what its client may not say, the layer runs it once, and the
+//! proxy sends it on. What only the server around them knows they ask [`ServerHooks`]. Tested in
+//! `tests/api/idempotency_gateway.rs`, the `gateway_*.rs` files beside it, and `tests/cli/config`.
 
 mod admission;
 mod error_page;
@@ -141,8 +141,8 @@ impl Guard {
         Ok(layer.with_resolve_url(server.resolve_url).with_shares(&self.path, server.address))
     }
 
-    /// What decides which requests are the same, and so has to be the same at all instances on one store: each setting
-    /// by name, every spelling of it as one.
+    /// What decides which requests are the same, and so has to be the same at all instances on one
+    /// store: each setting by name, every spelling of it as one.
     pub fn shared_settings(&self) -> [(&'static str, Vec<String>); 12] {
         let set = |list: &[String], of: fn(&str) -> String| {
             list.iter().map(|one| of(one)).collect::<BTreeSet<_>>().into_iter().collect()

@@ -1,9 +1,9 @@
 //! Whose request it is at a guarded route, as a header says.
 //!
-//! A proxy in front sets the header when a person has signed in, so it is believed from trusted proxies, and
-//! taken off requests of all others: the upstream believes it too. A credential (`Authorization`, `Cookie`)
-//! is the client's own, proves itself and is the upstream's to check, so it is believed from every client.
-//! Tested in `tests/api/principals.rs`.
+//! A proxy in front sets the header when a person has signed in, so it is believed from trusted
+//! proxies, and taken off requests of all others: the upstream believes it too. A credential
+//! (`Authorization`, `Cookie`) is the client's own, proves itself and is the upstream's to check,
+//! so it is believed from every client. Tested in `tests/api/principals.rs`.
 
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue};
@@ -12,7 +12,8 @@ use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, percent_encode};
 use crate::{Code, Guard, Problem};
 use keylatch_core::idempotency::Principal;
 
-/// Begins the principal of a name that is not UTF-8. No header has this character, so no name is like it.
+/// Begins the principal of a name that is not UTF-8. No header has this character, so no name is
+/// like it.
 const ENCODED: char = '\u{1}';
 
 /// An extension of each request to a guarded route that a trusted proxy sent.
@@ -31,8 +32,9 @@ pub(super) struct PrincipalHeader {
 }
 
 impl PrincipalHeader {
-    /// That of a guard. A header that has a secret by its name is a credential. To take another for one
-    /// costs an operator the principal in a list, and the reverse would put a secret into the store.
+    /// That of a guard. A header that has a secret by its name is a credential. To take another for
+    /// one costs an operator the principal in a list, and the reverse would put a secret into the
+    /// store.
     pub(super) fn of(guard: &Guard) -> Option<Self> {
         let name = HeaderName::from_bytes(guard.principal_header.as_bytes()).ok()?;
         let of_secrets = ["auth", "cookie", "key", "secret", "token"];

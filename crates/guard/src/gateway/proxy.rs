@@ -1,8 +1,8 @@
-//! The gateway: sends a guarded request on to the service behind, and tells "never sent" from "sent,
-//! answer lost".
+//! The gateway: sends a guarded request on to the service behind, and tells "never sent" from
+//! "sent, answer lost".
 //!
 //! The difference decides what becomes of the key: what was never sent frees it, and what was sent
-//! without an answer leaves an unknown outcome. Connections that idle longer than servers keep
+//! without a response leaves an unknown outcome. Connections that idle longer than servers keep
 //! theirs would blur it; [`keylatch_client::https`] does not use them again.
 
 use std::convert::Infallible;
@@ -48,8 +48,8 @@ pub struct ServerHooks {
     pub identity: fn(&Parts) -> Option<String>,
     /// Where an operator settles the unknown outcome of a request.
     pub resolve_url: fn(&RecordScope) -> String,
-    /// Begins the span of a call of an upstream, to which the request was sent so often before. `None` where the
-    /// request is not traced.
+    /// Begins the span of a call of an upstream, to which the request was sent so often before.
+    /// `None` where the request is not traced.
     pub begin_call: fn(&mut Request, &Uri, u32) -> Option<EndCall>,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Gateway {
     /// Scheme and authority.
     origin: Uri,
     host: HeaderValue,
-    /// How long a client waits for an answer.
+    /// How long a client waits for a response.
     timeout: Duration,
     /// How often a guarded request may be sent: more than once only to a service that is
     /// idempotent by itself.
@@ -97,8 +97,8 @@ impl Gateway {
             .with_state(Arc::new(self))
     }
 
-    /// The request for the other service. [`Admission`](super::admission::Admission) has taken from it what
-    /// belongs to the client's connection.
+    /// The request for the other service. [`Admission`](super::admission::Admission) has taken from
+    /// it what belongs to the client's connection.
     fn outgoing(&self, mut request: Request, fenced: bool) -> Result<Request, Problem> {
         let connection = (self.server.connection)(&request);
         write_source(&mut request, connection);
@@ -126,7 +126,8 @@ impl Gateway {
             Err(problem) => return refusal(problem, RetentionPolicy::Release),
         };
         let tried = if self.tries == 1 || !fenced {
-            // The layer bounds a guarded request: for how long its client waits, and for how long a late answer is read.
+            // The layer bounds a guarded request: for how long its client waits, and for how long a
+            // late answer is read.
             self.send_once(request, (!fenced).then_some(end), 0).await
         } else {
             Box::pin(self.send_again(request, end)).await
@@ -140,7 +141,8 @@ impl Gateway {
         self.exchange(question, Some(end)).await.ok()
     }
 
-    /// Sends a guarded request until there is an answer or `end` is near, each time under the same fencing token.
+    /// Sends a guarded request until there is a response or `end` is near, each time under the same
+    /// fencing token.
     async fn send_again(&self, request: Request, end: Instant) -> Result<Response, SendFailure> {
         let (parts, body) = request.into_parts();
         let body = body.collect().await.map(http_body_util::Collected::to_bytes);
@@ -190,7 +192,7 @@ impl Gateway {
         match answer {
             Ok(Ok(response)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 client.and_then(|client| self.switched(response.map(Body::new), client)).ok_or_else(
-                    // It was not asked to, and what it says from now on is no answer.
+                    // It was not asked to, and what it says from now on is no response.
                     || SendFailure::Silent("it switched protocols".into()),
                 )
             }
@@ -210,7 +212,8 @@ impl Gateway {
         }
     }
 
-    /// An upstream's 101, with the tunnel that the client's connection becomes; `None` where it names no protocol.
+    /// An upstream's 101, with the tunnel that the client's connection becomes; `None` where it
+    /// names no protocol.
     fn switched(&self, mut response: Response, client: OnUpgrade) -> Option<Response> {
         let protocol = upgrade_of(response.headers())?;
         let upstream = hyper::upgrade::on(&mut response);
@@ -236,7 +239,7 @@ impl Gateway {
     }
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 enum SendFailure {
     /// Nothing of the request was sent.
     Never(Box<dyn Error + Send + Sync>),
@@ -259,7 +262,7 @@ impl SendFailure {
         Self::Silent(cause)
     }
 
-    /// The code of the problem in place of an answer.
+    /// The code of the problem in place of a response.
     fn code(&self) -> Code {
         match self {
             Self::Never(_) => Code::UpstreamUnreachable,
@@ -300,7 +303,7 @@ async fn forward(State(gateway): State<Arc<Gateway>>, request: Request) -> Respo
     gateway.send(request).await
 }
 
-/// A problem in place of an answer, and what becomes of the key.
+/// A problem in place of a response, and what becomes of the key.
 fn refusal(problem: Problem, policy: RetentionPolicy) -> Response {
     let mut response = problem.with_retry().into_response();
     response.extensions_mut().insert(policy);

@@ -1,10 +1,11 @@
 //! Asks an upstream what became of the runs whose outcome is unknown, where a guard says how.
 //!
-//! A task of the service reads the list of unknown records again and again, puts one question for each, and settles what
-//! the response says: the order is there and its response is kept, or it is not there and the key is free.
-//! Invariant: only the run that was asked about is settled, in one conditional step by its fencing token, and no key
-//! becomes free before the upstream was asked `after_ms` after the outcome became unknown. One instance asks at a time; if two
-//! do, the second step changes nothing. Tested in `tests/api/settling.rs`.
+//! A task of the service reads the list of unknown records again and again, puts one question for
+//! each, and settles what the response says: the order is there and its response is kept, or it is
+//! not there and the key is free. Invariant: only the run that was asked about is settled, in one
+//! conditional step by its fencing token, and no key becomes free before the upstream was asked
+//! `after_ms` after the outcome became unknown. One instance asks at a time; if two do, the second
+//! step changes nothing. Tested in `tests/api/settling.rs`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -71,8 +72,8 @@ impl Settle {
         )
     }
 
-    /// The path and query of the question. `None` where the key would be more than a segment of the path to some server, which
-    /// then answers for something else.
+    /// The path and query of the question. `None` where the key would be more than a segment of the
+    /// path to some server, which then answers for something else.
     fn question(&self, key: &str) -> Option<String> {
         let is_in_query = self.get.split(KEY).next().is_some_and(|before| before.contains('?'));
         let asks = is_in_query || PathReading::is_segment(key);
@@ -95,8 +96,8 @@ pub struct SettleStep<'a> {
     pub run: FencingToken,
     /// Whether the upstream says that it was done.
     pub is_done: bool,
-    /// What came of the step: whether it changed the record, or what is known where the store gave no answer. `None`
-    /// before it.
+    /// What came of the step: whether it changed the record, or what is known where the store gave
+    /// no response. `None` before it.
     pub result: Option<Result<bool, Effect>>,
 }
 
@@ -126,8 +127,8 @@ impl fmt::Debug for Settler {
 }
 
 impl Guard {
-    /// Asks the upstream for what is unknown below this path and not below another of these guards, until the service
-    /// drains. Does nothing where the guard does not say how.
+    /// Asks the upstream for what is unknown below this path and not below another of these guards,
+    /// until the service drains. Does nothing where the guard does not say how.
     ///
     /// # Errors
     ///

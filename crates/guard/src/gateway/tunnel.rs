@@ -1,8 +1,9 @@
-//! A connection that has changed to another protocol, such as WebSocket: bytes between a client and an upstream.
+//! A connection that has changed to another protocol, such as WebSocket: bytes between a client and
+//! an upstream.
 //!
-//! The gateway makes a [`Tunnel`] of an upstream's 101 and hands it to the client's connection as an extension
-//! of the response, since it is the connection that counts against limits, has timeouts and is drained at
-//! shutdown. Tested in `tests/api/gateway_upgrades.rs`.
+//! The gateway makes a [`Tunnel`] of an upstream's 101 and hands it to the client's connection as
+//! an extension of the response, since it is the connection that counts against limits, has
+//! timeouts and is drained at shutdown. Tested in `tests/api/gateway_upgrades.rs`.
 
 use std::io;
 

@@ -10,7 +10,8 @@ pub(crate) mod url;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a mutex has. No holder of one of ours leaves it half changed, so that one which panicked is ignored.
+/// What a mutex has. No holder of one of ours leaves it half changed, so that one which panicked is
+/// ignored.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

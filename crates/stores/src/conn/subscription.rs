@@ -1,8 +1,8 @@
 //! The subscription of an engine to what other instances write, made again whenever it is over.
 //!
-//! While there is none, waiters and watchers poll the store. Invariant: what was written between two
-//! subscriptions is missed, and one [`Notice::Missed`] says so before anything else is heard. Tested
-//! in `tests/stores`, over servers that are stopped and cut off.
+//! While there is none, waiters and watchers poll the store. Invariant: what was written between
+//! two subscriptions is missed, and one [`Notice::Missed`] says so before anything else is heard.
+//! Tested in `tests/stores`, over servers that are stopped and cut off.
 
 use std::collections::VecDeque;
 use std::time::Duration;

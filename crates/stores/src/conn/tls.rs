@@ -1,9 +1,11 @@
-//! The certificates of encrypted connections, as the URL of a store names them: `?cacert=PATH&cert=PATH&key=PATH`.
+//! The certificates of encrypted connections, as the URL of a store names them:
+//! `?cacert=PATH&cert=PATH&key=PATH`.
 //!
-//! The parameters have the words of the engine's own client, and hold for every server behind the URL. A
-//! server's certificate has to be for the host of the URL, or for `servername` where the URL has it. An error
-//! says nothing of the URL's text, which may hold a password. Tested below, and with real servers in
-//! `tests/stores`: `etcd_tls.rs`, `postgres_tls.rs`, `redis_tls.rs`, `zookeeper_tls.rs`.
+//! The parameters have the words of the engine's own client, and hold for every server behind the
+//! URL. A server's certificate has to be for the host of the URL, or for `servername` where the URL
+//! has it. An error says nothing of the URL's text, which may hold a password. Tested below, and
+//! with real servers in `tests/stores`: `etcd_tls.rs`, `postgres_tls.rs`, `redis_tls.rs`,
+//! `zookeeper_tls.rs`.
 
 use std::path::PathBuf;
 
@@ -95,8 +97,8 @@ pub(crate) struct Pem {
 
 #[cfg(any(feature = "etcd", feature = "redis"))]
 impl Certificates {
-    /// What the files hold, if it is of use: a driver would look at it at each connection only, and say that the server
-    /// is away.
+    /// What the files hold, if it is of use: a driver would look at it at each connection only, and
+    /// say that the server is away.
     pub(crate) fn pem(&self) -> Result<Pem, String> {
         let read = |word: &str, path: &PathBuf| {
             std::fs::read(path).map_err(|error| format!("the file `{word}`: {error}"))

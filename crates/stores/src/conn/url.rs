@@ -1,10 +1,12 @@
-//! URLs of several hosts: of Sentinel, Cluster, Redlock, etcd and ZooKeeper. PostgreSQL's driver reads its own.
+//! URLs of several hosts: of Sentinel, Cluster, Redlock, etcd and ZooKeeper. PostgreSQL's driver
+//! reads its own.
 //!
-//! `SCHEME://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]…][/PATH][?QUERY]`. The parts are as they are written:
-//! what a path is, how credentials are decoded and which parameters there are differs between engines.
+//! `SCHEME://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]…][/PATH][?QUERY]`. The parts are as they are
+//! written: what a path is, how credentials are decoded and which parameters there are differs
+//! between engines.
 //!
-//! An error says nothing of the URL's text, because the URL may hold a password. Tested below, and with real
-//! servers in the tests of each engine.
+//! An error says nothing of the URL's text, because the URL may hold a password. Tested below, and
+//! with real servers in the tests of each engine.
 
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 use super::tls::{Certificates, WORDS};

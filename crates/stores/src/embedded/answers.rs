@@ -1,12 +1,15 @@
 //! Answers that stay on disk: the way back into memory.
 //!
-//! A store remembers every key for a day and reads few answers again, so memory has what the rules need to decide
-//! and a stub of each long answer ([`record_in_memory`](super::row::record_in_memory)). The whole record is in its row, which is written once: an answer
-//! never changes but to none. So it is read by its key and the fencing token of its run. Those who read the same
-//! answer at one time share it, or clients that read slowly would hold as many copies of it as they are.
+//! A store remembers every key for a day and reads few responses again, so memory has what the
+//! rules need to decide and a stub of each long response
+//! ([`record_in_memory`](super::row::record_in_memory)). The whole record is in its row, which is
+//! written once: a response never changes but to none. So it is read by its key and the fencing
+//! token of its run. Those who read the same answer at one time share it, or clients that read
+//! slowly would hold as many copies of it as they are.
 //!
-//! Invariants: no state of the table has an answer above the bound; an answer that is read is the one that was
-//! acknowledged. Tested in `crates/stores/tests/faults/answers.rs` and by the conformance of records.
+//! Invariants: no state of the table has a response above the bound; a response that is read is the
+//! one that was acknowledged. Tested in `crates/stores/tests/faults/answers.rs` and by the
+//! conformance of records.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -19,10 +22,12 @@ use super::tables::FileError;
 use keylatch_core::entry::Entry as _;
 use keylatch_core::idempotency::{Answer, RecordKey, RecordState, StoredResponse};
 
-/// How many entries the map of answers in use has before those that are no longer in use are looked for.
+/// How many entries the map of responses in use has before those that are no longer in use are
+/// looked for.
 const ENTRIES: usize = 64;
 
-/// The answers that were read, for as long as any part of a copy is in use. A run has one at most.
+/// The responses that were read, for as long as any part of a copy is in use. A run has one at
+/// most.
 #[derive(Debug, Default)]
 pub(super) struct AnswersInUse {
     answers: HashMap<RunKey, Weak<Answer>>,
@@ -31,7 +36,7 @@ pub(super) struct AnswersInUse {
 }
 
 impl AnswersInUse {
-    /// The state of a record with its answer in the place of the stub, where it has one.
+    /// The state of a record with its response in the place of the stub, where it has one.
     pub(super) fn complete(
         &mut self,
         key: &RecordKey,
@@ -71,7 +76,7 @@ impl AnswersInUse {
     }
 }
 
-/// The answer with a body that keeps `answer`, be it a part or a clone of it.
+/// The response with a body that keeps `answer`, be it a part or a clone of it.
 fn share(answer: &Arc<Answer>) -> StoredResponse {
     let (status, headers) = (answer.status, answer.headers.clone());
     let body = Bytes::from_owner(SharedBody(Arc::clone(answer)));

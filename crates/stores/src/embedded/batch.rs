@@ -1,7 +1,8 @@
-//! A batch of requests to the writer: each finds the table as those before it in the batch leave it.
+//! A batch of requests to the writer: each finds the table as those before it in the batch leave
+//! it.
 //!
-//! The rules run here, and nothing is written: what the batch comes to is the table's only when it is on disk.
-//! The tests of `batches` hold it.
+//! The rules run here, and nothing is written: what the batch comes to is the table's only when it
+//! is on disk. The tests of `batches` hold it.
 
 use std::collections::BTreeMap;
 use std::slice;
@@ -71,7 +72,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// All entries of the step change in this batch, or none does: so a crash leaves no part of the step.
+    /// All entries of the step change in this batch, or none does: so a crash leaves no part of the
+    /// step.
     fn step<E: BatchEntry>(&mut self, keys: &[E::Key], command: &E::Command) -> E::Reply {
         let drafts = keys.iter().map(|key| self.draft::<E>(key));
         let mut drafts: Few<_> = drafts.collect();
@@ -115,8 +117,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// What the batch comes to, and the runs that are no longer the last ones of their records. The age of a record
-    /// that the batch changes is of an outcome before.
+    /// What the batch comes to, and the runs that are no longer the last ones of their records. The
+    /// age of a record that the batch changes is of an outcome before.
     pub(super) fn finish(self) -> BatchChanges {
         let mut changes = self.changes;
         changes.ages.retain(|key, _| !changes.records.contains_key(key));

@@ -1,7 +1,8 @@
 //! The data directory: one process's alone, with the data file whole before it has its name, and no
-//! more missing from its log than a power cut may have taken. Its files are open to their user alone: they
-//! have answers of clients, and a lock on the lock file keeps the service from starting. No link in it is followed,
-//! and no file in it is used that others may write: the directory may be a group's.
+//! more missing from its log than a power cut may have taken. Its files are open to their user
+//! alone: they have answers of clients, and a lock on the lock file keeps the service from
+//! starting. No link in it is followed, and no file in it is used that others may write: the
+//! directory may be a group's.
 //!
 //! SQLite reads its log up to the first frame whose checksum does not match, and overlooks the rest
 //! without a word. After a power cut that is right: the transaction that was being written is torn,
@@ -191,8 +192,8 @@ impl Directory {
 }
 
 impl Drop for Directory {
-    /// Frees the directory at once. Closing the file alone would not: a child process has it open too,
-    /// from its fork until it runs its program.
+    /// Frees the directory at once. Closing the file alone would not: a child process has it open
+    /// too, from its fork until it runs its program.
     fn drop(&mut self) {
         if let Err(error) = self.lock.unlock() {
             tracing::warn!(%error, path = %self.path.display(), "the directory was not unlocked");
@@ -200,8 +201,8 @@ impl Drop for Directory {
     }
 }
 
-/// The random text in a file of a directory that this process has locked. It is made if it is not there, and whole
-/// before it has its name.
+/// The random text in a file of a directory that this process has locked. It is made if it is not
+/// there, and whole before it has its name.
 pub(super) fn own_text(directory: &Path, name: &str) -> io::Result<Vec<u8>> {
     synced_text(directory, name, sync)
 }
@@ -235,8 +236,9 @@ fn sync(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Opens a file of the directory to be read, and leaves it to its user alone. Who else may write in the directory would have
-/// another file read, emptied or closed to others by a link, and SQLite run what they wrote by a file of their own.
+/// Opens a file of the directory to be read, and leaves it to its user alone. Who else may write in
+/// the directory would have another file read, emptied or closed to others by a link, and SQLite
+/// run what they wrote by a file of their own.
 fn open_own(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let refuse = |why: &str| {
         let name = path.file_name().unwrap_or_default().display();
@@ -280,8 +282,8 @@ fn not_empty(file: &Path) -> Result<(), FileError> {
     }
 }
 
-/// Makes a directory that stays: its name, and that of each level above it that was not there, is on disk
-/// when this returns.
+/// Makes a directory that stays: its name, and that of each level above it that was not there, is
+/// on disk when this returns.
 fn create_directory(path: &Path, sync: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
     let new: Vec<_> = path.ancestors().take_while(|level| !level.is_dir()).collect();
     for level in new.into_iter().rev() {
@@ -391,8 +393,8 @@ mod tests {
         assert_eq!(synced.take(), []);
     }
 
-    /// A power cut leaves of a file what was synced, and takes names that their directory was not synced for. The keys
-    /// that were signed with a secret which is gone are of no use.
+    /// A power cut leaves of a file what was synced, and takes names that their directory was not
+    /// synced for. The keys that were signed with a secret which is gone are of no use.
     #[test]
     fn secret_and_its_name_are_on_disk_before_it_signs() {
         let parent = tempfile::TempDir::new().expect("a directory");

@@ -1,9 +1,9 @@
 //! The file of the embedded store through failures: committing, and settling what is in doubt.
 //!
-//! Each transaction changes something. When a commit fails, the file is opened again, and whether it
-//! says what the transaction was to say shows whether the transaction is in it. After a failed sync
-//! nothing that is read is proof, so nothing is settled until the process starts again. The fault
-//! disk of the tests holds it.
+//! Each transaction changes something. When a commit fails, the file is opened again, and whether
+//! it says what the transaction was to say shows whether the transaction is in it. After a failed
+//! sync nothing that is read is proof, so nothing is settled until the process starts again. The
+//! fault disk of the tests holds it.
 
 use std::fmt;
 use std::io;
@@ -41,8 +41,8 @@ pub(super) enum Failure {
     InDoubt(String),
 }
 
-/// How many pages the log has that are not in the file, as SQLite says after each transaction. A page that two
-/// transactions wrote counts twice.
+/// How many pages the log has that are not in the file, as SQLite says after each transaction. A
+/// page that two transactions wrote counts twice.
 #[derive(Debug, Default)]
 struct LogLength(Arc<AtomicUsize>);
 
@@ -70,8 +70,8 @@ impl LogLength {
 
 /// The file and its log.
 ///
-/// Each transaction changes something. When a commit fails, the file is opened again, and what it says
-/// shows whether the transaction is in it.
+/// Each transaction changes something. When a commit fails, the file is opened again, and what it
+/// says shows whether the transaction is in it.
 pub(super) struct Engine {
     /// Closed before the medium, which unlocks the directory, is dropped.
     connection: Option<Connection>,
@@ -89,7 +89,8 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    /// Reads the file, and opens it for changes if there is room. Gives what it holds, and how many locks and records.
+    /// Reads the file, and opens it for changes if there is room. Gives what it holds, and how many
+    /// locks and records.
     pub(super) fn open(medium: Medium) -> Result<(Self, Table, (u64, u64)), OpenError> {
         let path = || medium.name.clone();
         let cannot = |error: FileError| match error {
@@ -150,7 +151,8 @@ impl Engine {
         (self.medium.is_quick)(took)
     }
 
-    /// A record with all of its answer, as the row of a run has it. It is read also where nothing can be written.
+    /// A record with all of its response, as the row of a run has it. It is read also where nothing
+    /// can be written.
     pub(super) fn record(&self, run: &RunKey) -> Result<RecordState, FileError> {
         let record = match &self.connection {
             Some(connection) => tables::record(connection, run),

@@ -1,15 +1,15 @@
 //! The default store: locks and records in one process, on disk before they are answered.
 //!
-//! The [`Table`] in memory serves refusals and reads: not that of a long answer, which stays on disk
-//! (`answers.rs`), and not what depends on an end by time that is not on disk yet. A change goes to the writer
-//! (`writer.rs`), which runs a batch of commands against the table, writes one transaction, syncs once,
-//! and only then makes it the table's and answers. Invariant: the table never says what the disk does
-//! not. While that is in doubt, after a failed commit, everything goes through the writer, which
-//! settles the doubt first.
+//! The [`Table`] in memory serves refusals and reads: not that of a long response, which stays on
+//! disk (`answers.rs`), and not what depends on an end by time that is not on disk yet. A change
+//! goes to the writer (`writer.rs`), which runs a batch of commands against the table, writes one
+//! transaction, syncs once, and only then makes it the table's and answers. Invariant: the table
+//! never says what the disk does not. While that is in doubt, after a failed commit, everything
+//! goes through the writer, which settles the doubt first.
 //!
 //! What a restart forgets is a rule of this store (`row.rs`): queues, because the waiters went away
-//! with the process, and how much of a lease is left, because no clock that runs while the process is
-//! away can be trusted. The tests `embedded`, `kills` and the fault disk hold all this.
+//! with the process, and how much of a lease is left, because no clock that runs while the process
+//! is away can be trusted. The tests `embedded`, `kills` and the fault disk hold all this.
 
 mod answers;
 mod batch;
@@ -47,10 +47,11 @@ use keylatch_core::store::{
 };
 use writer::Writer;
 
-/// From how many expired entries on one transaction removes them from the disk. Requests wait for it.
+/// From how many expired entries on one transaction removes them from the disk. Requests wait for
+/// it.
 const SWEEP_BATCH: usize = 1024;
-/// How often the age of a record is written down within its retention, and how long is between two times at
-/// least.
+/// How often the age of a record is written down within its retention, and how long is between two
+/// times at least.
 const AGE_STEPS: u32 = 96;
 const SHORTEST_STEP: Duration = Duration::from_secs(60);
 
@@ -140,8 +141,8 @@ impl Embedded {
     }
 }
 
-/// Removes what has expired, from memory and disk. It owns the writer for a sweep and no longer, because a store that
-/// is dropped closes its file at once, and its task ends later.
+/// Removes what has expired, from memory and disk. It owns the writer for a sweep and no longer,
+/// because a store that is dropped closes its file at once, and its task ends later.
 #[derive(Debug)]
 struct EmbeddedSweeper {
     table: Arc<Table>,
@@ -158,7 +159,8 @@ fn has_aged(state: &RecordState, from: Duration, to: Duration) -> bool {
     steps(from) < steps(to)
 }
 
-/// Writes down what a sweep has found, if that is enough for a transaction, and lets other tasks in.
+/// Writes down what a sweep has found, if that is enough for a transaction, and lets other tasks
+/// in.
 async fn write_down(writer: &Writer, swept: &mut SweptKeys) -> Result<(), StoreError> {
     if swept.len() >= SWEEP_BATCH {
         writer.sweep(std::mem::take(swept)).await?;
@@ -198,10 +200,10 @@ impl Sweeper for EmbeddedSweeper {
 
 #[async_trait]
 impl Store for Embedded {
-    /// Answers from memory what changes nothing and shows no answer that is on disk. While the table may
-    /// lack what the disk has, everything goes to the writer, which settles that first. So does what depends on an end
-    /// that nobody has written down yet: a batch that is on its way may have been before it. The disk keeps the end then,
-    /// if it can keep anything.
+    /// Answers from memory what changes nothing and shows no response that is on disk. While the
+    /// table may lack what the disk has, everything goes to the writer, which settles that first.
+    /// So does what depends on an end that nobody has written down yet: a batch that is on its way
+    /// may have been before it. The disk keeps the end then, if it can keep anything.
     async fn execute(&self, command: Command) -> Result<Reply, StoreError> {
         let may_refuse = self.writer.is_certain() && !command.is_undo();
         match may_refuse.then(|| self.table.refuse(&command)).flatten() {

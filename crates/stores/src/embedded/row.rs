@@ -1,12 +1,12 @@
 //! Rows of the file, and what of a state outlives a restart.
 //!
-//! A row is the snapshot of what is at rest, with a checksum over key and row, because
-//! SQLite keeps none of what has reached the file. A restart forgets the waiters, because they went away with the
-//! process; the attempt of a grant; and how much of a lease is left, because no clock that runs while the process is
-//! away can be trusted. A lease that was valid begins again, so it never ends early. The age of
-//! a record's outcome is in a small row of its own ([`AgeRow`]) with the outcome that it is of, written now and then,
-//! so that a retention does not begin again at each start. Tested in `tests/stores/restart.rs` and
-//! `crates/stores/tests/faults/retention.rs`.
+//! A row is the snapshot of what is at rest, with a checksum over key and row, because SQLite keeps
+//! none of what has reached the file. A restart forgets the waiters, because they went away with
+//! the process; the attempt of a grant; and how much of a lease is left, because no clock that runs
+//! while the process is away can be trusted. A lease that was valid begins again, so it never ends
+//! early. The age of a record's outcome is in a small row of its own ([`AgeRow`]) with the outcome
+//! that it is of, written now and then, so that a retention does not begin again at each start.
+//! Tested in `tests/stores/restart.rs` and `crates/stores/tests/faults/retention.rs`.
 
 use std::time::Duration;
 
@@ -19,8 +19,9 @@ use keylatch_core::snapshot::SnapshotError;
 
 /// The format of the file. The formats 1 to 6 were those of builds before the first release.
 pub(super) const FORMAT: u64 = 7;
-/// The most bytes of an answer that stay in memory: about as many as the rest of a record takes there, and as a row
-/// has in a page of the file. What is longer has pages of its own, which nothing but a replay reads.
+/// The most bytes of a response that stay in memory: about as many as the rest of a record takes
+/// there, and as a row has in a page of the file. What is longer has pages of its own, which
+/// nothing but a replay reads.
 const IN_MEMORY: u64 = 1024;
 
 /// A run of a record, which has a row of its own.
@@ -104,7 +105,8 @@ pub(super) fn record_at_rest(state: &RecordState, since: Duration) -> RecordStat
     RecordState::new(state.record().cloned().map(|record| Record { since, ..record }))
 }
 
-/// The record as memory has it: an answer that is long stays in its row alone, and memory has its stub.
+/// The record as memory has it: a response that is long stays in its row alone, and memory has its
+/// stub.
 pub(super) fn record_in_memory(state: RecordState) -> RecordState {
     state.map_kept(|kept| match kept {
         StoredResponse::Answer(_) | StoredResponse::Sealed(_) if kept.kept_bytes() > IN_MEMORY => {
@@ -147,8 +149,8 @@ pub(super) fn decode_record(row: &[u8], now: Duration) -> Result<RecordState, Ro
     Ok(record_at_rest(&RecordState::decode(row)?, now))
 }
 
-/// The key of a lock: its bucket and its name, so that those which are swept together are next to one
-/// another.
+/// The key of a lock: its bucket and its name, so that those which are swept together are next to
+/// one another.
 pub(super) fn lock_key(name: &LockName) -> Vec<u8> {
     let mut key = Vec::with_capacity(1 + name.as_str().len());
     key.push(name.bucket());
@@ -162,8 +164,9 @@ pub(super) fn lock_name(key: &[u8]) -> Result<LockName, RowError> {
     name.and_then(|name| LockName::parse(name).ok()).ok_or(RowError::Key)
 }
 
-/// The key of a record's row: the fencing token of its run, and the record's key. Tokens rise with the time, so
-/// the rows that are written, and expire, at one time are next to one another and share pages.
+/// The key of a record's row: the fencing token of its run, and the record's key. Tokens rise with
+/// the time, so the rows that are written, and expire, at one time are next to one another and
+/// share pages.
 pub(super) fn run_key((key, fencing_token): &RunKey) -> Vec<u8> {
     [&fencing_token.get().to_be_bytes()[..], key.as_bytes()].concat()
 }

@@ -1,13 +1,15 @@
 //! The data file as it is at one moment, read while the store serves.
 //!
-//! SQLite writes changes to the log, and the log goes into the file only when the engine asks for that. So a
-//! copy begins when the log has just been emptied into the file, and until it ends the engine leaves the file
-//! alone and lets the log grow: no change waits for the reader. (SQLite's own backup copies through the
-//! connection, between the writer's transactions, and needs the room of a second file.)
+//! SQLite writes changes to the log, and the log goes into the file only when the engine asks for
+//! that. So a copy begins when the log has just been emptied into the file, and until it ends the
+//! engine leaves the file alone and lets the log grow: no change waits for the reader. (SQLite's
+//! own backup copies through the connection, between the writer's transactions, and needs the room
+//! of a second file.)
 //!
-//! Invariant: no byte of the file changes while a snapshot lives that has not ended. The file is read by the one
-//! descriptor that was opened before SQLite's own and is closed after it: to close any other would free the lock
-//! that SQLite has on the file (POSIX). Tested in `tests/api/backup.rs`.
+//! Invariant: no byte of the file changes while a snapshot lives that has not ended. The file is
+//! read by the one descriptor that was opened before SQLite's own and is closed after it: to close
+//! any other would free the lock that SQLite has on the file (POSIX). Tested in
+//! `tests/api/backup.rs`.
 
 use std::fs::File;
 use std::io;

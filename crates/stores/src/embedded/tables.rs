@@ -33,8 +33,9 @@ const CREATE: &str = "
     CREATE TABLE probe (key BLOB PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;
 ";
 
-/// The lock on the file is taken before the log is opened, so that its index needs no shared memory;
-/// nothing is written when it is closed; and the log goes into the file only when that is asked for.
+/// The lock on the file is taken before the log is opened, so that its index needs no shared
+/// memory; nothing is written when it is closed; and the log goes into the file only when that is
+/// asked for.
 const CONFIGURE: &str = "
     PRAGMA locking_mode = EXCLUSIVE;
     PRAGMA synchronous = FULL;
@@ -110,7 +111,8 @@ impl FileError {
         [ffi::SQLITE_IOERR_FSYNC, ffi::SQLITE_IOERR_DIR_FSYNC].contains(&error.extended_code)
     }
 
-    /// Whether there was no room for what was to be written: on the disk, or within the limit of a file.
+    /// Whether there was no room for what was to be written: on the disk, or within the limit of a
+    /// file.
     pub(super) fn is_full(&self) -> bool {
         let Self::Sqlite(rusqlite::Error::SqliteFailure(error, _)) = self else { return false };
         error.code == ErrorCode::DiskFull || error.extended_code == ffi::SQLITE_IOERR_WRITE
@@ -287,7 +289,7 @@ pub(super) fn has(connection: &Connection, changes: &BatchChanges) -> Result<boo
     Ok(changes.probe.is_none())
 }
 
-/// Puts every lock and every record into `table`, but for long answers; gives the number of each.
+/// Puts every lock and every record into `table`, but for long responses; gives the number of each.
 pub(super) fn load(connection: &Connection, table: &Table) -> Result<(u64, u64), FileError> {
     let now = table.now();
     let mut filling = Fill::<LockState>::of(table);
@@ -309,8 +311,8 @@ pub(super) fn load(connection: &Connection, table: &Table) -> Result<(u64, u64),
     Ok((locks, records))
 }
 
-/// The rows of records are in the order of their runs, and a table is filled bucket by bucket, so that what is in
-/// memory twice is one bucket and not all.
+/// The rows of records are in the order of their runs, and a table is filled bucket by bucket, so
+/// that what is in memory twice is one bucket and not all.
 fn load_records(connection: &Connection, table: &Table, now: Duration) -> Result<u64, FileError> {
     let mut buckets = vec![Vec::new(); 1 + usize::from(u8::MAX)];
     let count = each_row(connection, "SELECT key, value FROM records", |row, value| {
@@ -375,15 +377,16 @@ fn put_lock(connection: &Connection, key: &[u8], state: &LockState) -> Result<()
     }
 }
 
-/// Writes the row of a record's last run, or removes the age of a record that is empty. The rows of runs before are
-/// removed as [`BatchChanges::last_runs`].
+/// Writes the row of a record's last run, or removes the age of a record that is empty. The rows of
+/// runs before are removed as [`BatchChanges::last_runs`].
 fn put_record(
     connection: &Connection,
     key: &RecordKey,
     state: &RecordState,
 ) -> Result<(), FileError> {
     if let Some((last, row)) = run_of(key, state).zip(encode_record(state)?) {
-        // The age of an outcome before stays in its row: `AgeRow::apply` sees of which outcome it is.
+        // The age of an outcome before stays in its row: `AgeRow::apply` sees of which outcome it
+        // is.
         return put(connection, PUT_RECORD, &run_key(&last), row);
     }
     remove(connection, REMOVE_AGE, &age_key(key.as_bytes()))

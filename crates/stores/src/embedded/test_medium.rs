@@ -1,8 +1,8 @@
 //! The embedded store on a medium of a test: the seam for the fault disk in `tests/faults/`.
 //!
-//! The feature `test-medium`, which only the tests of this crate turn on, compiles it. The store is the
-//! one of [`embedded`](super::embedded) in all but three points: a test says how its file is reached,
-//! whether a commit was quick, and when what has expired is removed.
+//! The feature `test-medium`, which only the tests of this crate turn on, compiles it. The store is
+//! the one of [`embedded`](super::embedded) in all but three points: a test says how its file is
+//! reached, whether a commit was quick, and when what has expired is removed.
 
 use std::error::Error;
 use std::fmt;
@@ -25,7 +25,8 @@ pub struct TestMedium {
     pub connect: Box<dyn Fn() -> rusqlite::Result<Connection> + Send + Sync>,
     /// Reads the file's log; empty where there is none.
     pub read_log: Box<dyn Fn() -> Vec<u8> + Send + Sync>,
-    /// Whether a commit counts as quick. A test says so itself, because by the clock it depends on the machine.
+    /// Whether a commit counts as quick. A test says so itself, because by the clock it depends on
+    /// the machine.
     pub is_quick: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
@@ -99,7 +100,7 @@ impl TestStore {
         self.sweeper.lock().await.sweep(true).await.map(drop)
     }
 
-    /// How many bytes of answers are in memory.
+    /// How many bytes of responses are in memory.
     pub fn answer_bytes_in_memory(&self) -> u64 {
         self.store.table.answer_bytes_in_memory()
     }

@@ -1,17 +1,18 @@
 //! The writer of the embedded store: leader group commit.
 //!
-//! A caller queues a [`WriteRequest`]. If nobody commits, it appoints a leader (`writer/queue.rs`): a task of the
-//! runtime that commits inline, when the last batch was one quick request and another worker is left to keep deadlines;
-//! else the writer's thread. Callers that come meanwhile share the next batch, which the thread leads. Why inline: to
-//! wake a thread, and the thread a task again, costs as much as half a sync of a quick disk. Why not always: a disk that
-//! hangs holds the worker that leads. It never holds a second one, and no deadline, because the callers wait in tasks of
-//! their own. So a task leads one request and nothing more. The thread reads answers from the disk too
-//! (`writer/reads.rs`).
+//! A caller queues a [`WriteRequest`]. If nobody commits, it appoints a leader (`writer/queue.rs`):
+//! a task of the runtime that commits inline, when the last batch was one quick request and another
+//! worker is left to keep deadlines; else the writer's thread. Callers that come meanwhile share
+//! the next batch, which the thread leads. Why inline: to wake a thread, and the thread a task
+//! again, costs as much as half a sync of a quick disk. Why not always: a disk that hangs holds the
+//! worker that leads. It never holds a second one, and no deadline, because the callers wait in
+//! tasks of their own. So a task leads one request and nothing more. The thread reads answers from
+//! the disk too (`writer/reads.rs`).
 //!
-//! Invariant: a request is answered once its batch is on disk, or is known not to be, or is in doubt; one that finds
-//! the queue full is refused at once. A batch that panics ends without answers, which its callers read as doubt. A
-//! thread that panics between two batches leaves a store that is dead and says so. Tested in `crates/stores/tests/faults`:
-//! `leader.rs`, `batches.rs` and the fault disk.
+//! Invariant: a request is answered once its batch is on disk, or is known not to be, or is in
+//! doubt; one that finds the queue full is refused at once. A batch that panics leaves its callers
+//! in doubt. A thread that panics between two batches leaves a store that says that it is dead.
+//! Tested in `crates/stores/tests/faults`: `leader.rs`, `batches.rs` and the fault disk.
 
 mod queue;
 mod reads;
@@ -52,7 +53,8 @@ pub(super) enum WriteRequest {
     Sweep(SweptKeys, Answer<()>),
     /// Tell whether the last batch was kept; if not, try whether there is room again.
     Probe(Answer<()>),
-    /// Take a step towards a file without room that it does not need. The answer is whether there are more.
+    /// Take a step towards a file without room that it does not need. The answer is whether there
+    /// are more.
     Compact(Answer<bool>),
     /// Give a copy of the file as it is after the batch.
     Copy(Answer<Arc<Snapshot>>),
@@ -87,7 +89,8 @@ struct Shared {
     committer: Mutex<Option<Committer>>,
     state: Arc<State>,
     runtime: Handle,
-    /// Whether the runtime has workers that do something else while one leads, or while the thread does.
+    /// Whether the runtime has workers that do something else while one leads, or while the thread
+    /// does.
     has_spare_workers: bool,
 }
 
@@ -152,7 +155,7 @@ impl Writer {
     }
 
     /// Whether the last transaction was kept; if not, tries whether there is room again. Waits for
-    /// what is being written, so that there is no answer while the disk hangs.
+    /// what is being written, so that there is no response while the disk hangs.
     pub(super) async fn probe(&self) -> Result<(), StoreError> {
         self.submit(WriteRequest::Probe).await
     }
@@ -217,8 +220,8 @@ impl Shared {
         }
     }
 
-    /// Refuses every request from now on, because the thread ended by a panic between two batches. What is
-    /// queued ends without an answer.
+    /// Refuses every request from now on, because the thread ended by a panic between two batches.
+    /// What is queued ends without a response.
     fn abort(&self) {
         tracing::error!("the writer ended by a panic: only a restart of the process helps");
         self.queue().abort();
@@ -259,10 +262,11 @@ impl Shared {
         }
     }
 
-    /// Commits a batch; `None` if that panicked. Commands of it whose replies have to be read are queued.
+    /// Commits a batch; `None` if that panicked. Commands of it whose replies have to be read are
+    /// queued.
     fn commit(&self, batch: Vec<WriteRequest>) -> Option<CommitResult> {
-        // The rules run before anything is written, and the file is opened again where a transaction
-        // was left open.
+        // The rules run before anything is written, and the file is opened again where a
+        // transaction was left open.
         let mut committed = self.with_committer(|committer| committer.commit(batch))?;
         let is_light = committed.is_light && self.has_spare_workers;
         self.queue().note(mem::take(&mut committed.reads), is_light, committed.is_log_long);
@@ -300,7 +304,7 @@ impl InlineTerm {
     fn lead(self) {
         let Some(batch) = self.0.queue().begin_task() else { return };
         let committed = self.0.commit(batch);
-        // Before the answers: a caller that asks again at once finds no leader.
+        // Before the responses: a caller that asks again at once finds no leader.
         drop(self);
         if let Some(committed) = committed {
             committed.answer();
@@ -364,7 +368,7 @@ impl CommitResult {
     fn answer(self) {
         let kept = self.kept;
         for waiting in self.answers {
-            // A caller that has gone does not read its answer.
+            // A caller that has gone does not read its response.
             match waiting {
                 PendingAnswer::Reply(reply, answer) => drop(answer.send(outcome(&kept, reply))),
                 PendingAnswer::Done(answer) => drop(answer.send(outcome(&kept, ()))),
@@ -501,7 +505,8 @@ impl Committer {
         }
     }
 
-    /// Returns room that the file does not need. Whether there is more. What fails here undoes nothing that was kept.
+    /// Returns room that the file does not need. Whether there is more. What fails here undoes
+    /// nothing that was kept.
     fn compact(&mut self) -> bool {
         let compacted = self.engine.compact();
         compacted.unwrap_or_else(|failure| {

@@ -1,10 +1,10 @@
 //! The members of one etcd, of which one is asked at a time.
 //!
-//! The first to be tried is the one after the one that failed last, and the next ones soon after, so that
-//! a member that is stopped costs a moment. A member is used only if it has a leader, and only if it is of
-//! the same cluster as the first that was used: members of two clusters would let two clients hold a lock.
-//! Invariant: a call is sent again only if it was certainly not executed. Tested in
-//! `tests/stores/etcd_faults.rs`.
+//! The first to be tried is the one after the one that failed last, and the next ones soon after,
+//! so that a member that is stopped costs a moment. A member is used only if it has a leader, and
+//! only if it is of the same cluster as the first that was used: members of two clusters would let
+//! two clients hold a lock. Invariant: a call is sent again only if it was certainly not executed.
+//! Tested in `tests/stores/etcd_faults.rs`.
 
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -105,7 +105,8 @@ impl Cluster {
         let session = Arc::new(self.connect().await?);
         let known = self.log_lead.swap(session.log_lead, Ordering::Relaxed);
         if session.log_lead < known.saturating_sub(LOG_LEAD_SLACK) {
-            // It was restored from a backup, and has revisions of other writes under the same numbers.
+            // It was restored from a backup, and has revisions of other writes under the same
+            // numbers.
             self.timeline.forget();
         }
         self.next.store(session.member, Ordering::Relaxed);

@@ -1,9 +1,9 @@
 //! What the status of a call says of the change that it was to make.
 //!
-//! Invariant: a change counts as not executed only where etcd itself answered so before it proposed the
-//! change to the others, or where the call was never sent. A status that the client makes of a broken
-//! connection, one of a proxy, and a time-out of etcd say nothing: the change may be on its way through
-//! the majority. Tested in `tests/stores/etcd_faults.rs`.
+//! Invariant: a change counts as not executed only where etcd itself answered so before it proposed
+//! the change to the others, or where the call was never sent. A status that the client makes of a
+//! broken connection, one of a proxy, and a time-out of etcd say nothing: the change may be on its
+//! way through the majority. Tested in `tests/stores/etcd_faults.rs`.
 
 use std::error::Error;
 use std::iter::successors;
@@ -16,7 +16,7 @@ const OWN: &str = "etcdserver: ";
 /// What etcd says when its database is full.
 const FULL: &str = "mvcc: database space exceeded";
 
-/// What a status says of the call that it is the answer to.
+/// What a status says of the call that it is the response to.
 pub(super) fn classify(status: Status) -> StoreError {
     let (code, message) = (status.code(), status.message());
     if is_unsent(&status) {
@@ -27,7 +27,8 @@ pub(super) fn classify(status: Status) -> StoreError {
         Some("no leader" | "invalid auth token" | "revision of auth store is old") => {
             StoreError::Unreachable(status.into())
         }
-        // The member at which the quota is reached carries the change out, and answers so all the same.
+        // The member at which the quota is reached carries the change out, and answers so all the
+        // same.
         Some(FULL) => StoreError::Full(status.into()),
         Some(_) if is_refusal(code) => StoreError::Refused(status.into()),
         _ => StoreError::Lost(status.into()),

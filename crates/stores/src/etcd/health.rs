@@ -1,8 +1,8 @@
 //! What an etcd promises, and what an operator should know of it.
 //!
-//! etcd answers a write when a majority has it on disk, so its tier is `strict`. Versions in which a member
-//! could lose or skip what was committed are served, with an advice; so is a database that is half full,
-//! because a full one takes no writes until somebody acts.
+//! etcd answers a write when a majority has it on disk, so its tier is `strict`. Versions in which
+//! a member could lose or skip what was committed are served, with an advice; so is a database that
+//! is half full, because a full one takes no writes until somebody acts.
 
 use std::collections::BTreeMap;
 

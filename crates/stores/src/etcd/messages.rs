@@ -1,5 +1,5 @@
-//! What keylatch uses of etcd's API, version 3: a subset of etcd's own `rpc.proto` and `kv.proto`, with their names and numbers.
-//! A field that is not here is skipped when it arrives.
+//! What keylatch uses of etcd's API, version 3: a subset of etcd's own `rpc.proto` and `kv.proto`,
+//! with their names and numbers. A field that is not here is skipped when it arrives.
 //!
 //! @generated: `make etcd-messages` writes `messages.rs` from `rpc.proto` and `kv.proto`.
 pub mod mvccpb {

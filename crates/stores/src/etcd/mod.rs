@@ -1,12 +1,14 @@
 //! Locks and records in an etcd, shared by all keylatch instances that use the same prefix.
 //!
-//! The adapter over conditional writes runs the rules (`optimistic`); this is its engine: a batch is one
-//! transaction of nested ones (`txn.rs`), on one connection to one member (`session.rs`, `cluster.rs`); a
-//! listing asks for narrow ranges (`pages.rs`); and a watch says what other instances change (`watch.rs`).
-//! etcd tells no time, so this process's timeline says how long ago a revision was seen. No lease of etcd is
-//! used: they last whole seconds, and an election renews them.
+//! The adapter over conditional writes runs the rules (`optimistic`); this is its engine: a batch
+//! is one transaction of nested ones (`txn.rs`), on one connection to one member (`session.rs`,
+//! `cluster.rs`); a listing asks for narrow ranges (`pages.rs`); and a watch says what other
+//! instances change (`watch.rs`). etcd tells no time, so this process's timeline says how long ago
+//! a revision was seen. No lease of etcd is used: they last whole seconds, and an election renews
+//! them.
 //!
-//! Invariant: what an answer or the watch says of revisions is on the timeline before the adapter has it.
+//! Invariant: what a response or the watch says of revisions is on the timeline before the adapter
+//! has it.
 
 mod cluster;
 mod failure;
@@ -51,8 +53,8 @@ use watch::Subscription;
 /// # Errors
 ///
 /// `url` is not understood, or etcd answers and is not fit: it is too old, its members are of two
-/// clusters, or the user may not do everything below the prefix. An etcd that does not answer is no error:
-/// the store keeps trying.
+/// clusters, or the user may not do everything below the prefix. An etcd that does not answer is no
+/// error: the store keeps trying.
 pub(crate) async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn Store>, OpenError> {
     let address = Address::parse(url)?;
     let connect_limit = Duration::from_millis(settings.etcd.connect_timeout_ms);
@@ -110,13 +112,13 @@ struct Etcd {
 }
 
 impl Etcd {
-    /// Notes what an answer says of the time, and gives it.
+    /// Notes what a response says of the time, and gives it.
     fn note(&self, header: ResponseHeader, asked: Instant) -> EngineTime {
         self.timeline.note_answer(version(header.revision), asked)
     }
 
-    /// Carries out as many changes as one request has. What their guards do not allow when it is sent is
-    /// left out.
+    /// Carries out as many changes as one request has. What their guards do not allow when it is
+    /// sent is left out.
     async fn write_at_once(&self, changes: &[Change]) -> Result<WriteReply, StoreError> {
         let mut allowed = Vec::new();
         let request = || {
@@ -254,8 +256,8 @@ impl ConditionalStore for Etcd {
     }
 }
 
-/// What became of a batch that went in several requests. If one of them failed and another did not, it is
-/// not known of the batch whether it was carried out.
+/// What became of a batch that went in several requests. If one of them failed and another did not,
+/// it is not known of the batch whether it was carried out.
 fn together(
     writings: Vec<Result<WriteReply, StoreError>>,
 ) -> Result<Option<WriteReply>, StoreError> {

@@ -1,11 +1,14 @@
-//! The ranges that a listing asks etcd for: each has about as many rows as a page, and not all that follow.
+//! The ranges that a listing asks etcd for: each has about as many rows as a page, and not all that
+//! follow.
 //!
-//! etcd looks at every row of a range, however few are asked for, because its answer says how many there are. A page of
-//! the rest of a million rows takes it a second, in which it serves nothing else. So a range ends where the first
-//! bytes of a key change, and how many bytes that are is learnt from what the answers count. Only the first
-//! page of many rows is asked for without knowing.
+//! etcd looks at every row of a range, however few are asked for, because its response says how
+//! many there are. A page of the rest of a million rows takes it a second, in which it serves
+//! nothing else. So a range ends where the first bytes of a key change, and how many bytes that are
+//! is learnt from what the responses count. Only the first page of many rows is asked for without
+//! knowing.
 //!
-//! Invariant: the ranges of a page follow one another without a gap, so no width that was learnt leaves a row out.
+//! Invariant: the ranges of a page follow one another without a gap, so no width that was learnt
+//! leaves a row out.
 
 use crate::optimistic::conditional::end_of_prefix;
 
@@ -59,7 +62,8 @@ impl PageRanges {
         Some((self.start.clone(), end))
     }
 
-    /// Notes what the answer to a range has: the first of its keys, and how many there are in all.
+    /// Notes what the response to a range has: the first of its keys, and how many there are in
+    /// all.
     pub(super) fn note(&mut self, range: Range, keys: &[&[u8]], count: usize) {
         let (start, end) = range;
         if let (Some(first), true) = (keys.first(), start.len() == self.root) {
@@ -81,7 +85,8 @@ impl PageRanges {
         self.width
     }
 
-    /// A depth at which a range has about as many rows as these, of too many. What is too deep is soon less again.
+    /// A depth at which a range has about as many rows as these, of too many. What is too deep is
+    /// soon less again.
     fn deeper(&self, keys: &[&[u8]]) -> usize {
         let next = self.width.depth.max(self.root) + 1;
         match keys {
@@ -108,7 +113,8 @@ mod tests {
     /// How the name of what is not keylatch's below the prefix ends.
     const FOREIGN: &[u8] = b" of another";
 
-    /// Reads pages as etcd answers them; gives the keys, how many etcd looked at for all pages, and the requests.
+    /// Reads pages as etcd answers them; gives the keys, how many etcd looked at for all pages, and
+    /// the requests.
     fn read_all(keys: &BTreeSet<Vec<u8>>, limit: usize) -> (Vec<Vec<u8>>, usize, usize) {
         let (mut read, mut looks, mut requests) = (Vec::new(), 0, 0);
         let mut width = RangeWidth::default();

@@ -1,10 +1,10 @@
 //! A connection to one member, and how long a call on it may take.
 //!
-//! The client's own balancer sends each request to another member, dead ones included, and waits for an
-//! answer for ever. So there is one connection to one member at a time (`cluster.rs`), and a call that
-//! takes long has the member asked, on the same connection, whether it still is there and has the same
-//! leader. If it is stopped, or there was an election since, the call is given up as lost: what was
-//! proposed to the leader before is not always proposed to the next one. Tested in
+//! The client's own balancer sends each request to another member, dead ones included, and waits
+//! for an answer for ever. So there is one connection to one member at a time (`cluster.rs`), and a
+//! call that takes long has the member asked, on the same connection, whether it still is there and
+//! has the same leader. If it is stopped, or there was an election since, the call is given up as
+//! lost: what was proposed to the leader before is not always proposed to the next one. Tested in
 //! `tests/stores/etcd_faults.rs`.
 
 use std::fmt;
@@ -31,7 +31,8 @@ use super::messages::etcdserverpb::{
 const CALL_LIMIT: Duration = Duration::from_secs(4);
 /// After how long the member of a call is asked whether it still is there, and how often.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// How long it may take to answer that, which it does without asking others. On a loaded machine that was over a second.
+/// How long it may take to response that, which it does without asking others. On a loaded machine
+/// that was over a second.
 const SIGN_LIMIT: Duration = Duration::from_secs(2);
 
 /// The one method with streams.
@@ -81,8 +82,8 @@ pub(super) struct Session {
     pub(super) member: usize,
     /// Which cluster it is of.
     pub(super) cluster_id: u64,
-    /// By how many entries the member's log was ahead of its revision: some entries are no writes, so this
-    /// grows, but begins again in a log that was made from a backup.
+    /// By how many entries the member's log was ahead of its revision: some entries are no writes,
+    /// so this grows, but begins again in a log that was made from a backup.
     pub(super) log_lead: i64,
     /// Cancelled when calls go to another member.
     pub(super) left: CancellationToken,
@@ -129,7 +130,7 @@ impl Session {
         }
     }
 
-    /// Ends when the answer to a call that was just sent is not worth waiting for.
+    /// Ends when the response to a call that was just sent is not worth waiting for.
     async fn end(&self) -> &'static str {
         let (sent, mut term) = (Instant::now(), None);
         while sent.elapsed() < CALL_LIMIT {
@@ -177,7 +178,7 @@ impl Session {
     }
 
     fn client(&self) -> Grpc<Channel> {
-        // The answer to a read is as large as the rows are.
+        // The response to a read is as large as the rows are.
         Grpc::new(self.channel.clone()).max_decoding_message_size(usize::MAX)
     }
 

@@ -1,4 +1,4 @@
-//! Changes, reads and removals as transactions of etcd, and what their answers say.
+//! Changes, reads and removals as transactions of etcd, and what their responses say.
 //!
 //! A batch is one transaction of nested ones, each with its own conditions, so one request carries
 //! them all and none depends on another. A marked row has a key of its own beside it, `m` and the
@@ -88,10 +88,11 @@ impl Keyspace {
 
     /// Carries out each change if its row is as it says.
     ///
-    /// etcd looks for writes beyond its quota in the outer transaction alone, and would let the database
-    /// grow without an end. So the outer one has a write that is never carried out, as it has no condition
-    /// that could fail. Changes that leave nothing in their rows, as a release does, have none: they pass where
-    /// the database is full, and there are no more of them than of what was granted before.
+    /// etcd looks for writes beyond its quota in the outer transaction alone, and would let the
+    /// database grow without an end. So the outer one has a write that is never carried out, as it
+    /// has no condition that could fail. Changes that leave nothing in their rows, as a release
+    /// does, have none: they pass where the database is full, and there are no more of them than of
+    /// what was granted before.
     pub(super) fn write<'a>(&self, changes: impl IntoIterator<Item = &'a Change>) -> TxnRequest {
         let counted = PutRequest { key: self.bytes(&Key::Floor(0)), value: Vec::new() };
         let mut grows = false;
@@ -233,7 +234,7 @@ fn cost(change: &Change) -> usize {
     change.value.len() + 3 * change.key.to_bytes().len() + AROUND
 }
 
-/// Which of the nested transactions were carried out. An answer to another number is an error.
+/// Which of the nested transactions were carried out. A response to another number is an error.
 pub(super) fn carried_out(answer: TxnResponse, count: usize) -> Result<Vec<bool>, StoreError> {
     let nested = answer.responses.into_iter().map(|response| match response.response {
         Some(Response::ResponseTxn(answer)) => Some(answer.succeeded),

@@ -1,11 +1,11 @@
 //! The URL of an etcd:
 //! `etcd://[USER:PASSWORD@]HOST[:PORT][,HOST…][/PREFIX][?cacert=PATH][&cert=PATH&key=PATH][&servername=NAME]`.
 //!
-//! `etcds://` is the same with TLS. The parameters have the names of `etcdctl`'s flags. Each host is an
-//! endpoint of its own, so that the engine decides which member it asks.
+//! `etcds://` is the same with TLS. The parameters have the names of `etcdctl`'s flags. Each host
+//! is an endpoint of its own, so that the engine decides which member it asks.
 //!
-//! An error says nothing of the URL's text, because the URL may hold a password. Tested below, and with
-//! real servers in `tests/stores/etcd.rs`.
+//! An error says nothing of the URL's text, because the URL may hold a password. Tested below, and
+//! with real servers in `tests/stores/etcd.rs`.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! What other instances write, as etcd says it unasked.
 //!
-//! One watch has all locks. A watch ends without a word when its member is stopped, and can be cut off by
-//! an election or a compaction: so a quiet one is asked how far it is, and one that ended is made again,
-//! on the member that calls go to. What was written in between is missed, and the notice says so.
-//! Tested in `tests/stores/etcd.rs` and `etcd_faults.rs`.
+//! One watch has all locks. A watch ends without a word when its member is stopped, and can be cut
+//! off by an election or a compaction: so a quiet one is asked how far it is, and one that ended is
+//! made again, on the member that calls go to. What was written in between is missed, and the
+//! notice says so. Tested in `tests/stores/etcd.rs` and `etcd_faults.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,8 @@ use super::txn::{row, version};
 use crate::conn::subscription::Source;
 use crate::optimistic::conditional::{Key, Notice};
 
-/// After how long without a word the watch is asked how far it is, and how long the answer may take.
+/// After how long without a word the watch is asked how far it is, and how long the response may
+/// take.
 const SILENCE: Duration = Duration::from_secs(3);
 
 /// A watch of all locks, for as long as its session is used.
@@ -73,7 +74,7 @@ impl Subscription {
         }
     }
 
-    /// The next answer that says anything; `None` where the watch is over.
+    /// The next response that says anything; `None` where the watch is over.
     async fn next(&mut self) -> Option<WatchResponse> {
         let mut was_asked = false;
         loop {

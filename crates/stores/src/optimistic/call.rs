@@ -1,9 +1,9 @@
-//! A call of an engine: how many bytes a row of it has at most, how long it may take, and its error for each
-//! command that it carries.
+//! A call of an engine: how many bytes a row of it has at most, how long it may take, and its error
+//! for each command that it carries.
 //!
-//! Both tasks call the engine in this way, that of the single locks and records (`worker.rs`) and that of the
-//! sets (`sets.rs`). Invariant: every call ends, and what a call may have carried out stays unknown for all of
-//! its commands. The fake engine's tests hold it.
+//! Both tasks call the engine in this way, that of the single locks and records (`worker.rs`) and
+//! that of the sets (`sets.rs`). Invariant: every call ends, and what a call may have carried out
+//! stays unknown for all of its commands. The fake engine's tests hold it.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,14 +1,14 @@
 //! What the engine's clock shows now, as far as this process can tell.
 //!
-//! Each answer of the engine says what its clock showed between the sending of the request and the answer.
-//! The estimate counts from the sending, on this process's monotonic clock, so it is never behind the
-//! engine's clock by more than the two drift apart in [`SAMPLE_LASTS`]: a lease that begins by the
-//! estimate never ends early. It may be ahead by a round trip; then the engine refuses the decision by its
-//! guard, and the decision is made again. So is one by an estimate that is ahead because the clock was set back.
-//! Invariant: nothing is granted by the estimate alone.
+//! Each response of the engine says what its clock showed between the sending of the request and
+//! the response. The estimate counts from the sending, on this process's monotonic clock, so it is
+//! never behind the engine's clock by more than the two drift apart in [`SAMPLE_LASTS`]: a lease
+//! that begins by the estimate never ends early. It may be ahead by a round trip; then the engine
+//! refuses the decision by its guard, and the decision is made again. So is one by an estimate that
+//! is ahead because the clock was set back. Invariant: nothing is granted by the estimate alone.
 //!
-//! Fencing tokens rise by the other bound, which is never ahead of the engine's clock: a token that is ahead
-//! could be given once more by an engine that took over and has lost the counter.
+//! Fencing tokens rise by the other bound, which is never ahead of the engine's clock: a token that
+//! is ahead could be given once more by an engine that took over and has lost the counter.
 
 use std::time::Duration;
 
@@ -40,12 +40,13 @@ struct Sample {
     shown: EngineTime,
     /// When the request was sent that read it.
     sent: Instant,
-    /// How long its answer took.
+    /// How long its response took.
     round_trip: Duration,
 }
 
 impl EngineClock {
-    /// Notes what the clock showed in the answer to a request that was sent at `sent` and answered now.
+    /// Notes what the clock showed in the response to a request that was sent at `sent` and
+    /// answered now.
     pub(super) fn note(&mut self, shown: EngineTime, sent: Instant) {
         let sample = Sample { shown, sent, round_trip: sent.elapsed() };
         let is_set = self.sample.is_some_and(|old| !old.agrees_with(sample));
@@ -57,27 +58,30 @@ impl EngineClock {
         }
         let most = sample.shown + sample.round_trip;
         if is_set || self.latest > most + LEAD_MAX {
-            // The estimate so far was of the clock before, or of an engine that stood still before it answered.
+            // The estimate so far was of the clock before, or of an engine that stood still before
+            // it answered.
             self.latest = EngineTime::ZERO;
         }
     }
 
-    /// What the clock shows now; `None` before the first answer. It does not go back when a better sample
-    /// shows that it was ahead, and waits; only a clock that was set back takes it along, and an engine that answers
-    /// again after it stood still.
+    /// What the clock shows now; `None` before the first response. It does not go back when a
+    /// better sample shows that it was ahead, and waits; only a clock that was set back takes it
+    /// along, and an engine that responses again after it stood still.
     fn now(&mut self) -> Option<EngineTime> {
         let sample = self.sample?;
         self.latest = self.latest.max(sample.shown + sample.sent.elapsed());
         Some(self.latest)
     }
 
-    /// What the clock shows now, or the timeline of an engine that has none; `None` before it was read.
+    /// What the clock shows now, or the timeline of an engine that has none; `None` before it was
+    /// read.
     pub(super) fn shown(&mut self, timeline: Option<&Timeline>) -> Option<EngineTime> {
         timeline.map_or_else(|| self.now(), |timeline| Some(timeline.now()))
     }
 
-    /// The guard of a decision by the estimate. A clock that does not show yet what it must show by now was set
-    /// back: a lease that the decision grants would last for longer than its TTL, by as much as that.
+    /// The guard of a decision by the estimate. A clock that does not show yet what it must show by
+    /// now was set back: a lease that the decision grants would last for longer than its TTL, by as
+    /// much as that.
     pub(super) fn guard(&self, guard: Guard) -> Guard {
         let least = self.at_least().unwrap_or_default().saturating_sub(DRIFT);
         Guard { from: guard.from.max(least), ..guard }
@@ -135,7 +139,8 @@ mod tests {
         let mut clock = EngineClock::default();
         let (start, sent) = (Duration::from_secs(1000), Instant::now());
         tokio::time::advance(Duration::from_millis(700)).await;
-        // The engine read its clock as soon as the request was sent, or just before the answer came.
+        // The engine read its clock as soon as the request was sent, or just before the response
+        // came.
         for shown in [0, 700] {
             clock.note(start + Duration::from_millis(shown), sent);
             let engine = start + Duration::from_millis(shown);
@@ -144,7 +149,8 @@ mod tests {
         }
     }
 
-    /// The only fresh sample after a stall has the stall as its round trip, until the next answer comes.
+    /// The only fresh sample after a stall has the stall as its round trip, until the next response
+    /// comes.
     #[tokio::test(start_paused = true)]
     async fn estimate_is_no_more_ahead_after_a_stall_than_the_next_round_trip() {
         let mut clock = EngineClock::default();

@@ -1,15 +1,17 @@
-//! The floors of the buckets: the fencing tokens that every later grant is above, where no row says so.
+//! The floors of the buckets: the fencing tokens that every later grant is above, where no row says
+//! so.
 //!
-//! A row keeps the last fencing token of its key, and is removed when it is no longer needed. Before that
-//! the sweep raises the floor of its bucket to that token and waits for [`REMOVAL_PAUSE`]. A process that
-//! creates a row takes the floor from what it read within [`READ_LASTS`], and the engine carries the
-//! creation out within [`GRANT_LASTS`] of that reading.
+//! A row keeps the last fencing token of its key, and is removed when it is no longer needed.
+//! Before that the sweep raises the floor of its bucket to that token and waits for
+//! [`REMOVAL_PAUSE`]. A process that creates a row takes the floor from what it read within
+//! [`READ_LASTS`], and the engine carries the creation out within [`GRANT_LASTS`] of that reading.
 //!
-//! Invariant: a grant on a removed row is above its last token. The floor was raised at `t`, and the row
-//! removed at `t` + 10 s at the earliest. A creation that took the floor of before `t` is carried out
-//! before `t` + 8 s, and then the row is still there, so its condition fails. All times are the engine's.
-//! An engine without a clock carries a creation out only if the row of the floor still has the version in
-//! which it was read: before the floor is raised, when the removed row is there, or not at all.
+//! Invariant: a grant on a removed row is above its last token. The floor was raised at `t`, and
+//! the row removed at `t` + 10 s at the earliest. A creation that took the floor of before `t` is
+//! carried out before `t` + 8 s, and then the row is still there, so its condition fails. All times
+//! are the engine's. An engine without a clock carries a creation out only if the row of the floor
+//! still has the version in which it was read: before the floor is raised, when the removed row is
+//! there, or not at all.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -43,7 +45,8 @@ struct Floor {
     last: FencingToken,
     version: Option<Version>,
     read_at: EngineTime,
-    /// The same on the process's clock: the engine's may be set back, and would make the reading young.
+    /// The same on the process's clock: the engine's may be set back, and would make the reading
+    /// young.
     sent: Instant,
 }
 
@@ -55,7 +58,8 @@ impl Floors {
         is_young.then_some(floor.last)
     }
 
-    /// The fencing token that one of a bucket is above, as far as this process knows: the engine judges.
+    /// The fencing token that one of a bucket is above, as far as this process knows: the engine
+    /// judges.
     pub(super) fn known(&self, bucket: u8) -> FencingToken {
         let read = self.read.get(&bucket).map(|floor| floor.last).unwrap_or_default();
         self.given.get(&bucket).copied().unwrap_or_default().max(read)
@@ -102,9 +106,9 @@ impl Floors {
         missing
     }
 
-    /// Notes the floors of buckets whose rows were read at a time of the engine, by a request of `sent`. Gives the rows that
-    /// cannot be understood: nothing can be granted above them, so a key of the bucket that has no row is refused as
-    /// the row of the floor would be.
+    /// Notes the floors of buckets whose rows were read at a time of the engine, by a request of
+    /// `sent`. Gives the rows that cannot be understood: nothing can be granted above them, so a
+    /// key of the bucket that has no row is refused as the row of the floor would be.
     pub(super) fn note(
         &mut self,
         rows: impl IntoIterator<Item = (u8, Option<Row>)>,
@@ -125,8 +129,8 @@ impl Floors {
     }
 }
 
-/// The fencing token that the row of a floor has, which may not be there; `None` if the row cannot be
-/// understood.
+/// The fencing token that the row of a floor has, which may not be there; `None` if the row cannot
+/// be understood.
 pub(super) fn floor_of(row: Option<&Row>, timeline: Option<&Timeline>) -> Option<FencingToken> {
     let Some(row) = row else { return Some(FencingToken::NONE) };
     Value::<LockState>::decode(row, timeline).ok().map(|value| value.last)

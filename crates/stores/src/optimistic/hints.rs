@@ -1,7 +1,7 @@
 //! What a store that hears of other processes tells the waiters and watchers of this one.
 //!
-//! The worker of the locks reports what it wrote and what it read. A notice of another process costs a
-//! read only where something here waits for the lock or watches it.
+//! The worker of the locks reports what it wrote and what it read. A notice of another process
+//! costs a read only where something here waits for the lock or watches it.
 
 use std::time::Duration;
 

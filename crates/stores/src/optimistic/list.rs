@@ -1,9 +1,10 @@
 //! Pages of what an engine has: the held locks, and the records.
 //!
-//! A page of unfinished records asks the engine for the keys of marked rows and reads these rows, so what
-//! is done costs nothing. An engine may name a row too many: what a row says counts. Any other page of
-//! records walks over all of their rows. Both look at a limited number of rows, so a page may be short.
-//! Tested by the conformance tests of listing, and what a page costs in `tests/stores/conditional.rs`.
+//! A page of unfinished records asks the engine for the keys of marked rows and reads these rows,
+//! so what is done costs nothing. An engine may name a row too many: what a row says counts. Any
+//! other page of records walks over all of their rows. Both look at a limited number of rows, so a
+//! page may be short. Tested by the conformance tests of listing, and what a page costs in
+//! `tests/stores/conditional.rs`.
 
 use futures_util::future::try_join_all;
 use keylatch_core::idempotency::{RecordKey, RecordState, RecordSummary};
@@ -70,7 +71,8 @@ pub(super) async fn records(
     }
 }
 
-/// The moment of a listing. An engine without a clock has no wall clock either: this process's dates.
+/// The moment of a listing. An engine without a clock has no wall clock either: this process's
+/// dates.
 fn moment_of(engine: &dyn ConditionalStore, now: EngineTime) -> Moment {
     let unix_micros = match engine.timeline() {
         Some(timeline) => timeline.unix_micros(),
@@ -121,7 +123,8 @@ async fn look(
     Ok(RowPage { rows: rows.collect(), last: keys.len() < count, now })
 }
 
-/// The rows of keys, and what the engine's clock showed. A call is about keys of one part of the engine.
+/// The rows of keys, and what the engine's clock showed. A call is about keys of one part of the
+/// engine.
 async fn read(
     engine: &dyn ConditionalStore,
     keys: &[Key],

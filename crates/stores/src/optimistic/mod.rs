@@ -1,16 +1,18 @@
 //! The rules over an engine that writes on a condition: one adapter for every engine of that kind.
 //!
 //! [`Optimistic`] is the [`Store`] of any [`ConditionalStore`]. Locks and records have a task each
-//! (`worker.rs`), and steps on several locks have a third (`sets.rs`). All decide by the pure functions of the
-//! core (`value.rs`), on an estimate of the engine's clock (`clock.rs`) that the engine itself confirms; an
-//! engine without a clock has that of this process (`timeline.rs`). Fencing tokens rise by what a row keeps, and
-//! over its removal by the floor of its bucket (`floor.rs`, `sweep.rs`).
+//! (`worker.rs`), and steps on several locks have a third (`sets.rs`). All decide by the pure
+//! functions of the core (`value.rs`), on an estimate of the engine's clock (`clock.rs`) that the
+//! engine itself confirms; an engine without a clock has that of this process (`timeline.rs`).
+//! Fencing tokens rise by what a row keeps, and over its removal by the floor of its bucket
+//! (`floor.rs`, `sweep.rs`).
 //!
 //! The engine is behind `dyn`: the adapter is compiled once, and not for each engine.
 //!
-//! Why not SQL, Lua or transactions for each engine: they would say the rules once more each, and one
-//! batch of conditional writes is quicker than a statement for each command. Tested with a fake engine
-//! that does everything that an engine may do, in `tests/stores/conditional.rs` and `conditional_steps.rs`.
+//! Why not SQL, Lua or transactions for each engine: they would say the rules once more each, and
+//! one batch of conditional writes is quicker than a statement for each command. Tested with a fake
+//! engine that does everything that an engine may do, in `tests/stores/conditional.rs` and
+//! `conditional_steps.rs`.
 
 mod call;
 mod clock;
@@ -81,7 +83,8 @@ pub(crate) struct Optimistic {
     workers: Vec<AbortOnDropHandle<()>>,
     /// Hands the engine's notices out, where several tasks read them.
     _dispatch: Option<AbortOnDropHandle<()>>,
-    /// Sweeps for as long as the store lives, where the engine does not forget what has expired by itself.
+    /// Sweeps for as long as the store lives, where the engine does not forget what has expired by
+    /// itself.
     _sweeper: Option<AbortOnDropHandle<()>>,
 }
 
@@ -137,8 +140,8 @@ impl Optimistic {
     }
 }
 
-/// Starts the task of steps on several locks where the engine takes them: where to send it steps, the task,
-/// and the engine's notices with those of what the task wrote.
+/// Starts the task of steps on several locks where the engine takes them: where to send it steps,
+/// the task, and the engine's notices with those of what the task wrote.
 fn with_sets(
     engine: &Arc<dyn ConditionalStore>,
     hints: &Arc<LocalHints>,
@@ -222,8 +225,8 @@ async fn deliver<W, R>(
     answer.await.unwrap_or_else(|_| Err(StoreError::Lost("the store was closed".into())))
 }
 
-/// Which store the engine has: a row says so that the first instance to ask makes. `None` where the row can be neither
-/// read nor made, as on an engine that is full; a later look tries again.
+/// Which store the engine has: a row says so that the first instance to ask makes. `None` where the
+/// row can be neither read nor made, as on an engine that is full; a later look tries again.
 async fn store_id(engine: &dyn ConditionalStore) -> Option<String> {
     let read = async || engine.read(&[Key::Id]).await.ok();
     let reply = read().await?;

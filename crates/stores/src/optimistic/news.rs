@@ -1,11 +1,12 @@
 //! What a worker learns of rows that other processes wrote, and what of it is worth a read.
 //!
-//! A notice that has the row is as good as a read of it, but for a refusal. One that says whose turn it is costs
-//! a read only in the process in which that waiter is, or where the lock is watched. Else the row that is
-//! remembered counts as outdated: the next command reads first.
+//! A notice that has the row is as good as a read of it, but for a refusal. One that says whose
+//! turn it is costs a read only in the process in which that waiter is, or where the lock is
+//! watched. Else the row that is remembered counts as outdated: the next command reads first.
 //!
-//! Invariants: of an engine that numbers its writes no row is replaced by an older one; what a notice says is
-//! taken up only when no call about its key is under way. The fake engine's tests hold both.
+//! Invariants: of an engine that numbers its writes no row is replaced by an older one; what a
+//! notice says is taken up only when no call about its key is under way. The fake engine's tests
+//! hold both.
 
 use tokio::time::Instant;
 
@@ -60,7 +61,8 @@ impl<E: Kind> Worker<E> {
         }
     }
 
-    /// Takes up what was heard of a row while a call was under way. What has to be read stays heard.
+    /// Takes up what was heard of a row while a call was under way. What has to be read stays
+    /// heard.
     pub(super) fn catch_up(&mut self, key: &E::Key) {
         let Some(heard) = self.slots.get_mut(key).and_then(|slot| slot.heard.take()) else {
             return;
@@ -88,7 +90,8 @@ impl<E: Kind> Worker<E> {
         }
     }
 
-    /// Whether a version of a row is older than that which is remembered, of an engine that numbers its writes.
+    /// Whether a version of a row is older than that which is remembered, of an engine that numbers
+    /// its writes.
     pub(super) fn is_known_past(&self, key: &E::Key, version: Option<Version>) -> bool {
         let known = self.remembered.peek(key).and_then(|row| row.version);
         self.engine.timeline().is_some() && version.is_some() && version < known
@@ -101,8 +104,9 @@ impl<E: Kind> Worker<E> {
         }
     }
 
-    /// Takes a row that another process wrote as if it had been read; whether it can be understood. It may
-    /// be older than what was read meanwhile: then a change that is tried from it is refused.
+    /// Takes a row that another process wrote as if it had been read; whether it can be understood.
+    /// It may be older than what was read meanwhile: then a change that is tried from it is
+    /// refused.
     fn take_row(&mut self, key: &E::Key, row: &Row) -> bool {
         let (Some(now), Ok(value)) = (self.now(), Value::decode(row, self.engine.timeline()))
         else {

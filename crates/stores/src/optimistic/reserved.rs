@@ -1,9 +1,10 @@
 //! The locks that a step on several of them has ahead of steps on each alone, within a process.
 //!
-//! A step on a set is lost whenever one of its rows changes between its read and its write, and the rows of busy locks
-//! change all the time. So the task of the sets reserves the locks of a step that was lost: the task of the single locks
-//! begins no call on them until that is over. Invariant: every reservation is released, at the latest after a few tries.
-//! Tested in `tests/stores/contention.rs`.
+//! A step on a set is lost whenever one of its rows changes between its read and its write, and the
+//! rows of busy locks change all the time. So the task of the sets reserves the locks of a step
+//! that was lost: the task of the single locks begins no call on them until that is over.
+//! Invariant: every reservation is released, at the latest after a few tries. Tested in
+//! `tests/stores/contention.rs`.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,15 +1,18 @@
-//! The task that runs the steps on several locks at once: one batch under way, which carries all that wait.
+//! The task that runs the steps on several locks at once: one batch under way, which carries all
+//! that wait.
 //!
-//! The rows of all locks that the steps of a batch are on are read together, the steps are taken one after
-//! the other, and what came of them is written together or not at all. So each step is atomic, and 200
-//! waiting sets on ten locks keep their entries with one write of ten rows. To the task of the single locks
-//! (`worker.rs`) this one is as another process: the versions of the rows decide between them, and it says
-//! there which rows it wrote, so that waiters and watchers here hear of it. A batch that met another change has its locks
-//! to itself within this process (`reserved.rs`).
+//! The rows of all locks that the steps of a batch are on are read together, the steps are taken
+//! one after the other, and what came of them is written together or not at all. So each step is
+//! atomic, and 200 waiting sets on ten locks keep their entries with one write of ten rows. To the
+//! task of the single locks (`worker.rs`) this one is as another process: the versions of the rows
+//! decide between them, and it says there which rows it wrote, so that waiters and watchers here
+//! hear of it. A batch that met another change has its locks to itself within this process
+//! (`reserved.rs`).
 //!
-//! Invariants: a row that a step depends on is compared in the write that carries the step out, changed or
-//! not; a step that changes nothing is answered only from rows that were read after it came; a lost answer is
-//! unknown for every step of its batch. The conformance of sets and the fake engine's tests hold it.
+//! Invariants: a row that a step depends on is compared in the write that carries the step out,
+//! changed or not; a step that changes nothing is answered only from rows that were read after it
+//! came; a lost answer is unknown for every step of its batch. The conformance of sets and the fake
+//! engine's tests hold it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -146,7 +149,8 @@ impl SetWorker {
         }
     }
 
-    /// Has the next try of a batch meet no call of this process, and after some conflicts none of other processes.
+    /// Has the next try of a batch meet no call of this process, and after some conflicts none of
+    /// other processes.
     async fn meet(&self, batch: &[PendingSet], conflicts: u32) {
         self.met.fetch_add(1, Ordering::Relaxed);
         if conflicts.is_multiple_of(RESERVED_TRIES) {
@@ -247,8 +251,8 @@ impl SetWorker {
         let mut changed = BTreeSet::new();
         let replies =
             batch.iter().map(|waiting| step(waiting, &mut drafts, &mut changed)).collect();
-        // What was not over yet when the rows were read is for the engine's clock to judge, even where no
-        // step changes the row.
+        // What was not over yet when the rows were read is for the engine's clock to judge, even
+        // where no step changes the row.
         let is_judged_ahead = |draft: &Draft<'_, LockState>| draft.guard().from > rows.read_at;
         drafts.retain(|name, draft| changed.contains(*name) || is_judged_ahead(draft));
         let after = drafts.iter().map(|(name, draft)| ((*name).clone(), draft.state.clone()));
@@ -302,8 +306,8 @@ fn step<'a>(
     reply
 }
 
-/// Has the steps that came wait with the others, and waits for one where there is none. Whether there may be
-/// any.
+/// Has the steps that came wait with the others, and waits for one where there is none. Whether
+/// there may be any.
 async fn gather(
     arrivals: &mut mpsc::Receiver<PendingSet>,
     waiting: &mut VecDeque<PendingSet>,

@@ -1,9 +1,10 @@
 //! What is under way for a key, and what waits for it.
 //!
-//! A decision rests where nothing is lost by it. One that only adds and keeps queue entries behind others rests
-//! for [`JOINS_REST`], so that it goes with the next write of the row, in place of a write of its own that meets
-//! another instance's. One by which the turn of a waiter of this process comes rests for [`CALL_REST`], so that the
-//! waiter's grant goes with the release. Each command that comes meanwhile has all of them decided again.
+//! A decision rests where nothing is lost by it. One that only adds and keeps queue entries behind
+//! others rests for [`JOINS_REST`], so that it goes with the next write of the row, in place of a
+//! write of its own that meets another instance's. One by which the turn of a waiter of this
+//! process comes rests for [`CALL_REST`], so that the waiter's grant goes with the release. Each
+//! command that comes meanwhile has all of them decided again.
 //!
 //! Invariant: a slot that rests has no call under way, and a timer that ends its rest. The tests in
 //! `tests/stores/contention.rs` count what rests save.
@@ -70,8 +71,8 @@ pub(super) enum LastRowState {
     Current,
     /// Another process has changed it.
     Outdated,
-    /// Other processes may have changed it several times. By none of the changes came the turn of a waiter of this
-    /// process.
+    /// Other processes may have changed it several times. By none of the changes came the turn of a
+    /// waiter of this process.
     Unwatched,
     /// Other processes may have changed it several times.
     Unfollowed,
@@ -105,8 +106,8 @@ impl<E: Kind> Slot<E> {
         self.call_rest.is_some()
     }
 
-    /// Has the commands rest, unless they did for as long as they may. Whether they do, and when a timer has to
-    /// fire for it.
+    /// Has the commands rest, unless they did for as long as they may. Whether they do, and when a
+    /// timer has to fire for it.
     pub(super) fn rest(&mut self, cause: RestCause) -> (bool, Option<Instant>) {
         let now = Instant::now();
         let until = match cause {
@@ -136,8 +137,9 @@ impl<E: Kind> Slot<E> {
         self.resting.is_some() && self.wake()
     }
 
-    /// Takes note of what was heard of the row: the latest, where the engine numbers its writes. Where it does
-    /// not, a row that comes during a call may be older than what the call finds. Whether the slot rested.
+    /// Takes note of what was heard of the row: the latest, where the engine numbers its writes.
+    /// Where it does not, a row that comes during a call may be older than what the call finds.
+    /// Whether the slot rested.
     pub(super) fn hear(&mut self, heard: HeardRow, is_numbered: bool) -> bool {
         let is_wanted = heard.is_wanted || self.heard.as_ref().is_some_and(|old| old.is_wanted);
         let is_older = |old: &HeardRow| {

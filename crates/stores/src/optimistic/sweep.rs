@@ -1,13 +1,13 @@
 //! Removing rows that nothing needs: walks over all rows, a second each at most, in two steps.
 //!
-//! A row is dead when nothing has been under its key for [`IDLE`]. The walk raises the floor of its bucket
-//! above its last fencing token, and a later walk removes it, if it is still the same row. Every process
-//! walks; each step is conditional, so that two at once do no harm. Why the pause between the steps is
-//! long enough is in `floor.rs`.
+//! A row is dead when nothing has been under its key for [`IDLE`]. The walk raises the floor of its
+//! bucket above its last fencing token, and a later walk removes it, if it is still the same row.
+//! Every process walks; each step is conditional, so that two at once do no harm. Why the pause
+//! between the steps is long enough is in `floor.rs`.
 //!
-//! Where the engine has no clock, a process that starts takes every row for new. So that a record is not
-//! kept for ever where processes start again each day, the walk writes a row's age into it every
-//! [`AGE_AFTER`].
+//! Where the engine has no clock, a process that starts takes every row for new. So that a record
+//! is not kept for ever where processes start again each day, the walk writes a row's age into it
+//! every [`AGE_AFTER`].
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -27,7 +27,8 @@ use super::floor::{REMOVAL_PAUSE, floor_of, floor_value};
 use super::value::{DECISION_LASTS, Kind, Value};
 use crate::sweeper::Sweeper;
 
-/// For how long nothing has been under a key whose row is removed: longer than any process remembers one.
+/// For how long nothing has been under a key whose row is removed: longer than any process
+/// remembers one.
 const IDLE: Duration = Duration::from_secs(30);
 /// For how long a process observes a row before it writes down how old the row is.
 const AGE_AFTER: Duration = Duration::from_secs(6 * 60 * 60);
@@ -35,12 +36,12 @@ const AGE_AFTER: Duration = Duration::from_secs(6 * 60 * 60);
 const MARK_LIMIT: Duration = Duration::from_secs(1);
 /// How many rows get their age written at once.
 const AGES_AT_ONCE: usize = 64;
-/// How many rows are read at once, and removed at once: a round trip and a commit for many of them, since a
-/// service that gives each lock a new name leaves a thousand rows a second. Not more, because a step on a lock waits
-/// behind them.
+/// How many rows are read at once, and removed at once: a round trip and a commit for many of them,
+/// since a service that gives each lock a new name leaves a thousand rows a second. Not more,
+/// because a step on a lock waits behind them.
 const PAGE: RangeInclusive<usize> = 64..=256;
-/// How large the rows of a page may be together, where they are more than the fewest: a record may have half a
-/// megabyte.
+/// How large the rows of a page may be together, where they are more than the fewest: a record may
+/// have half a megabyte.
 const PAGE_BYTES: usize = 256 * 1024;
 /// How long a walk may take. The next one begins where this one stopped.
 const WALK_LIMIT: Duration = Duration::from_secs(1);
@@ -170,8 +171,9 @@ fn page_like(listing: &Listing) -> usize {
 
 /// Writes down how old rows are, on an engine without a clock.
 ///
-/// The first row is written as it is. That gives a version of which this process knows when it was written,
-/// and the times of all rows are counted from it. So it does not matter how long the second write takes.
+/// The first row is written as it is. That gives a version of which this process knows when it was
+/// written, and the times of all rows are counted from it. So it does not matter how long the
+/// second write takes.
 async fn write_ages<E: Kind>(
     engine: &dyn ConditionalStore,
     rows: &mut [(Key, Version, Value<E>)],
@@ -201,7 +203,8 @@ async fn write_ages<E: Kind>(
     engine.write(&changes).await.map(drop)
 }
 
-/// Raises floors; gives the buckets whose floor is high enough, and what the engine's clock showed last.
+/// Raises floors; gives the buckets whose floor is high enough, and what the engine's clock showed
+/// last.
 async fn raise(
     engine: &dyn ConditionalStore,
     floors: &BTreeMap<u8, FencingToken>,
@@ -215,7 +218,8 @@ async fn raise(
     let (mut raised, mut changes, mut now) = (Vec::new(), Vec::new(), reading.now);
     for ((bucket, last), row) in floors.iter().zip(&reading.rows) {
         let known = floor_of(row.as_ref(), engine.timeline());
-        // Without a clock, only a new version of the floor refuses a creation that is still on its way.
+        // Without a clock, only a new version of the floor refuses a creation that is still on its
+        // way.
         if engine.timeline().is_none() && known.is_some_and(|known| known >= *last) {
             raised.push(*bucket);
         } else if let Some(known) = known

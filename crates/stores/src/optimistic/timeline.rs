@@ -1,14 +1,16 @@
-//! The clock of an engine that has none: when this process first saw each of the engine's revisions.
+//! The clock of an engine that has none: when this process first saw each of the engine's
+//! revisions.
 //!
-//! etcd and ZooKeeper number their writes, and tell no time. So a row says by revisions when things in it
-//! began, and each process asks its own monotonic clock how long ago it first saw such a revision. A
-//! process never sees a write before it happened: what lasts from a revision on never ends early here,
-//! whatever wall clocks show, and no two clocks are compared. A process that starts sees every revision
-//! for the first time, so it gives every lease its time again.
+//! etcd and ZooKeeper number their writes, and tell no time. So a row says by revisions when things
+//! in it began, and each process asks its own monotonic clock how long ago it first saw such a
+//! revision. A process never sees a write before it happened: what lasts from a revision on never
+//! ends early here, whatever wall clocks show, and no two clocks are compared. A process that
+//! starts sees every revision for the first time, so it gives every lease its time again.
 //!
-//! Invariant: [`Timeline::time_of`] is never before the revision was written, and never before the start
-//! of this timeline. Where there are too many samples, they are thinned by their age; a revision between two of them counts
-//! as seen at the later one, which makes it a hundredth younger at most. Tested here, and with the fake engine without a clock.
+//! Invariant: [`Timeline::time_of`] is never before the revision was written, and never before the
+//! start of this timeline. Where there are too many samples, they are thinned by their age; a
+//! revision between two of them counts as seen at the later one, which makes it a hundredth younger
+//! at most. Tested here, and with the fake engine without a clock.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,13 +20,13 @@ use keylatch_core::time::unix_micros;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-/// Which value a row has: no two values of a key have the same. An engine without a clock numbers all its
-/// writes, and a later one has a greater version, whatever its key.
+/// Which value a row has: no two values of a key have the same. An engine without a clock numbers
+/// all its writes, and a later one has a greater version, whatever its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Version(pub u128);
 
-/// What the engine's clock shows: the time since 1970, from which it never goes far. Of an engine without
-/// a clock it is what its [`Timeline`] shows.
+/// What the engine's clock shows: the time since 1970, from which it never goes far. Of an engine
+/// without a clock it is what its [`Timeline`] shows.
 pub type EngineTime = Duration;
 
 /// How far apart samples are at least.
@@ -36,7 +38,8 @@ const SAMPLES_MAX: usize = 16 * 1024;
 
 /// When this process first saw which revision of an engine.
 ///
-/// The time that it shows is the wall clock's of the start, and from there on the monotonic clock moves it.
+/// The time that it shows is the wall clock's of the start, and from there on the monotonic clock
+/// moves it.
 #[derive(Debug)]
 pub struct Timeline {
     start: Instant,
@@ -59,15 +62,16 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// A timeline that has seen no revision, of a process whose wall clock is `behind` that of its machine.
+    /// A timeline that has seen no revision, of a process whose wall clock is `behind` that of its
+    /// machine.
     pub fn of_wall_clock_behind(behind: Duration) -> Self {
         let now = Duration::from_micros(unix_micros()).saturating_sub(behind);
         let samples = Mutex::default();
         Self { start: Instant::now(), shown_at_start: now, behind, samples }
     }
 
-    /// The process's wall clock, in microseconds since 1970: for what people read, and the floor of fencing
-    /// tokens. No lease depends on it.
+    /// The process's wall clock, in microseconds since 1970: for what people read, and the floor of
+    /// fencing tokens. No lease depends on it.
     pub(super) fn unix_micros(&self) -> u64 {
         unix_micros().saturating_sub(u64::try_from(self.behind.as_micros()).unwrap_or(u64::MAX))
     }
@@ -82,9 +86,9 @@ impl Timeline {
         self.samples().note(revision, self.now());
     }
 
-    /// Notes the revision that the engine had when it answered what it was asked at `asked`, and gives the
-    /// time. An engine that has gone back was restored from a backup: all that was seen is forgotten, so
-    /// that no new revision counts as an old one of the same number.
+    /// Notes the revision that the engine had when it answered what it was asked at `asked`, and
+    /// gives the time. An engine that has gone back was restored from a backup: all that was seen
+    /// is forgotten, so that no new revision counts as an old one of the same number.
     pub fn note_answer(&self, revision: Version, asked: Instant) -> EngineTime {
         let (now, asked) = (self.now(), self.at(asked));
         let mut samples = self.samples();
@@ -102,7 +106,8 @@ impl Timeline {
         self.samples().seen.back().is_some_and(|(last, _)| *last > revision)
     }
 
-    /// Forgets all that was seen, because what the engine says from now on may be of another history.
+    /// Forgets all that was seen, because what the engine says from now on may be of another
+    /// history.
     pub fn forget(&self) {
         *self.samples() = Samples::default();
     }
@@ -185,7 +190,7 @@ mod tests {
         let overtaken = Instant::now();
         tokio::time::advance(SECOND).await;
         timeline.note_answer(version(200), Instant::now());
-        // An answer that was overtaken says less than is known, and nothing is wrong.
+        // A response that was overtaken says less than is known, and nothing is wrong.
         timeline.note_answer(version(150), overtaken);
         assert_eq!(timeline.time_of(version(200)), timeline.now());
         assert_eq!(timeline.time_of(version(100)), timeline.now() - SECOND);

@@ -1,14 +1,14 @@
 //! What a row holds, and what a run of commands makes of it: the pure half of the adapter.
 //!
-//! A decision takes the commands on one key that wait, one after the other, and comes to their replies and
-//! to at most one new value. Its [`Guard`] has every end that it judged, so that the engine's clock
-//! confirms the judgement at the moment of the step. A value keeps the last fencing token, so that grants
-//! rise over a release; a row is removed only when the floor of its bucket is above that. Invariant: a
-//! decision that an engine carries out is a step of the core's rules at that moment. The differential
-//! tests over the fake engine hold it.
+//! A decision takes the commands on one key that wait, one after the other, and comes to their
+//! replies and to at most one new value. Its [`Guard`] has every end that it judged, so that the
+//! engine's clock confirms the judgement at the moment of the step. A value keeps the last fencing
+//! token, so that grants rise over a release; a row is removed only when the floor of its bucket is
+//! above that. Invariant: a decision that an engine carries out is a step of the core's rules at
+//! that moment. The differential tests over the fake engine hold it.
 //!
-//! In memory all times are those of the engine's clock. A row of an engine without one has [`Stamp`]s in
-//! their places, which each process reads on its own [`Timeline`].
+//! In memory all times are those of the engine's clock. A row of an engine without one has
+//! [`Stamp`]s in their places, which each process reads on its own [`Timeline`].
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,8 +33,9 @@ const STAMPED_FORMAT: u8 = 4;
 /// How long after a decision an engine may carry it out.
 pub(super) const DECISION_LASTS: Duration = Duration::from_secs(2);
 
-/// How long an engine that forgets rows keeps one after all in it has ended: longer than a process remembers a row. So
-/// a step finds there how a lease ended, and a row that is gone was emptied by another process.
+/// How long an engine that forgets rows keeps one after all in it has ended: longer than a process
+/// remembers a row. So a step finds there how a lease ended, and a row that is gone was emptied by
+/// another process.
 pub(super) const ROW_LINGERS: Duration = Duration::from_secs(15);
 
 /// A kind of entry that rows hold.
@@ -48,7 +49,8 @@ pub(crate) trait Kind: HintedEntry {
     fn key_of(row_key: &Key) -> Option<Self::Key>;
     /// The lock that it is, if it is one.
     fn lock_name(key: &Self::Key) -> Option<&LockName>;
-    /// Whether nothing happened to an entry in which others wait, but that some joined them or stay.
+    /// Whether nothing happened to an entry in which others wait, but that some joined them or
+    /// stay.
     fn has_only_joins(&self, after: &Self) -> bool;
     /// Whether the engine is to find it among the few that are marked.
     fn is_marked(&self) -> bool;
@@ -154,8 +156,8 @@ pub(crate) struct Value<E> {
     pub(super) last: FencingToken,
     /// When it was written.
     pub(super) written: EngineTime,
-    /// What the times in `state` are in the row, where they are not of this process's own writing; none
-    /// where the engine has a clock.
+    /// What the times in `state` are in the row, where they are not of this process's own writing;
+    /// none where the engine has a clock.
     pub(super) stamps: BTreeMap<EngineTime, Stamp>,
 }
 
@@ -227,8 +229,8 @@ impl<E: Kind> Draft<'_, E> {
         let is_change = self.state != after;
         self.state = after;
         self.seen.is_undo |= traits.is_undo;
-        // What a holder relies on is what this process saw of its lease; another process may have seen the
-        // lease earlier, and has to learn to wait as long.
+        // What a holder relies on is what this process saw of its lease; another process may have
+        // seen the lease earlier, and has to learn to wait as long.
         self.seen.is_told |= traits.is_told && !self.before.stamps.is_empty();
         self.seen.is_promise |= traits.is_promise;
         let given = self.state.fencing_token().unwrap_or_default();
@@ -236,8 +238,8 @@ impl<E: Kind> Draft<'_, E> {
         is_change || self.is_written_in_any_case()
     }
 
-    /// Whether the steps have to be written even if they change nothing. What undoes another command is: the
-    /// other, if it is still on its way, then finds another version.
+    /// Whether the steps have to be written even if they change nothing. What undoes another
+    /// command is: the other, if it is still on its way, then finds another version.
     fn is_written_in_any_case(&self) -> bool {
         let is_repeated = self.seen.is_promise && self.writes_repeated;
         self.seen.is_undo || self.seen.is_told || is_repeated
@@ -268,7 +270,8 @@ impl<E: Kind> Draft<'_, E> {
         }
     }
 
-    /// Whether the steps only joined a queue of others, or stay in it, and nothing else has happened.
+    /// Whether the steps only joined a queue of others, or stay in it, and nothing else has
+    /// happened.
     fn has_only_joins(&self) -> bool {
         let is_more = self.given().is_some() || self.is_written_in_any_case();
         !is_more && self.before.state.has_only_joins(&self.state)
@@ -276,8 +279,8 @@ impl<E: Kind> Draft<'_, E> {
 
     /// The new value; `None` if no step changes anything.
     pub(super) fn change(self) -> Option<Value<E>> {
-        // A token that was given is written even if its grant is over already: its holder has read it, and
-        // no later one may be below.
+        // A token that was given is written even if its grant is over already: its holder has read
+        // it, and no later one may be below.
         let is_changed = self.given().is_some() || self.state != self.live;
         (is_changed || self.is_written_in_any_case()).then(|| self.into_value())
     }
@@ -314,8 +317,8 @@ pub(crate) fn moment_at(now: EngineTime) -> Moment {
 }
 
 impl<E: Kind> Value<E> {
-    /// What the commands make of the entry at `moment`, one after the other, with fencing tokens above its
-    /// last. Where repeated promises are written, one that changes nothing is a change.
+    /// What the commands make of the entry at `moment`, one after the other, with fencing tokens
+    /// above its last. Where repeated promises are written, one that changes nothing is a change.
     pub(super) fn decide<'a>(
         &self,
         key: &E::Key,
@@ -338,13 +341,14 @@ impl<E: Kind> Value<E> {
         Decision { replies, guard, outline, only_joins, change: draft.change() }
     }
 
-    /// Whether a time of the value has this number already: what begins now gets a stamp of its own.
+    /// Whether a time of the value has this number already: what begins now gets a stamp of its
+    /// own.
     pub(super) fn has_stamp_of(&self, now: EngineTime) -> bool {
         self.stamps.contains_key(&now)
     }
 
-    /// The entry at `moment`, for steps on it with fencing tokens above its last. Where repeated promises are
-    /// written, one that changes nothing is a change.
+    /// The entry at `moment`, for steps on it with fencing tokens above its last. Where repeated
+    /// promises are written, one that changes nothing is a change.
     pub(super) fn draft(&self, mut moment: Moment, writes_repeated: bool) -> Draft<'_, E> {
         moment.last_fencing_token = moment.last_fencing_token.max(self.last);
         let live = self.state.live(&moment);
@@ -382,8 +386,8 @@ impl<E: Kind> Value<E> {
         !self.stamps.is_empty()
     }
 
-    /// The value with its times counted from the write of `mark`, which this process sent at `sent`: the age
-    /// that they had then does not begin again where a process starts.
+    /// The value with its times counted from the write of `mark`, which this process sent at
+    /// `sent`: the age that they had then does not begin again where a process starts.
     #[must_use]
     pub(super) fn counted_from(&self, mark: Version, sent: EngineTime) -> Self {
         let stamp = |time| Stamp { version: Some(mark), age: sent.saturating_sub(time) };
@@ -419,7 +423,8 @@ impl<E: Kind> Value<E> {
         self.stamps.get(&time).copied().unwrap_or_else(own)
     }
 
-    /// Notes the version that the engine gave to this value, for the stamps of what writes it again.
+    /// Notes the version that the engine gave to this value, for the stamps of what writes it
+    /// again.
     pub(super) fn settle(&mut self, version: Version) {
         let mut stamps = BTreeMap::new();
         self.state.map_times(|time| {
@@ -486,7 +491,8 @@ mod tests {
         TokenHash::from_bytes([number; 32])
     }
 
-    /// A lease that is released and granted again in the instant in which this process first saw it.
+    /// A lease that is released and granted again in the instant in which this process first saw
+    /// it.
     #[tokio::test(start_paused = true)]
     async fn lease_of_the_same_instant_is_not_as_old_as_the_one_before() {
         let name = LockName::parse("deploy").unwrap();

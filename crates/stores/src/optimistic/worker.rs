@@ -1,15 +1,16 @@
 //! The task that runs every command of one kind against the engine: the locks', and the records'.
 //!
-//! A key has one call of the engine under way at a time, which carries all commands that wait for the key;
-//! many keys' changes go in one batch, and so do reads. A change is tried from the last row that this
-//! process saw, or from none; a command that changes nothing is answered only from a row that was read
-//! after the command came. A conflict makes the row be read, unless the engine says what it found in its
-//! place; from the second conflict on the task reads after a random pause. A command leaves when its caller has gone, so the callers' deadlines end every try.
+//! A key has one call of the engine under way at a time, which carries all commands that wait for
+//! the key; many keys' changes go in one batch, and so do reads. A change is tried from the last
+//! row that this process saw, or from none; a command that changes nothing is answered only from a
+//! row that was read after the command came. A conflict makes the row be read, unless the engine
+//! says what it found in its place; from the second conflict on the task reads after a random
+//! pause. A command leaves when its caller has gone, so the callers' deadlines end every try.
 //!
-//! Invariants: no two calls of the engine are about one key at once, so what this process sees of a key
-//! only goes forward; a reply is given when the engine has confirmed the decision that it belongs to; a
-//! lost answer is unknown for every command of its batch. The fake engine's tests and the conformance of
-//! every engine hold it.
+//! Invariants: no two calls of the engine are about one key at once, so what this process sees of a
+//! key only goes forward; a reply is given when the engine has confirmed the decision that it
+//! belongs to; a lost answer is unknown for every command of its batch. The fake engine's tests and
+//! the conformance of every engine hold it.
 
 use std::collections::hash_map::Entry as SlotEntry;
 use std::collections::{HashMap, VecDeque};
@@ -49,8 +50,8 @@ const READS: usize = 2;
 const REMEMBERED: usize = 16 * 1024;
 /// How many of its writes a process remembers.
 const OWN: NonZero<usize> = NonZero::new(4096).unwrap();
-/// For how long a row counts as what the engine has. A sweep removes only rows that nothing changed for
-/// longer, so a row that is removed is the one that is remembered; an engine that forgets rows
+/// For how long a row counts as what the engine has. A sweep removes only rows that nothing changed
+/// for longer, so a row that is removed is the one that is remembered; an engine that forgets rows
 /// [keeps](super::value::ROW_LINGERS) them longer.
 const REMEMBERED_FOR: Duration = Duration::from_secs(10);
 /// How many commands the task takes at once.
@@ -73,8 +74,8 @@ pub(super) struct Worker<E: Kind> {
     pub(super) to_decide: VecDeque<E::Key>,
     pub(super) to_read: VecDeque<E::Key>,
     pub(super) remembered: LruCache<E::Key, LastRow<E>>,
-    /// What this process wrote of late of locks that something here waits for or watches, where the engine does not
-    /// number its writes: a notice of it may come after the next write.
+    /// What this process wrote of late of locks that something here waits for or watches, where the
+    /// engine does not number its writes: a notice of it may come after the next write.
     pub(super) own: LruCache<(E::Key, Version), ()>,
     /// How often a write met that of another process.
     conflicts: Arc<AtomicU64>,
@@ -445,7 +446,8 @@ impl<E: Kind> Worker<E> {
         let rows: Vec<Key> = rows.chain(floors.iter().copied().map(Key::Floor)).collect();
         let (engine, sent) = (Arc::clone(&self.engine), Instant::now());
         self.reads += 1;
-        // No command is answered from what is read because of a notice, and a change of it names its version.
+        // No command is answered from what is read because of a notice, and a change of it names
+        // its version.
         let is_peek = floors.is_empty() && keys.iter().all(|read| read.covered == 0);
         let reading = async move {
             let reading = if is_peek { engine.peek(&rows) } else { engine.read(&rows) };
@@ -572,7 +574,8 @@ impl<E: Kind> Worker<E> {
         self.to_decide.push_back(key);
     }
 
-    /// Decides again from the row that a change found in the place of its own, as if it had been read.
+    /// Decides again from the row that a change found in the place of its own, as if it had been
+    /// read.
     fn meet_row(&mut self, write: Write<E>, row: Option<Row>, at: (EngineTime, Instant)) {
         let (covered, version) = (write.commands.len(), row.as_ref().map(|row| row.version));
         let (key, slot) = self.reclaim(write);
@@ -583,7 +586,8 @@ impl<E: Kind> Worker<E> {
         self.have_row(ReadKey { key, covered, is_heard }, row, at);
     }
 
-    /// Has a row read that another process changed, or that the engine's clock judges in another way.
+    /// Has a row read that another process changed, or that the engine's clock judges in another
+    /// way.
     fn meet_conflict(&mut self, write: Write<E>) {
         self.outdate(&write.key, LastRowState::Outdated);
         if write.is_new {
@@ -636,8 +640,8 @@ impl<E: Kind> Worker<E> {
     }
 }
 
-/// Decides the first of the commands that wait, as many as fit into a row: how many, what they come to, and
-/// the new row if there is one.
+/// Decides the first of the commands that wait, as many as fit into a row: how many, what they come
+/// to, and the new row if there is one.
 fn decide_what_fits<E: Kind>(
     before: &Value<E>,
     key: &E::Key,

@@ -1,9 +1,9 @@
 //! What the server's errors and warnings say of the call that they are about.
 //!
-//! Invariant: a call counts as not executed only where the server answered it with an error, which undoes
-//! the statement, or never received it. An error that ends the connection says nothing: the commit may be
-//! done and its wait for the standby cut, and a pooler reports in its own words that the server behind it
-//! was lost. Tested in `tests/stores/postgres`.
+//! Invariant: a call counts as not executed only where the server answered it with an error, which
+//! undoes the statement, or never received it. An error that ends the connection says nothing: the
+//! commit may be done and its wait for the standby cut, and a pooler reports in its own words that
+//! the server behind it was lost. Tested in `tests/stores/postgres`.
 
 use std::error::Error as _;
 use std::iter::successors;
@@ -25,16 +25,16 @@ pub(super) fn classify(error: Error) -> StoreError {
     }
 }
 
-/// Whether the error is about the connection, the pooler's to the server among them, or about the end of
-/// the server.
+/// Whether the error is about the connection, the pooler's to the server among them, or about the
+/// end of the server.
 fn is_of_the_connection(error: &DbError) -> bool {
     let class = error.code().code().get(..2);
     class == Some("08") || class == Some("57")
 }
 
-/// Whether the server answered that it does not let this role in, or does not let it do its work. What
-/// passes by itself is no refusal: a start, a shutdown, a want of connections, a pooler without its server,
-/// a lock of the table.
+/// Whether the server answered that it does not let this role in, or does not let it do its work.
+/// What passes by itself is no refusal: a start, a shutdown, a want of connections, a pooler
+/// without its server, a lock of the table.
 pub(super) fn is_refusal(error: &StoreError) -> bool {
     let source = error.source().and_then(|source| source.downcast_ref::<Error>());
     match source.and_then(Error::as_db_error) {
@@ -46,7 +46,8 @@ pub(super) fn is_refusal(error: &StoreError) -> bool {
     }
 }
 
-/// Why a call failed, in the words of the server and the driver, for the log and for errors at start.
+/// Why a call failed, in the words of the server and the driver, for the log and for errors at
+/// start.
 pub(super) fn causes(error: &StoreError) -> String {
     let causes = successors(error.source(), |&cause| cause.source());
     // The driver's own error says only that the server answered with one.
@@ -58,8 +59,8 @@ pub(super) fn causes(error: &StoreError) -> String {
     if texts.is_empty() { error.to_string() } else { texts.join(": ") }
 }
 
-/// Whether a pooler handed a prepared statement to a server connection that has it not, or has another one
-/// under its name. Nothing was executed.
+/// Whether a pooler handed a prepared statement to a server connection that has it not, or has
+/// another one under its name. Nothing was executed.
 pub(super) fn is_of_another_connection(error: &Error) -> bool {
     let codes = [SqlState::INVALID_SQL_STATEMENT_NAME, SqlState::DUPLICATE_PSTATEMENT];
     error.as_db_error().is_some_and(|found| {
@@ -68,14 +69,14 @@ pub(super) fn is_of_another_connection(error: &Error) -> bool {
     })
 }
 
-/// Whether the statement of [`write_all`](super::sql::Sql::write_all) found that it would leave a row out.
-/// Nothing was executed.
+/// Whether the statement of [`write_all`](super::sql::Sql::write_all) found that it would leave a
+/// row out. Nothing was executed.
 pub(super) fn is_of_a_part(error: &Error) -> bool {
     error.as_db_error().is_some_and(|found| *found.code() == SqlState::DIVISION_BY_ZERO)
 }
 
-/// Whether a warning says that a commit did not wait for its standby to the end. Nothing but the name of
-/// the server's function tells it from other warnings in every language.
+/// Whether a warning says that a commit did not wait for its standby to the end. Nothing but the
+/// name of the server's function tells it from other warnings in every language.
 pub(super) fn is_of_a_cut_wait(notice: &DbError) -> bool {
     let is_warning = notice.parsed_severity() == Some(Severity::Warning);
     is_warning && notice.routine().is_none_or(|routine| routine == "SyncRepWaitForLSN")

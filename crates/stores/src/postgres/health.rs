@@ -1,7 +1,7 @@
 //! What a PostgreSQL promises, asked of the server itself.
 //!
-//! `strict` where a commit that was answered is on disk, and on the standby as well if there is one;
-//! `fenced` where a promotion may forget the last commits; `best-effort` where a crash may.
+//! `strict` where a commit that was answered is on disk, and on the standby as well if there is
+//! one; `fenced` where a promotion may forget the last commits; `best-effort` where a crash may.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +50,8 @@ pub(super) async fn health(link: &Link) -> Result<StoreHealth, StoreError> {
     Ok(StoreHealth { id: None, tier: durability.tier(), facts, advice: Vec::new(), is_full: false })
 }
 
-/// Each instance listens in one session, which shares a lock. While this one does not listen, that is not known.
+/// Each instance listens in one session, which shares a lock. While this one does not listen, that
+/// is not known.
 fn instances(listening: i64) -> String {
     if listening > 0 { listening.to_string() } else { "not known".to_owned() }
 }

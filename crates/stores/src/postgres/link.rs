@@ -1,14 +1,16 @@
-//! One connection to the server that takes writes, made when it is needed and made again when it is lost.
+//! One connection to the server that takes writes, made when it is needed and made again when it is
+//! lost.
 //!
-//! The driver keeps no deadline: a server that is stopped hangs every call until it runs again. So each
-//! call has one here, and a connection on which a call failed is dropped. A server that was demoted takes
-//! no writes, and what it reads is old; its connection is dropped too, and the next is made to the first
-//! host that takes writes. Statements are prepared; a pooler that hands each transaction to another server
-//! connection may not know them there, and from then on the link sends them unnamed.
+//! The driver keeps no deadline: a server that is stopped hangs every call until it runs again. So
+//! each call has one here, and a connection on which a call failed is dropped. A server that was
+//! demoted takes no writes, and what it reads is old; its connection is dropped too, and the next
+//! is made to the first host that takes writes. Statements are prepared; a pooler that hands each
+//! transaction to another server connection may not know them there, and from then on the link
+//! sends them unnamed.
 //!
-//! Invariant: an error says that nothing was executed only where the server said so, or the call was never
-//! sent (`failure.rs`). A commit whose wait for the standby was cut short is reported as lost, not as done.
-//! Tested in `tests/stores/postgres`.
+//! Invariant: an error says that nothing was executed only where the server said so, or the call
+//! was never sent (`failure.rs`). A commit whose wait for the standby was cut short is reported as
+//! lost, not as done. Tested in `tests/stores/postgres`.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -32,7 +34,8 @@ use super::failure::{
 use super::sql::{KeyedRows, get, rows_of};
 use crate::optimistic::conditional::EngineTime;
 
-/// The class of the advisory lock that the listening session of each instance shares, so that they can be counted.
+/// The class of the advisory lock that the listening session of each instance shares, so that they
+/// can be counted.
 pub(super) const INSTANCES: i32 = 0x6b6c;
 /// How long a call may take before its connection is dropped.
 const CALL_LIMIT: Duration = Duration::from_secs(4);
@@ -88,7 +91,8 @@ impl Link {
         self.settle(&session, result).await
     }
 
-    /// Runs a statement that reads rows, on a server that takes writes: what another one has is old.
+    /// Runs a statement that reads rows, on a server that takes writes: what another one has is
+    /// old.
     pub(super) async fn read(
         &self,
         query: Query<'_>,
@@ -120,7 +124,7 @@ impl Link {
             Err(error) if is_of_a_part(&error) => Vec::new(),
             answer => answer.map_err(classify)?,
         };
-        // Every answer since then is in doubt: which of them the warning was about is not known.
+        // Every response since then is in doubt: which of them the warning was about is not known.
         if session.is_in_doubt.load(Ordering::Acquire) {
             return Err(StoreError::Lost("the wait for the standby was cut short".into()));
         }
@@ -184,8 +188,9 @@ impl Target {
         Ok(session)
     }
 
-    /// Tries all hosts at once, so that those that are stopped cost one limit together, and takes the
-    /// first in the order of the URL, so that all connections go to the same of two that take writes.
+    /// Tries all hosts at once, so that those that are stopped cost one limit together, and takes
+    /// the first in the order of the URL, so that all connections go to the same of two that take
+    /// writes.
     async fn open(
         &self,
         announcements: Option<mpsc::Sender<String>>,

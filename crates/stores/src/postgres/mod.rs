@@ -53,8 +53,8 @@ const ANNOUNCEMENTS: usize = 1024;
 ///
 /// # Errors
 ///
-/// `url` is not understood, or the server answers and is not fit: the role may neither use the table nor
-/// make it. A server that does not answer is no error: the store keeps trying.
+/// `url` is not understood, or the server answers and is not fit: the role may neither use the
+/// table nor make it. A server that does not answer is no error: the store keeps trying.
 pub(crate) async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn Store>, OpenError> {
     let settings = settings.postgres;
     let address = Address::parse(url)?;

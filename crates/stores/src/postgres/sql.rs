@@ -40,8 +40,8 @@ pub(super) struct Sql {
     pub(super) list: String,
     pub(super) remove: String,
     pub(super) marked: String,
-    /// Whether the schema is there, whether the table is, whether the role may use it, and whether the
-    /// table has the columns and the index that [`Sql::create_table`] makes.
+    /// Whether the schema is there, whether the table is, whether the role may use it, and whether
+    /// the table has the columns and the index that [`Sql::create_table`] makes.
     pub(super) check: String,
     /// Makes the schema.
     pub(super) create_schema: String,
@@ -73,13 +73,14 @@ pub(super) const MARKED_TYPES: [Type; 2] = [Type::BYTEA, Type::INT8];
 /// Those of [`Sql::remove`].
 pub(super) const REMOVE_TYPES: [Type; 2] = [Type::BYTEA_ARRAY, Type::INT8_ARRAY];
 
-/// Taken while the table is made, as plain `IF NOT EXISTS` fails where two processes do it at once. Behind
-/// it, no statement waits long for a lock of the table, since every other use of the table waits behind.
+/// Taken while the table is made, as plain `IF NOT EXISTS` fails where two processes do it at once.
+/// Behind it, no statement waits long for a lock of the table, since every other use of the table
+/// waits behind.
 pub(super) const CREATION_LOCK: &str =
     "SELECT pg_advisory_xact_lock(7235411), set_config('lock_timeout', '3s', true); ";
 
-/// The records that are not finished, as the condition of their index and of whatever is to use it. No key
-/// of anything else begins with `r`.
+/// The records that are not finished, as the condition of their index and of whatever is to use it.
+/// No key of anything else begins with `r`.
 const UNFINISHED: &str = r"finished IS NOT TRUE AND key >= '\x72' AND key < '\x73'";
 
 impl Sql {
@@ -124,10 +125,10 @@ fn write(table: &str, channel: &str) -> String {
     upsert(table, channel, ["", OPEN, ""])
 }
 
-/// An upsert like [`write()`], and an error if it left a row out, so that the server undoes the others. The rows
-/// are compared once before, as the statement finds them, so that the error is rare: it comes only where
-/// another process changed a row after that. None is locked ahead of its turn: with two orders of waiting in
-/// one statement, two processes could wait for each other.
+/// An upsert like [`write()`], and an error if it left a row out, so that the server undoes the
+/// others. The rows are compared once before, as the statement finds them, so that the error is
+/// rare: it comes only where another process changed a row after that. None is locked ahead of its
+/// turn: with two orders of waiting in one statement, two processes could wait for each other.
 fn write_all(table: &str, channel: &str) -> String {
     let found = format!(
         "found AS MATERIALIZED (
@@ -143,7 +144,8 @@ fn write_all(table: &str, channel: &str) -> String {
 /// What the clock says of a change: its guard holds.
 const OPEN: &str = "clock_timestamp() >= since AND clock_timestamp() < until";
 
-/// An upsert of the changes that `is_written` admits, which may ask for what `found` is; `or_error` is one more column.
+/// An upsert of the changes that `is_written` admits, which may ask for what `found` is; `or_error`
+/// is one more column.
 fn upsert(table: &str, channel: &str, [found, is_written, or_error]: [&str; 3]) -> String {
     format!(
         "WITH c AS MATERIALIZED (
@@ -248,8 +250,8 @@ impl WriteColumns {
     }
 }
 
-/// What a change of a lock announces to other processes: its version and key, and behind it whose turn it brings,
-/// unless it is that of many. Changes of other rows are not announced.
+/// What a change of a lock announces to other processes: its version and key, and behind it whose
+/// turn it brings, unless it is that of many. Changes of other rows are not announced.
 fn announcement(key: &Key, version: i64, turns: &[TurnMark]) -> Option<String> {
     use base64::Engine as _;
     let Key::Lock(_) = key else { return None };

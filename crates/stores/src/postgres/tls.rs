@@ -1,5 +1,5 @@
-//! How connections to a server are encrypted: with the authorities and the certificate that the URL names, by the
-//! parameters of libpq.
+//! How connections to a server are encrypted: with the authorities and the certificate that the URL
+//! names, by the parameters of libpq.
 //!
 //! The name in the server's certificate has to be that of the URL, always. Tested in
 //! `tests/stores/postgres_tls.rs`.

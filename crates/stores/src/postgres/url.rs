@@ -1,11 +1,12 @@
 //! The URL of a PostgreSQL:
 //! `postgres://USER:PASSWORD@HOST[:PORT][,HOST…]/DB[?sslmode=…][&sslrootcert=…][&sslcert=…&sslkey=…]`.
 //!
-//! The driver reads the URL. How the connection is kept secret is decided here, because the driver's modes
-//! check no certificate: unless every host is this machine, a connection is encrypted and the server's
-//! certificate checked, or the URL says `sslmode=disable`. Each host is an address of its own, because the
-//! driver would try them one after the other in the time that is meant for one. With `hostaddr`, the host is the name that the
-//! certificate is for, and the address is where it is.
+//! The driver reads the URL. How the connection is kept secret is decided here, because the
+//! driver's modes check no certificate: unless every host is this machine, a connection is
+//! encrypted and the server's certificate checked, or the URL says `sslmode=disable`. Each host is
+//! an address of its own, because the driver would try them one after the other in the time that is
+//! meant for one. With `hostaddr`, the host is the name that the certificate is for, and the
+//! address is where it is.
 
 use std::net::IpAddr;
 use std::str::FromStr as _;
@@ -27,7 +28,7 @@ const SYSTEM: &str = "system";
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 /// The pause between such questions.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-/// How many stay without an answer before the connection counts as lost.
+/// How many stay without a response before the connection counts as lost.
 const KEEPALIVE_RETRIES: u32 = 3;
 
 /// What a URL comes to.
@@ -126,7 +127,8 @@ fn is_loopback(host: &Host) -> bool {
     }
 }
 
-/// The URL without its `sslmode` and without its certificates, and those; `None` where it names none.
+/// The URL without its `sslmode` and without its certificates, and those; `None` where it names
+/// none.
 fn without_security(url: &str) -> Result<(String, Option<&str>, Option<Certificates>), OpenError> {
     let Some((base, query)) = url.split_once('?') else { return Ok((url.to_owned(), None, None)) };
     let (mut certificates, mut rest) = Certificates::split(&WORDS, query).map_err(bad)?;

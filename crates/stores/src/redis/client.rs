@@ -1,12 +1,13 @@
-//! A server as a client of it sees it: its address, credentials and TLS, and the name that its certificate is for.
+//! A server as a client of it sees it: its address, credentials and TLS, and the name that its
+//! certificate is for.
 //!
-//! The driver checks a certificate by the host that it connects to. Where the URL has another name (`servername`), the
-//! driver gets that name for its host, and a resolver that finds the server's own address. The driver's own way to
-//! subscribe takes no resolver, so a subscription is a connection as any other, and [`Messages`] are what the
-//! server pushes on it.
+//! The driver checks a certificate by the host that it connects to. Where the URL has another name
+//! (`servername`), the driver gets that name for its host, and a resolver that finds the server's
+//! own address. The driver's own way to subscribe takes no resolver, so a subscription is a
+//! connection as any other, and [`Messages`] are what the server pushes on it.
 //!
-//! Invariant: every connection to a Redis is made by [`RedisClient::connect`], with the check of the name.
-//! Tested with real servers in `tests/stores/redis_certificates.rs`.
+//! Invariant: every connection to a Redis is made by [`RedisClient::connect`], with the check of
+//! the name. Tested with real servers in `tests/stores/redis_certificates.rs`.
 
 use std::net::SocketAddr;
 
@@ -50,7 +51,8 @@ impl RedisClient {
         matches!(self.info.addr(), TcpTls { .. })
     }
 
-    /// A client of the server at another address, with all else the same; `None` beside a Unix socket.
+    /// A client of the server at another address, with all else the same; `None` beside a Unix
+    /// socket.
     pub(super) fn at(&self, (host, port): &Address) -> Option<Self> {
         let mut address = self.info.addr().clone();
         match &mut address {

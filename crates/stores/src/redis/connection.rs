@@ -28,7 +28,8 @@ const REPLICATION_MAX: Duration = Duration::from_millis(500);
 
 /// The reply of a script.
 pub(super) trait ScriptReply: Sized {
-    /// Whether replicas must have what this reply reports, because a client relies on it: a grant, for one.
+    /// Whether replicas must have what this reply reports, because a client relies on it: a grant,
+    /// for one.
     fn needs_replicas(&self) -> bool {
         false
     }
@@ -54,8 +55,8 @@ pub(super) struct SharedConnection {
 }
 
 impl SharedConnection {
-    /// Runs a script, and returns its reply once enough replicas have what it reports. `asking` is for keys that a
-    /// cluster is just moving to this node.
+    /// Runs a script, and returns its reply once enough replicas have what it reports. `asking` is
+    /// for keys that a cluster is just moving to this node.
     pub(super) async fn run<T: FromRedisValue + ScriptReply>(
         mut self,
         call: &ScriptInvocation<'_>,

@@ -1,13 +1,15 @@
 //! The engine that the adapter over conditional writes runs on: rows in Redis.
 //!
-//! One script carries out a batch (`lua/write.lua`), in one step of the server, one carries out all changes or
-//! none (`lua/write_all.lua`), and one reads (`lua/read.lua`). A row leaves Redis by itself when nothing is in it any more, so nothing is swept, and
-//! the counter of its bucket keeps its fencing tokens. On a cluster each bucket is a part by itself: it has
-//! a server, a clock and failures of its own.
+//! One script carries out a batch (`lua/write.lua`), in one step of the server, one carries out all
+//! changes or none (`lua/write_all.lua`), and one reads (`lua/read.lua`). A row leaves Redis by
+//! itself when nothing is in it any more, so nothing is swept, and the counter of its bucket keeps
+//! its fencing tokens. On a cluster each bucket is a part by itself: it has a server, a clock and
+//! failures of its own.
 //!
-//! Invariant: what the script says of a change is what became of it; a change on which a client relies is
-//! answered once `min_replicas` replicas have it, else its outcome is unknown, and that of no other. Tested
-//! by the conformance and the differential tests, and over servers that fail by those of Redis.
+//! Invariant: what the script says of a change is what became of it; a change on which a client
+//! relies is answered once `min_replicas` replicas have it, else its outcome is unknown, and that
+//! of no other. Tested by the conformance and the differential tests, and over servers that fail by
+//! those of Redis.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -36,9 +38,10 @@ use crate::optimistic::conditional::{
     WriteReply,
 };
 
-/// How many batches of one kind are under way at once. While the server carries out one, this process decides the next.
-/// With one alone they wait for each other, and more than two are no faster. A batch that overtakes another may have the
-/// higher fencing token of a bucket; Redis then refuses the lower one, and its change is decided again.
+/// How many batches of one kind are under way at once. While the server carries out one, this
+/// process decides the next. With one alone they wait for each other, and more than two are no
+/// faster. A batch that overtakes another may have the higher fencing token of a bucket; Redis then
+/// refuses the lower one, and its change is decided again.
 const WRITES_AT_ONCE: usize = 2;
 /// How many indexes are read at once, at most.
 const BUCKETS_AT_ONCE: usize = 64;
@@ -71,7 +74,8 @@ impl RedisEngine {
         }
     }
 
-    /// A version that no other row has: the second half counts, and the first is random in each batch.
+    /// A version that no other row has: the second half counts, and the first is random in each
+    /// batch.
     fn version(&self, random: u64) -> Version {
         let number = self.written.fetch_add(1, Ordering::Relaxed);
         Version(u128::from(random) << 64 | u128::from(number))
@@ -321,8 +325,8 @@ fn micros(time: EngineTime) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1000)).unwrap_or(LATEST).min(LATEST)
 }
 
-/// What a server's clock showed, as a script gives it: seconds and microseconds. Refuses a time past
-/// [`LATEST`].
+/// What a server's clock showed, as a script gives it: seconds and microseconds. Refuses a time
+/// past [`LATEST`].
 pub(super) fn time_of(
     fields: &mut impl Iterator<Item = Value>,
 ) -> Result<EngineTime, ParsingError> {

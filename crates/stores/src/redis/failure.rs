@@ -1,12 +1,12 @@
 //! Why a command has no result, and what that means for the caller.
 //!
 //! The distinction that matters is **not executed** or **unknown**. Only the errors of a known list
-//! ([`REFUSALS`]) say that Redis did not execute a command; any other error, such as one of a proxy in
-//! between, leaves it unknown.
+//! ([`REFUSALS`]) say that Redis did not execute a command; any other error, such as one of a proxy
+//! in between, leaves it unknown.
 //!
-//! Invariant: no failure carries Redis's own words into a [`StoreError`]: they repeat the command, and
-//! with it the name of the lock and the token's hash. Tested over servers that refuse, break and fail
-//! over, by the tests of Redis's failures and of secrets.
+//! Invariant: no failure carries Redis's own words into a [`StoreError`]: they repeat the command,
+//! and with it the name of the lock and the token's hash. Tested over servers that refuse, break
+//! and fail over, by the tests of Redis's failures and of secrets.
 
 use bb8_redis::redis::{ErrorKind, RedisError};
 
@@ -33,8 +33,8 @@ pub(super) enum Failure {
     /// The server must not be used, and was not.
     #[error("{0}")]
     Unfit(String),
-    /// It was sent to a master that was retired before it replied. A later reply comes from a server
-    /// that may know nothing of the grants since.
+    /// It was sent to a master that was retired before it replied. A later reply comes from a
+    /// server that may know nothing of the grants since.
     #[error("the server was retired before it answered")]
     Retired,
     /// It was executed, and a failover may forget it, since only so many replicas have it.
@@ -49,8 +49,8 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    /// What a failed `WAIT` means for the command before it. That was executed, whatever the failure
-    /// says of the `WAIT`: it may not be tried again, nor counted as refused.
+    /// What a failed `WAIT` means for the command before it. That was executed, whatever the
+    /// failure says of the `WAIT`: it may not be tried again, nor counted as refused.
     pub(super) fn after_execution(self) -> Self {
         match self {
             Self::Redis(error) => Self::Uncounted(error),

@@ -1,7 +1,7 @@
 //! What the fuzz target of replies calls of this engine, which has it in no other build.
 //!
-//! A reply comes from another process, so reading one must never panic. Used by `fuzz/targets/redis_reply.rs`.
-//! The readers themselves are those of the engine.
+//! A reply comes from another process, so reading one must never panic. Used by
+//! `fuzz/targets/redis_reply.rs`. The readers themselves are those of the engine.
 
 use bb8_redis::redis::{FromRedisValue as _, Value, parse_redis_value};
 use keylatch_core::idempotency::{RecordKey, RecordState};

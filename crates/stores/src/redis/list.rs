@@ -2,8 +2,8 @@
 //!
 //! `SCAN` finds every key that is there throughout. One step of a scan may find more than a page
 //! takes. Its cursor then names the step and the last key taken of it, and the next page takes the
-//! rest of the same step in order of keys. A cursor names its master, and is unknown once that master
-//! is retired. The unfinished records are found by their indexes, by the adapter.
+//! rest of the same step in order of keys. A cursor names its master, and is unknown once that
+//! master is retired. The unfinished records are found by their indexes, by the adapter.
 //!
 //! Invariant: what is there throughout is on at least one page, unless Redis resizes its table
 //! between two pages of one step, or a cluster moves the key to another master meanwhile. Tested by
@@ -85,7 +85,8 @@ struct Walk {
 }
 
 impl RedisEngine {
-    /// What `show` makes of the rows of a page, and where the next one continues; `None` for a cursor that is not known.
+    /// What `show` makes of the rows of a page, and where the next one continues; `None` for a
+    /// cursor that is not known.
     async fn walk<E: Kind, T>(
         &self,
         Walk { pattern, limit, at_once }: Walk,
@@ -132,7 +133,8 @@ impl RedisEngine {
         Ok(Some((entries, next)))
     }
 
-    /// The rows of keys of one server, which may be in many slots, and what the server's clock showed.
+    /// The rows of keys of one server, which may be in many slots, and what the server's clock
+    /// showed.
     async fn rows(
         &self,
         shared: &mut SharedConnection,

@@ -1,13 +1,14 @@
 //! Locks and records in Redis, shared by all keylatch instances that use it.
 //!
-//! The adapter over conditional writes runs the rules (`optimistic`); this is its engine: rows that Redis
-//! expires, and one script for a batch (`engine.rs`). `keylatch:{3f}:lock:NAME`, `keylatch:{3f}:record:HASH`,
-//! `keylatch:{3f}:fence` and `keylatch:{3f}:unfinished`, the index of a bucket's unfinished records, carry the
-//! bucket as their hash tag: the first braces of a key steer its slot, so braces in a name never do.
+//! The adapter over conditional writes runs the rules (`optimistic`); this is its engine: rows that
+//! Redis expires, and one script for a batch (`engine.rs`). `keylatch:{3f}:lock:NAME`,
+//! `keylatch:{3f}:record:HASH`, `keylatch:{3f}:fence` and `keylatch:{3f}:unfinished`, the index of
+//! a bucket's unfinished records, carry the bucket as their hash tag: the first braces of a key
+//! steer its slot, so braces in a name never do.
 //!
-//! `list` walks over keys; `topology`, `pool` and `connection` have the
-//! servers; `pubsub` the hints between instances. The invariants are those of [`Store`], and the conformance
-//! tests hold this store to them, on one server, Sentinel and Cluster.
+//! `list` walks over keys; `topology`, `pool` and `connection` have the servers; `pubsub` the hints
+//! between instances. The invariants are those of [`Store`], and the conformance tests hold this
+//! store to them, on one server, Sentinel and Cluster.
 
 mod client;
 mod connection;
@@ -55,9 +56,10 @@ pub use fuzzing::read_redis_reply;
 
 /// Opens the Redis at `url`: `redis://[USER:PASSWORD@]HOST[:PORT][/DB]`, `rediss://` for TLS,
 /// `redis+unix:///PATH` for a socket; or the master that sentinels name, at
-/// `redis+sentinel://[USER:PASSWORD@]HOST[:PORT][,…]/MASTER[/DB]`; or a cluster, some nodes of which
-/// are at `redis+cluster://[USER:PASSWORD@]HOST[:PORT][,…]`. With TLS, `?cacert=PATH&cert=PATH&key=PATH`
-/// name certificates, and `servername=NAME` the name that those of the servers are for.
+/// `redis+sentinel://[USER:PASSWORD@]HOST[:PORT][,…]/MASTER[/DB]`; or a cluster, some nodes of
+/// which are at `redis+cluster://[USER:PASSWORD@]HOST[:PORT][,…]`. With TLS,
+/// `?cacert=PATH&cert=PATH&key=PATH` name certificates, and `servername=NAME` the name that those
+/// of the servers are for.
 ///
 /// # Errors
 ///

@@ -1,9 +1,9 @@
 //! Connections to one server: a few, multiplexed, shared by all requests, and kept by bb8.
 //!
-//! A request checks out a connection, clones it, and returns it at once before it sends. bb8-redis's
-//! own manager is not used: it never calls a connection broken, so it hands out dead ones for as long
-//! as they are pooled, and it gives each command a timeout of 500 ms, after which the result of an
-//! acquire would be lost.
+//! A request checks out a connection, clones it, and returns it at once before it sends.
+//! bb8-redis's own manager is not used: it never calls a connection broken, so it hands out dead
+//! ones for as long as they are pooled, and it gives each command a timeout of 500 ms, after which
+//! the result of an acquire would be lost.
 //!
 //! Invariant: a server gets a connection in the pool only if it is fit to keep locks ([`Server`]).
 //! Tested over real servers that break, hang and restart, by the tests of Redis's connections.
@@ -87,8 +87,8 @@ impl Pool {
         Ok(Self::of(manager, settings))
     }
 
-    /// A pool of a server until `retired` is cancelled. Then its connections break, and requests that
-    /// wait for one fail at once.
+    /// A pool of a server until `retired` is cancelled. Then its connections break, and requests
+    /// that wait for one fail at once.
     pub(super) fn until(
         retired: CancellationToken,
         client: RedisClient,

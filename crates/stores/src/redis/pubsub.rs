@@ -1,15 +1,16 @@
 //! Hints between processes, over Redis's Pub/Sub, and which locks are watched.
 //!
-//! A batch that leaves a lock free for a waiter, or changes a lock that is watched, publishes the lock and
-//! its row on `PREFIX:changes`; any other change costs nothing. Each process announces on the same
-//! channel the locks that it watches, and every process notes them for a while. Each store has one
-//! connection that subscribes. All databases of a Redis share the channel, so a message may be about another
-//! store's lock; what is decided from it is refused.
+//! A batch that leaves a lock free for a waiter, or changes a lock that is watched, publishes the
+//! lock and its row on `PREFIX:changes`; any other change costs nothing. Each process announces on
+//! the same channel the locks that it watches, and every process notes them for a while. Each store
+//! has one connection that subscribes. All databases of a Redis share the channel, so a message may
+//! be about another store's lock; what is decided from it is refused.
 //!
-//! Invariants: a message is only a hint. After each gap in the subscription all waiters are woken and
-//! all watchers read the state again. A lock that a process watches is noted by all processes within
-//! one announcement, and stays so over one that is lost ([`WATCHED_FOR`] is more than two
-//! [`ANNOUNCE_PERIOD`]s). Tested over real servers, by the tests of queues and of watches across instances.
+//! Invariants: a message is only a hint. After each gap in the subscription all waiters are woken
+//! and all watchers read the state again. A lock that a process watches is noted by all processes
+//! within one announcement, and stays so over one that is lost ([`WATCHED_FOR`] is more than two
+//! [`ANNOUNCE_PERIOD`]s). Tested over real servers, by the tests of queues and of watches across
+//! instances.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,7 +41,8 @@ const ANNOUNCE_PERIOD: Duration = Duration::from_secs(2);
 const WATCHED_FOR: Duration = Duration::from_secs(5);
 /// How many locks one command announces.
 const ANNOUNCE_BATCH: usize = 500;
-/// How long a value is at most that is published with its lock. Else each process that waits reads it.
+/// How long a value is at most that is published with its lock. Else each process that waits reads
+/// it.
 const ROW_MAX: usize = 64 * 1024;
 
 /// The one subscription of a store.
@@ -158,8 +160,8 @@ impl Watches {
         }
     }
 
-    /// Waits until it is time to announce: at once after a new watch, and then each period. Where no process watches
-    /// a lock, there is no time for that, and an idle process does not wake.
+    /// Waits until it is time to announce: at once after a new watch, and then each period. Where
+    /// no process watches a lock, there is no time for that, and an idle process does not wake.
     async fn until_due(&self) {
         let announced = self.announce_now.notified();
         if self.here.is_empty() && self.count.load(Ordering::Acquire) == 0 {

@@ -1,7 +1,8 @@
-//! A row as Redis has it: a string of 16 bytes of version and the value that the adapter understands.
+//! A row as Redis has it: a string of 16 bytes of version and the value that the adapter
+//! understands.
 //!
-//! What is no row, because another program wrote it, becomes one whose value nothing understands: the
-//! commands on it are refused with a sentence, and it stays.
+//! What is no row, because another program wrote it, becomes one whose value nothing understands:
+//! the commands on it are refused with a sentence, and it stays.
 
 use bb8_redis::redis::{Value, from_redis_value};
 use keylatch_core::lock::FencingToken;

@@ -1,7 +1,8 @@
 //! What a Redis server reports of itself, and whether it is fit to keep locks.
 //!
-//! Every new connection inspects its server: version, role, persistence, eviction, and the process at
-//! its other end. The tier of the store follows from it, and so does the voter quarantine of Redlock.
+//! Every new connection inspects its server: version, role, persistence, eviction, and the process
+//! at its other end. The tier of the store follows from it, and so does the voter quarantine of
+//! Redlock.
 //!
 //! Tested over real servers of several settings, by the tests of Redis's fitness and of Redlock.
 
@@ -68,8 +69,8 @@ impl Server {
         }
     }
 
-    /// Why the server must not keep locks, in a sentence that says what to do. One that is named alone has all
-    /// keys.
+    /// Why the server must not keep locks, in a sentence that says what to do. One that is named
+    /// alone has all keys.
     pub(super) fn unfit(&self, is_alone: bool, allow_eviction: bool) -> Option<String> {
         let version = self.get("redis_version");
         let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());

@@ -1,10 +1,10 @@
-//! The certificates of encrypted connections to Redis: `?cacert=PATH&cert=PATH&key=PATH&servername=NAME` of a URL
-//! with TLS.
+//! The certificates of encrypted connections to Redis:
+//! `?cacert=PATH&cert=PATH&key=PATH&servername=NAME` of a URL with TLS.
 //!
-//! The parameters have the names of `redis-cli`'s flags and of those of [etcd](crate::etcd). They hold for every
-//! server behind the URL: nodes, masters, sentinels. The driver ignores parameters that it does not know, so
-//! they are taken out of a URL here. An error says nothing of the URL's text. Tested below, and with real
-//! servers in `tests/stores/redis_certificates.rs`.
+//! The parameters have the names of `redis-cli`'s flags and of those of [etcd](crate::etcd). They
+//! hold for every server behind the URL: nodes, masters, sentinels. The driver ignores parameters
+//! that it does not know, so they are taken out of a URL here. An error says nothing of the URL's
+//! text. Tested below, and with real servers in `tests/stores/redis_certificates.rs`.
 
 use bb8_redis::redis::{ClientTlsConfig, TlsCertificates};
 use rustls::pki_types::ServerName;

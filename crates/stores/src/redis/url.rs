@@ -1,7 +1,7 @@
 //! The URLs of several Redis servers: those of Sentinel, of a cluster and of Redlock.
 //!
-//! The driver's own URLs name one host. So the URL is taken apart, and the driver gets one URL for each host,
-//! with the credentials and the scheme of the whole.
+//! The driver's own URLs name one host. So the URL is taken apart, and the driver gets one URL for
+//! each host, with the credentials and the scheme of the whole.
 //!
 //! An error says nothing of the URL's text, because the URL may hold a password. Tested below, and
 //! with real servers in the tests of each topology.

@@ -1,9 +1,9 @@
 //! Filling a table with what was kept, before it serves.
 //!
-//! Entries come bucket by bucket, so a shard's tree is built of them at once: no search for each, and full
-//! nodes. With millions of locks a store opens sooner by that, and takes less memory. No waiter and no watcher is there
-//! yet, so none is woken. Invariant: a table that was filled is the one that installing each entry would give. Tested
-//! below.
+//! Entries come bucket by bucket, so a shard's tree is built of them at once: no search for each,
+//! and full nodes. With millions of locks a store opens sooner by that, and takes less memory. No
+//! waiter and no watcher is there yet, so none is woken. Invariant: a table that was filled is the
+//! one that installing each entry would give. Tested below.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +23,8 @@ impl<'a, E: TableEntry> Fill<'a, E> {
         Self { table, bucket: 0, entries: Vec::new() }
     }
 
-    /// Adds an entry. Those of a bucket come one after another, or each would cost a tree of its own. Of two with one
-    /// key the table has the last.
+    /// Adds an entry. Those of a bucket come one after another, or each would cost a tree of its
+    /// own. Of two with one key the table has the last.
     pub(crate) fn add(&mut self, key: E::Key, state: E) {
         let bucket = E::bucket(&key);
         debug_assert!(bucket >= self.bucket, "an entry of bucket {bucket} after {}", self.bucket);

@@ -1,10 +1,11 @@
 //! Pages of what the table has: the held locks, and the records.
 //!
-//! A page goes from shard to shard, and holds one of them at a time. A page of locks has the first names of
-//! all shards after its cursor, and leaves a shard where the shard's names are behind those. So pages are in the
-//! order of names, and a lock that is held throughout is on one of them. A page of unfinished records goes
-//! through the shards' indexes of these, and any other through all records; both look at a limited number,
-//! so that a filter that admits little holds nothing up. Tested by the conformance tests of listing.
+//! A page goes from shard to shard, and holds one of them at a time. A page of locks has the first
+//! names of all shards after its cursor, and leaves a shard where the shard's names are behind
+//! those. So pages are in the order of names, and a lock that is held throughout is on one of them.
+//! A page of unfinished records goes through the shards' indexes of these, and any other through
+//! all records; both look at a limited number, so that a filter that admits little holds nothing
+//! up. Tested by the conformance tests of listing.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -65,7 +66,8 @@ impl Table {
         Some(Page { entries: page.entries, next })
     }
 
-    /// Adds the locks of one bucket that `query` asks for after `after`, and leaves the first by name.
+    /// Adds the locks of one bucket that `query` asks for after `after`, and leaves the first by
+    /// name.
     fn merge_bucket(
         &self,
         bucket: u8,
@@ -96,7 +98,8 @@ impl Table {
         }
     }
 
-    /// The records of one bucket that the page's query asks for, after `after`, until the page is full.
+    /// The records of one bucket that the page's query asks for, after `after`, until the page is
+    /// full.
     fn list_records_of_bucket(
         &self,
         bucket: u8,

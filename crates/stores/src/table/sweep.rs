@@ -1,11 +1,12 @@
 //! Sweeps through what the table has, in short steps: what has expired, and what has become older.
 //!
-//! A step looks at a limited number of entries, and holds one shard at a time, so that no request waits for a
-//! sweep of millions of entries. The locks of a shard in which none is due are not looked at ([`Due`]), so that millions
-//! of locks that are held for long cost no sweep anything. Records are swept more rarely, and have no such bound.
+//! A step looks at a limited number of entries, and holds one shard at a time, so that no request
+//! waits for a sweep of millions of entries. The locks of a shard in which none is due are not
+//! looked at ([`Due`]), so that millions of locks that are held for long cost no sweep anything.
+//! Records are swept more rarely, and have no such bound.
 //!
-//! Invariant: no lock of a shard ends by itself before the shard's bound, but for what a sweep has found and its caller
-//! has not written down. Tested below and in `memory.rs`.
+//! Invariant: no lock of a shard ends by itself before the shard's bound, but for what a sweep has
+//! found and its caller has not written down. Tested below and in `memory.rs`.
 
 use std::marker::PhantomData;
 use std::ops::Bound;
@@ -14,7 +15,8 @@ use std::time::Duration;
 use super::{Shard, Table, TableEntry};
 use keylatch_core::lock::Moment;
 
-/// How many entries a step looks at: about half a millisecond's work where all of them have expired.
+/// How many entries a step looks at: about half a millisecond's work where all of them have
+/// expired.
 const LOOKS: usize = 512;
 
 /// A bound of the time at which the first of some entries ends by itself.
@@ -91,8 +93,8 @@ impl<K> Found<K> {
 }
 
 impl Table {
-    /// Forgets what has expired among the next entries of a sweep, and writes down what has ended by itself. Whether
-    /// there is more to sweep.
+    /// Forgets what has expired among the next entries of a sweep, and writes down what has ended
+    /// by itself. Whether there is more to sweep.
     pub(crate) fn forget_expired<E: TableEntry>(&self, sweep: &mut Sweep<E>) -> bool {
         self.step_of_sweep(sweep, |shard, sweep, most| {
             let moment = self.moment(shard);
@@ -106,8 +108,9 @@ impl Table {
         })
     }
 
-    /// Adds to `expired` what has expired or ended by itself among the next entries of a sweep. Whether there is more
-    /// to sweep. What the caller does not write down, a later sweep finds again.
+    /// Adds to `expired` what has expired or ended by itself among the next entries of a sweep.
+    /// Whether there is more to sweep. What the caller does not write down, a later sweep finds
+    /// again.
     pub(crate) fn find_expired<E: TableEntry>(
         &self,
         sweep: &mut Sweep<E>,
@@ -124,7 +127,8 @@ impl Table {
         })
     }
 
-    /// Adds to `matching` the next entries of a sweep that `is_wanted` admits. Whether there is more to sweep.
+    /// Adds to `matching` the next entries of a sweep that `is_wanted` admits. Whether there is
+    /// more to sweep.
     pub(crate) fn find<E: TableEntry>(
         &self,
         sweep: &mut Sweep<E>,
@@ -138,8 +142,8 @@ impl Table {
         })
     }
 
-    /// Has `look` look at the next entries of a sweep, shard by shard, and at no more than a step may. Whether there
-    /// is more to sweep.
+    /// Has `look` look at the next entries of a sweep, shard by shard, and at no more than a step
+    /// may. Whether there is more to sweep.
     fn step_of_sweep<E: TableEntry>(
         &self,
         sweep: &mut Sweep<E>,
@@ -158,7 +162,8 @@ impl Table {
 }
 
 impl Shard {
-    /// The next entries of a sweep that say something else at `moment`. None is looked at where nothing is due.
+    /// The next entries of a sweep that say something else at `moment`. None is looked at where
+    /// nothing is due.
     fn look_for_stale<E: TableEntry>(
         &mut self,
         sweep: &Sweep<E>,

@@ -1,8 +1,9 @@
 //! What the errors of the client say of the call that they are about.
 //!
-//! Invariant: a call counts as not executed only where a server answered it with an error, or it was never
-//! given to the client. Everything else is unknown: the client fails what was sent with whatever ended the
-//! connection, and sends what it still has when it is connected again. Tested in `tests/stores/zookeeper`.
+//! Invariant: a call counts as not executed only where a server answered it with an error, or it
+//! was never given to the client. Everything else is unknown: the client fails what was sent with
+//! whatever ended the connection, and sends what it still has when it is connected again. Tested in
+//! `tests/stores/zookeeper`.
 
 use keylatch_core::store::StoreError;
 use zookeeper_client::{Error, MultiWriteError};
@@ -16,7 +17,8 @@ pub(super) fn classify(error: Error) -> StoreError {
     }
 }
 
-/// Whether the version or the absence that a write names is not what the server has. Nothing was executed.
+/// Whether the version or the absence that a write names is not what the server has. Nothing was
+/// executed.
 pub(super) fn is_conflict(error: &Error) -> bool {
     matches!(error, Error::BadVersion | Error::NodeExists | Error::NoNode)
 }
@@ -46,7 +48,8 @@ pub(super) fn is_answer(error: &Error) -> bool {
         )
 }
 
-/// Why a call failed, in the words of the server and the client, for the log and for errors at start.
+/// Why a call failed, in the words of the server and the client, for the log and for errors at
+/// start.
 pub(super) fn causes(error: &StoreError) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }

@@ -1,17 +1,18 @@
 //! Removing rows in two steps: first a row is emptied, and later its node is deleted.
 //!
-//! A node that is made again begins with the data version 0. So a change that names a data version of the
-//! old node could hit the new one, if the row was read just before it was removed. A node without data is
-//! no row. Emptying gives the node another data version, so a change that was decided from the row fails;
-//! and nothing is decided from an empty node. The node is deleted when no such change can be on its way
-//! any more: a process remembers a row for 10 s, waits 5 s for a call, and what it sent is carried out
-//! within its session or not at all. A row that is written in an empty node has the next data version.
+//! A node that is made again begins with the data version 0. So a change that names a data version
+//! of the old node could hit the new one, if the row was read just before it was removed. A node
+//! without data is no row. Emptying gives the node another data version, so a change that was
+//! decided from the row fails; and nothing is decided from an empty node. The node is deleted when
+//! no such change can be on its way any more: a process remembers a row for 10 s, waits 5 s for a
+//! call, and what it sent is carried out within its session or not at all. A row that is written in
+//! an empty node has the next data version.
 //!
-//! Invariant: no change that names a version of a removed row is carried out. Its writer read the row
-//! before the emptying, and [`Graves::rest`] later it has no session in which the change could still come.
-//! What is written in an empty node names the data version of the parent besides, which each deletion
-//! raises. What empties or deletes a node compares its whole version, and names the data version of the
-//! parent, too: a walk may have seen the node long ago. Tested in `tests/stores/zookeeper`.
+//! Invariant: no change that names a version of a removed row is carried out. Its writer read the
+//! row before the emptying, and [`Graves::rest`] later it has no session in which the change could
+//! still come. A write in an empty node names the data version of the parent too, which each
+//! deletion raises; so does what empties or deletes a node, beside the node's whole version, since
+//! a walk may have seen the node long ago. Tested in `tests/stores/zookeeper`.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -30,14 +31,16 @@ use super::write::{MarkStep, WriteError, stats_of};
 use crate::conn::locked;
 use crate::optimistic::conditional::{Key, Removal, Version};
 
-/// For how long a process may take a row as what the ensemble has, and wait for the call that changes it.
+/// For how long a process may take a row as what the ensemble has, and wait for the call that
+/// changes it.
 const IN_USE: Duration = Duration::from_secs(15);
 /// How many empty nodes a process keeps in mind; a later walk finds the others again.
 const CAPACITY: usize = 16 * 1024;
 /// How many are deleted at once.
 const BATCH: usize = 256;
-/// How many nodes below one parent are emptied or deleted in one request. A service that gives each lock a new name
-/// would else have the ensemble commit as often for what it removes as for what it grants.
+/// How many nodes below one parent are emptied or deleted in one request. A service that gives each
+/// lock a new name would else have the ensemble commit as often for what it removes as for what it
+/// grants.
 const TOGETHER: usize = 64;
 
 /// The empty nodes that this process knows of.
@@ -102,7 +105,8 @@ enum Step {
 }
 
 impl ZooKeeper {
-    /// Removes rows that still have these versions: their nodes are empty from now on, and deleted later.
+    /// Removes rows that still have these versions: their nodes are empty from now on, and deleted
+    /// later.
     pub(super) async fn empty(
         &self,
         session: &Session,
@@ -139,7 +143,8 @@ impl ZooKeeper {
         Node { path: self.link.members.tree.node(&key), key, version }
     }
 
-    /// Takes a step on each node. Nodes below one parent share requests; where one of them has changed, each has its own.
+    /// Takes a step on each node. Nodes below one parent share requests; where one of them has
+    /// changed, each has its own.
     async fn take_steps(
         &self,
         session: &Session,
@@ -151,7 +156,8 @@ impl ZooKeeper {
             let node = self.node_of(key, version);
             below.entry(parent_of(&node.path).to_owned()).or_default().push(node);
         }
-        // A deletion raises the version of the parent, so those below one parent come one after another.
+        // A deletion raises the version of the parent, so those below one parent come one after
+        // another.
         let stepping = below.into_values().map(async |nodes| {
             for some in nodes.chunks(TOGETHER) {
                 let taken = self.step(&session.client, some, step, &MarkStep::None).await;
@@ -169,7 +175,8 @@ impl ZooKeeper {
         try_join_all(stepping).await.map(drop)
     }
 
-    /// Takes a step on all of some nodes below one parent that still have their versions, or on none.
+    /// Takes a step on all of some nodes below one parent that still have their versions, or on
+    /// none.
     async fn step(
         &self,
         client: &Client,
@@ -211,9 +218,9 @@ fn is_taken(taken: Result<(), WriteError>) -> Result<bool, StoreError> {
     }
 }
 
-/// The data version of a parent, and the nodes below it that still have their versions; `None` if there are none.
-/// The parent is asked first: as long as it keeps that data version, no node below it is deleted, so none is made
-/// again, and the data version of each stands for its whole version.
+/// The data version of a parent, and the nodes below it that still have their versions; `None` if
+/// there are none. The parent is asked first: as long as it keeps that data version, no node below
+/// it is deleted, so none is made again, and the data version of each stands for its whole version.
 async fn same_below<'nodes>(
     client: &Client,
     parent: &str,

@@ -1,10 +1,11 @@
 //! What an ensemble is, asked of its members.
 //!
-//! A client learns nothing of the servers' version from the protocol; the command `srvr` says it, which every
-//! member answers whatever its `4lw.commands.whitelist` says. A member that is down says nothing. The tier is that of
-//! what ZooKeeper promises, `strict`: a majority has a write on disk before it is answered. It is `fenced` where a member
-//! says a version that is known to lose such writes: a write that is lost is one that the next leader did not have, and
-//! the fencing token decides.
+//! A client learns nothing of the servers' version from the protocol; the command `srvr` says it,
+//! which every member answers whatever its `4lw.commands.whitelist` says. A member that is down
+//! says nothing. The tier is that of what ZooKeeper promises, `strict`: a majority has a write on
+//! disk before it is answered. It is `fenced` where a member says a version that is known to lose
+//! such writes: a write that is lost is one that the next leader did not have, and the fencing
+//! token decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -59,7 +60,7 @@ async fn read_status(host: &str, port: u16) -> Option<Member> {
     parse(&timeout(ANSWER_LIMIT, asking).await.ok()?.ok()?)
 }
 
-/// Reads the answer to `srvr`.
+/// Reads the response to `srvr`.
 fn parse(answer: &str) -> Option<Member> {
     let after = |what: &str| answer.lines().find_map(|line| line.strip_prefix(what)).map(str::trim);
     let version = after("Zookeeper version:")?.split(['-', ',']).next().unwrap_or_default();

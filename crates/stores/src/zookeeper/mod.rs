@@ -1,13 +1,14 @@
 //! Locks and records in a ZooKeeper ensemble, shared by all keylatch instances below one node.
 //!
-//! The adapter over conditional writes runs the rules (`optimistic`); this is its engine. Each row is a
-//! node (`tree.rs`), each change one conditional request, and all requests are pipelined on one session
-//! (`session.rs`). ZooKeeper tells no time, so every process judges ends on its own timeline of the
-//! ensemble's transactions (`notices.rs`). No ephemeral node and no sequence is used: a lock's queue is in
-//! its row, and a lease is bound to no session.
+//! The adapter over conditional writes runs the rules (`optimistic`); this is its engine. Each row
+//! is a node (`tree.rs`), each change one conditional request, and all requests are pipelined on
+//! one session (`session.rs`). ZooKeeper tells no time, so every process judges ends on its own
+//! timeline of the ensemble's transactions (`notices.rs`). No ephemeral node and no sequence is
+//! used: a lock's queue is in its row, and a lease is bound to no session.
 //!
-//! A node without data is no row. So the floors are made empty at start, and "no floor yet" is the data
-//! version 0, which a creation can check; and a row is emptied before its node is deleted (`graves.rs`).
+//! A node without data is no row. So the floors are made empty at start, and "no floor yet" is the
+//! data version 0, which a creation can check; and a row is emptied before its node is deleted
+//! (`graves.rs`).
 
 mod failure;
 mod graves;
@@ -44,16 +45,17 @@ use session::{Link, Session};
 use tree::{Tree, version_in};
 use url::Address;
 
-/// A value of that many bytes fits into a request of 1 MiB, which is what a member takes by default and what
-/// a larger one would end the connection for.
+/// A value of that many bytes fits into a request of 1 MiB, which is what a member takes by default
+/// and what a larger one would end the connection for.
 const LIMITS: EntryLimits =
     EntryLimits { bytes: 1_000_000, waiters: 1000, answer_bytes: 512 * 1024 };
-/// How many bytes a change has in a request around its value, at most: its path, that of its floor, versions.
+/// How many bytes a change has in a request around its value, at most: its path, that of its floor,
+/// versions.
 const AROUND: usize = 600;
 /// How many batches are pipelined on the session at once.
 const WRITES_AT_ONCE: usize = 64;
-/// How many rows a listing asks for at once: a session's requests are answered in their order, so a step on a lock
-/// waits behind them.
+/// How many rows a listing asks for at once: a session's requests are answered in their order, so a
+/// step on a lock waits behind them.
 const ROWS_AT_ONCE: usize = 128;
 /// How many buckets a listing looks into at once, at most.
 const BUCKETS_AT_ONCE: usize = 64;
@@ -62,8 +64,8 @@ const BUCKETS_AT_ONCE: usize = 64;
 ///
 /// # Errors
 ///
-/// `url` is not understood, or the ensemble answers and is not fit: it is too old, or its user may not use
-/// the node. An ensemble that does not answer is no error: the store keeps trying.
+/// `url` is not understood, or the ensemble answers and is not fit: it is too old, or its user may
+/// not use the node. An ensemble that does not answer is no error: the store keeps trying.
 pub(crate) async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn Store>, OpenError> {
     let address = Address::parse(url)?;
     let limit = Duration::from_millis(settings.zookeeper.connect_timeout_ms);
@@ -152,8 +154,8 @@ impl ZooKeeper {
         session.client.sync(&self.link.members.tree.root).await.map_err(classify)
     }
 
-    /// The keys of some buckets of a kind of nodes that begin with `prefix`, bucket by bucket, in the order
-    /// of their bytes.
+    /// The keys of some buckets of a kind of nodes that begin with `prefix`, bucket by bucket, in
+    /// the order of their bytes.
     async fn keys_in(
         &self,
         session: &Session,
@@ -234,8 +236,8 @@ impl ZooKeeper {
     }
 }
 
-/// The versions of a batch. A change that failed fails all of them, and then nothing counts as not executed
-/// of which something was, or may have been.
+/// The versions of a batch. A change that failed fails all of them, and then nothing counts as not
+/// executed of which something was, or may have been.
 fn whole(
     results: Vec<Result<Option<Version>, StoreError>>,
 ) -> Result<Vec<Option<Version>>, StoreError> {
@@ -255,7 +257,8 @@ impl ConditionalStore for ZooKeeper {
         let session = self.link.session().await?;
         let (asked, now) = (Instant::now(), self.link.timeline.now());
         let reading = async {
-            // It is sent here, and the reads behind it: a session's requests are answered in their order.
+            // It is sent here, and the reads behind it: a session's requests are answered in their
+            // order.
             let synced = session.client.sync(&self.link.members.tree.root);
             let rows = self.rows(&session, keys).await;
             synced.await.map_err(classify)?;
@@ -298,8 +301,8 @@ impl ConditionalStore for ZooKeeper {
         Ok(WriteReply::new(versions, asked, self.link.timeline.now()))
     }
 
-    /// The order is that of the buckets, and within a bucket that of the keys. So a page costs the names
-    /// of the buckets that it looks into, and not of all.
+    /// The order is that of the buckets, and within a bucket that of the keys. So a page costs the
+    /// names of the buckets that it looks into, and not of all.
     async fn list(
         &self,
         prefix: &[u8],

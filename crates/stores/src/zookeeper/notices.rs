@@ -1,10 +1,11 @@
 //! What other processes change, as the watch of the session says.
 //!
-//! One persistent watch covers the whole tree. Its events name a node and neither its version nor, before
-//! ZooKeeper 3.9, a transaction. So each event of a lock is a notice without a version, unless it is of
-//! this process's own write; and the timeline learns of the transactions by a look at the node of the last
-//! event, at most every [`TICK`]. A connection that was lost and made again may have lost events, and a new
-//! session has: both are [`Notice::Missed`]. Tested in `tests/stores/zookeeper`.
+//! One persistent watch covers the whole tree. Its events name a node and neither its version nor,
+//! before ZooKeeper 3.9, a transaction. So each event of a lock is a notice without a version,
+//! unless it is of this process's own write; and the timeline learns of the transactions by a look
+//! at the node of the last event, at most every [`TICK`]. A connection that was lost and made again
+//! may have lost events, and a new session has: both are [`Notice::Missed`]. Tested in
+//! `tests/stores/zookeeper`.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,14 +1,15 @@
 //! The session with the ensemble: a connection to one member, left as soon as that member is.
 //!
-//! One session carries every call, pipelined. The client would go to another member by itself and send late what it
-//! was given meanwhile. So each session has one member. When that is gone, or silent for as long as connecting may take,
-//! the session is left and every call on it is lost. The next session is at whichever member takes one first: all are
-//! tried, one soon after the other, and callers that wait share the opening, which rests when none is left. A member
-//! that takes one has carried out a write, so it has a leader. Where the ensemble may have been restored from a backup
-//! in between, the timeline forgets what it saw ([`Link::begin`]).
+//! One session carries every call, pipelined. The client would go to another member by itself and
+//! send late what it was given meanwhile. So each session has one member. When that is gone, or
+//! silent for as long as connecting may take, the session is left and every call on it is lost. The
+//! next session is at whichever member takes one first: all are tried, one soon after the other,
+//! and callers that wait share the opening, which rests when none is left. A member that takes one
+//! has carried out a write, so it has a leader. Where the ensemble may have been restored from a
+//! backup in between, the timeline forgets what it saw ([`Link::begin`]).
 //!
-//! Invariants: a call that failed in [`Link::session`] was not sent; what was given to a session that was
-//! left is carried out within twice its time limit or never (`graves.rs`). Tested in
+//! Invariants: a call that failed in [`Link::session`] was not sent; what was given to a session
+//! that was left is carried out within twice its time limit or never (`graves.rs`). Tested in
 //! `tests/stores/zookeeper_faults.rs`.
 
 use std::collections::HashSet;
@@ -38,15 +39,15 @@ use crate::conn::locked;
 use crate::error::OpenError;
 use crate::optimistic::conditional::{Key, Timeline};
 
-/// How long a call waits for a session: shorter than a request for its answer (`store_timeout_ms`), which
-/// would not know that nothing was sent.
+/// How long a call waits for a session: shorter than a request for its response
+/// (`store_timeout_ms`), which would not know that nothing was sent.
 const READY_LIMIT: Duration = Duration::from_secs(1);
 /// How long a session may take that no request waits for.
 const OPEN_LIMIT: Duration = Duration::from_secs(6);
 /// In less time no ensemble is stopped, restored from a backup and started again.
 const RESTORE_TIME: Duration = Duration::from_secs(15);
-/// After how long without a sign of this process the ensemble ends its session: nothing that was sent is
-/// carried out after that.
+/// After how long without a sign of this process the ensemble ends its session: nothing that was
+/// sent is carried out after that.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(6);
 /// How much later than the one before each member is tried.
 const STAGGER: Duration = Duration::from_millis(100);
@@ -78,7 +79,7 @@ type SessionFuture = Shared<BoxFuture<'static, Result<Arc<Session>, Error>>>;
 struct LastAnswer {
     /// The transaction that made its tree.
     tree: i64,
-    /// No later than its answer.
+    /// No later than its response.
     at: Instant,
 }
 
@@ -101,7 +102,8 @@ impl fmt::Debug for Session {
 }
 
 impl Link {
-    /// A link to the members of `address`, one of which may take as long as `member_limit` to answer.
+    /// A link to the members of `address`, one of which may take as long as `member_limit` to
+    /// response.
     pub(super) async fn new(address: Address, member_limit: Duration) -> Result<Self, OpenError> {
         let Address { hosts, user, root, security } = address;
         let tunnels = match &security {
@@ -124,7 +126,8 @@ impl Link {
         self.session_within(READY_LIMIT).await
     }
 
-    /// The same for a start, for which requests wait: no longer than until each member has failed once.
+    /// The same for a start, for which requests wait: no longer than until each member has failed
+    /// once.
     ///
     /// # Errors
     ///
@@ -213,9 +216,9 @@ impl Link {
         }
     }
 
-    /// Forgets what the timeline saw, unless it was seen of the ensemble that has just written a node. It is
-    /// the same if it has the same tree, is no transaction behind, and answered so lately that an operator cannot
-    /// have restored a backup since.
+    /// Forgets what the timeline saw, unless it was seen of the ensemble that has just written a
+    /// node. It is the same if it has the same tree, is no transaction behind, and answered so
+    /// lately that an operator cannot have restored a backup since.
     fn begin(&self, session: &Session) {
         let (written, asked) = session.written;
         let mut last = locked(&self.last);
@@ -264,14 +267,15 @@ impl Session {
 
     /// Whether the next event of a row is that of this process's own write. It counts once.
     ///
-    /// If the write succeeds, the first event after its sending is its own or one that it was made upon.
-    /// If it fails, the row is read in any case.
+    /// If the write succeeds, the first event after its sending is its own or one that it was made
+    /// upon. If it fails, the row is read in any case.
     pub(super) fn takes_as_own(&self, key: &Key) -> bool {
         locked(&self.own).remove(key)
     }
 }
 
-/// A write of this process, whose event is expected unless it fails or nothing waits for it any more.
+/// A write of this process, whose event is expected unless it fails or nothing waits for it any
+/// more.
 #[derive(Debug)]
 pub(super) struct OwnWrite<'a> {
     session: &'a Session,

@@ -1,10 +1,10 @@
 //! Encrypted connections to the members, through a listener on loopback for each of them.
 //!
-//! The client can encrypt by itself only with a build of rustls that needs CMake and another provider of
-//! cryptography than the rest of keylatch. So it connects to this process, which checks the member's
-//! certificate, always with a name of the URL, and passes the bytes on. keylatch shows no certificate of
-//! its own: another user of this machine who connects to the listener gets no further than to the
-//! ensemble itself. Tested in `tests/stores/zookeeper_tls.rs`.
+//! The client can encrypt by itself only with a build of rustls that needs CMake and another
+//! provider of cryptography than the rest of keylatch. So it connects to this process, which checks
+//! the member's certificate, always with a name of the URL, and passes the bytes on. keylatch shows
+//! no certificate of its own: another user of this machine who connects to the listener gets no
+//! further than to the ensemble itself. Tested in `tests/stores/zookeeper_tls.rs`.
 
 use std::io;
 use std::sync::Arc;

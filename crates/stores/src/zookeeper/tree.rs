@@ -1,10 +1,10 @@
-//! Where each row is: `ROOT/l/3f/NAME` for a lock, `ROOT/r/3f/KEY` for a record, `ROOT/f/3f` for a floor, and `ROOT/id`.
-//! A record that is marked has an empty node beside, `ROOT/m/3f/KEY`.
+//! Where each row is: `ROOT/l/3f/NAME` for a lock, `ROOT/r/3f/KEY` for a record, `ROOT/f/3f` for a
+//! floor, and `ROOT/id`. A record that is marked has an empty node beside, `ROOT/m/3f/KEY`.
 //!
-//! Names are in base64url, since a node's name may have no `/`. The 256 parents of a kind keep what one
-//! parent lists small. A row's version is the transaction that wrote it, which rises over the whole
-//! ensemble, and below it the data version, which a write names as its condition. Tested here, and by the
-//! conformance.
+//! Names are in base64url, since a node's name may have no `/`. The 256 parents of a kind keep what
+//! one parent lists small. A row's version is the transaction that wrote it, which rises over the
+//! whole ensemble, and below it the data version, which a write names as its condition. Tested
+//! here, and by the conformance.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

@@ -1,9 +1,9 @@
 //! The URL of an ensemble: `zookeeper://[USER:PASSWORD@]HOST[:PORT][,HOST…][/ROOT]`, and
 //! `zookeepers://…[?cacert=PATH][&servername=NAME]` with TLS.
 //!
-//! The hosts and the path are those of a connect string of ZooKeeper's own clients; an `@` in the path is
-//! written `%40`, because what is before the last one are the credentials. Errors say nothing of
-//! the URL, which may hold a password. Tested here.
+//! The hosts and the path are those of a connect string of ZooKeeper's own clients; an `@` in the
+//! path is written `%40`, because what is before the last one are the credentials. Errors say
+//! nothing of the URL, which may hold a password. Tested here.
 
 use std::fmt;
 

@@ -1,14 +1,14 @@
-//! How changes are carried out: one request for each, or for those that go together, which the ensemble carries out
-//! atomically.
+//! Carries out changes: one request for each, or one for all that go together.
 //!
-//! A row is written by `setData` on the data version of its node. A new row is created together with a
-//! check of the floor's data version, in one `multi`; in a node that is empty it is written together with
-//! that check and one of the parent's data version, which each deletion of a node raises. Where a change
-//! marks its row, or ends that, the same `multi` makes or deletes the node of the mark.
+//! A row is written by `setData` on the data version of its node. A new row is created together
+//! with a check of the floor's data version, in one `multi`; in an empty node it is written
+//! together with that check and one of the parent's data version, which each deletion of a node
+//! raises. A change that marks its row, or ends the mark, makes or deletes the mark's node in the
+//! same `multi`.
 //!
-//! Changes that go together are one `multi`, with what each would be by itself. Whether a new row goes in a node that is
-//! empty is not known before, so those nodes are looked at first; if one changes meanwhile, the `multi` fails as a whole.
-//! No lock has a mark, and nothing else is changed together.
+//! Changes that go together are one `multi` of what each would be by itself. Nodes in which a new
+//! row may go are looked at first, since they may be empty; if one changes meanwhile, the `multi`
+//! fails as a whole.
 //!
 //! Invariants: a change is carried out only if its row is the one that it names, and its floor too;
 //! a row that this program wrote is marked as it says. Tested by the conformance and in
@@ -60,8 +60,8 @@ enum Place {
 /// Why a request was not carried out.
 #[derive(Debug)]
 pub(super) enum WriteError {
-    /// The mark is already what the request makes of it. Only a write of the row changes it, so the same
-    /// request without that step does the same.
+    /// The mark is already what the request makes of it. Only a write of the row changes it, so the
+    /// same request without that step does the same.
     MarkStands,
     Failed(Error),
 }
@@ -108,7 +108,8 @@ impl ZooKeeper {
         self.outcome(session, written, change.was.is_none() || change.mark.is).await
     }
 
-    /// The new versions of all rows; `None` where the condition of one did not hold, and nothing was done.
+    /// The new versions of all rows; `None` where the condition of one did not hold, and nothing
+    /// was done.
     pub(super) async fn carry_out_all(
         &self,
         session: &Session,
@@ -124,7 +125,8 @@ impl ZooKeeper {
         self.outcome(session, written, true).await
     }
 
-    /// What became of a request; `None` where a condition did not hold. One of those is that the tree is there.
+    /// What became of a request; `None` where a condition did not hold. One of those is that the
+    /// tree is there.
     async fn outcome<T>(
         &self,
         session: &Session,
@@ -268,7 +270,8 @@ impl ZooKeeper {
     }
 }
 
-/// Where a change finds its node. The parent is asked first: a node that is deleted after that fails the check.
+/// Where a change finds its node. The parent is asked first: a node that is deleted after that
+/// fails the check.
 async fn place(client: &Client, path: &str, change: &Change) -> Result<Place, Error> {
     if let Some(was) = change.was {
         return Ok(Place::Row(data_version(was)));
@@ -289,8 +292,8 @@ async fn version(client: &Client, path: &str, stat: Stat) -> Result<Version, Err
     if !stat.is_invalid() {
         return Ok(version_in(&stat));
     }
-    // Members before 3.8.2 do not say it of a new node. It is still this node: none is deleted so soon. What a
-    // server says of a later request says nothing of an earlier one.
+    // Members before 3.8.2 do not say it of a new node. It is still this node: none is deleted so
+    // soon. What a server says of a later request says nothing of an earlier one.
     let unknown = |why: String| Error::UnexpectedError(why);
     let stat = client.check_stat(path).await.map_err(|error| unknown(error.to_string()))?;
     let stat = stat.ok_or_else(|| unknown("a new node is gone".to_owned()))?;

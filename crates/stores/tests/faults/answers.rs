@@ -1,7 +1,8 @@
 //! Goal: a long answer stays on disk, is replayed as it was acknowledged, and is never another one.
 //!
-//! Method: a store on the fault disk says how many bytes of answers it has in memory. The long answers are longer
-//! than all that SQLite keeps of the file, so that each is read from the disk, which fails, hangs or has changed.
+//! Method: a store on the fault disk says how many bytes of answers it has in memory. The long
+//! answers are longer than all that SQLite keeps of the file, so that each is read from the disk,
+//! which fails, hangs or has changed.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -276,7 +277,8 @@ async fn an_answer_that_goes_before_it_is_read_gives_what_is_true_then() {
     acquire.await.unwrap().unwrap();
 }
 
-/// A repeat that has no room for an answer of its own reads what is kept, and the retention ends meanwhile.
+/// A repeat that has no room for an answer of its own reads what is kept, and the retention ends
+/// meanwhile.
 #[tokio::test]
 async fn an_answer_that_goes_while_it_is_read_does_not_begin_a_run_without_room() {
     let disk = Disk::formatted(1);

@@ -1,8 +1,8 @@
-//! Goal: on a disk that fills up, turns read-only or fails, what was refused has not happened, and no guess
-//! answers what is in doubt.
+//! Goal: on a disk that fills up, turns read-only or fails, what was refused has not happened, and
+//! no guess answers what is in doubt.
 //!
-//! Method: the fault disk below SQLite fails as a test says. The file is then read by a new store, and its answers
-//! are compared with those before.
+//! Method: the fault disk below SQLite fails as a test says. The file is then read by a new store,
+//! and its answers are compared with those before.
 
 use keylatch_core::lock::{AcquireCommand, AcquireReply, ReleaseReply};
 use keylatch_core::store::{Effect, Store, StoreError};
@@ -85,7 +85,8 @@ async fn check_refused(
     }
 }
 
-/// The log of a process that was killed goes into the file at the start, for which there is no room here.
+/// The log of a process that was killed goes into the file at the start, for which there is no room
+/// here.
 #[tokio::test]
 async fn a_start_on_a_full_disk_serves_reads_and_goes_on_once_there_is_room() {
     let disk = Disk::formatted(1);

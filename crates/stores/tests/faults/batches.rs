@@ -1,7 +1,7 @@
 //! Goal: commands that come together share a sync, and a batch is one change of the file.
 //!
-//! Method: the fault disk holds the writer while commands queue; the test then counts the syncs and pages of the
-//! next batch.
+//! Method: the fault disk holds the writer while commands queue; the test then counts the syncs and
+//! pages of the next batch.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -35,7 +35,8 @@ async fn changes_that_come_together_share_a_sync_though_a_worker_is_spare() {
     assert_eq!(syncs_of_40_changes().await, 1, "syncs for 40 changes");
 }
 
-/// How many syncs it takes to write 40 changes that are queued while the disk hangs in another commit.
+/// How many syncs it takes to write 40 changes that are queued while the disk hangs in another
+/// commit.
 async fn syncs_of_40_changes() -> u64 {
     let disk = Disk::formatted(1);
     let store = Arc::new(disk.open().unwrap());
@@ -228,8 +229,8 @@ async fn a_record_that_runs_again_has_the_row_of_its_last_run_alone() {
     assert_eq!(record_rows(&disk), 0, "rows of a record that is gone");
 }
 
-/// Runs a record again and cuts the power after so many operations. Gives which of its runs the disk has, and whether
-/// the second one was answered.
+/// Runs a record again and cuts the power after so many operations. Gives which of its runs the
+/// disk has, and whether the second one was answered.
 #[tokio::main(flavor = "current_thread", start_paused = true)]
 async fn run_again_until_the_cut(operations: u64, seed: u64) -> (u32, bool) {
     let disk = Disk::formatted(seed);

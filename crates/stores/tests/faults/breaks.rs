@@ -1,7 +1,8 @@
-//! Goal: a store remembers the newest of its breaks, and no more of them than it may, however many names are broken.
+//! Goal: a store remembers the newest of its breaks, and no more of them than it may, however many
+//! names are broken.
 //!
-//! Method: locks are taken and broken under thousands of names; a sweep; their histories and the rows of the file,
-//! before and after a power cut.
+//! Method: locks are taken and broken under thousands of names; a sweep; their histories and the
+//! rows of the file, before and after a power cut.
 
 use futures_util::future::join_all;
 use keylatch_core::lock::{AcquireReply, BreakCommand, BreakReply, Reason};

@@ -1,8 +1,8 @@
 //! A model of what one client was answered about its locks and records, which no other client uses.
 //!
-//! [`Client::step`] runs a command that fits what the client knows, and remembers the answer, or, where
-//! the outcome is unknown, both states that it may have left. [`Client::check`] holds a store that was
-//! opened again to it.
+//! [`Client::step`] runs a command that fits what the client knows, and remembers the answer, or,
+//! where the outcome is unknown, both states that it may have left. [`Client::check`] holds a store
+//! that was opened again to it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -78,8 +78,8 @@ impl Client {
         Self { number, dice, steps: 0, at: [[0; SLOTS]; 2], entries: BTreeMap::new() }
     }
 
-    /// Runs a command on one of the client's entries. Its answer counts only if it came while the disk
-    /// had power.
+    /// Runs a command on one of the client's entries. Its answer counts only if it came while the
+    /// disk had power.
     pub(crate) async fn step(&mut self, store: &dyn Store, disk: &Disk) {
         self.steps += 1;
         let (kind, slot) = (self.dice.below(2) as usize, self.dice.below(SLOTS as u64) as usize);
@@ -155,8 +155,8 @@ impl Client {
         if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
     }
 
-    /// Whether a store that was opened again gives fencing tokens above all that the client was given. On
-    /// a disk that is ahead of the clock, these come from the disk alone.
+    /// Whether a store that was opened again gives fencing tokens above all that the client was
+    /// given. On a disk that is ahead of the clock, these come from the disk alone.
     pub(crate) async fn check_fences(&self, again: &dyn Store) -> Result<(), String> {
         let probe = Acquire::new(&format!("probe of {}", self.number), "probe");
         let AcquireReply::Granted(lease) = probe.run(again).await.map_err(|e| e.to_string())?

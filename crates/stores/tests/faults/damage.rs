@@ -1,5 +1,5 @@
-//! Goal: a file that is damaged, of another format, or not yet synced when the process was killed is refused
-//! with a sentence, or does no harm.
+//! Goal: a file that is damaged, of another format, or not yet synced when the process was killed
+//! is refused with a sentence, or does no harm.
 //!
 //! Method: bytes of a real file are flipped, cut and replaced, and a store opens it.
 

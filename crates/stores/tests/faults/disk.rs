@@ -20,8 +20,8 @@ use crate::writes::{File, Write};
 const DATA: &str = "locks";
 const LOG: &str = "locks-wal";
 
-/// The limit of the fencing tokens on a disk from [`Disk::formatted`]: ahead of the clock, as after the
-/// clock was set back, so that what tokens rise above is what is on disk.
+/// The limit of the fencing tokens on a disk from [`Disk::formatted`]: ahead of the clock, as after
+/// the clock was set back, so that what tokens rise above is what is on disk.
 const AHEAD: u64 = 1 << 52;
 
 /// The content of each file by its name.
@@ -205,7 +205,8 @@ impl Disk {
         self.state().read_only = true;
     }
 
-    /// From now on nothing can be written to the data file, and who connects after that error panics.
+    /// From now on nothing can be written to the data file, and who connects after that error
+    /// panics.
     pub(crate) fn panic_where_the_log_is_moved(&self) {
         let mut state = self.state();
         state.bad_data = true;
@@ -227,7 +228,8 @@ impl Disk {
         self.state().hangs = Some(Hang::Reads);
     }
 
-    /// Waits until something hangs. Gives the thread of the last sync, which is the one that a sync holds.
+    /// Waits until something hangs. Gives the thread of the last sync, which is the one that a sync
+    /// holds.
     pub(crate) async fn until_it_hangs(&self) -> String {
         let disk = self.clone();
         let hanging = tokio::task::spawn_blocking(move || {

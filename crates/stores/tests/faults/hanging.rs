@@ -1,7 +1,7 @@
 //! Goal: a disk that hangs holds no read, no refusal and not the end of the process.
 //!
-//! Method: the fault disk stops a sync until the test lets it resume. What must not wait is asserted to be ready at
-//! once, without a clock.
+//! Method: the fault disk stops a sync until the test lets it resume. What must not wait is
+//! asserted to be ready at once, without a clock.
 
 use std::pin::pin;
 use std::sync::{Arc, mpsc};

@@ -1,7 +1,8 @@
-//! Goal: what a client read of a lease that is over stays true, whatever was not on disk at that moment.
+//! Goal: what a client read of a lease that is over stays true, whatever was not on disk at that
+//! moment.
 //!
-//! Method: the fault disk holds a sync for longer than a lease lasts, while tokio's clock is moved; or the power goes
-//! after a client has read that a lease is over.
+//! Method: the fault disk holds a sync for longer than a lease lasts, while tokio's clock is moved;
+//! or the power goes after a client has read that a lease is over.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -43,7 +44,8 @@ fn is_done(view: &RecordView) -> bool {
     matches!(view.phase, RecordStatus::Done { .. })
 }
 
-/// What `asked` reads that comes when a lease is over, while the disk has a change of before its end.
+/// What `asked` reads that comes when a lease is over, while the disk has a change of before its
+/// end.
 async fn ask_meanwhile<T: Send + 'static, U>(
     disk: &Disk,
     changed: impl Future<Output = T> + Send + 'static,

@@ -1,8 +1,9 @@
 //! What leads a commit: a task of the runtime where that costs no caller its deadline, and the
 //! writer's thread where it may.
 //!
-//! The disk knows the thread of each sync, and counts as quick until a test slows it down. The thread may still be at its
-//! work after it answered, so a test that needs a task to lead commits until one does.
+//! The disk knows the thread of each sync, and counts as quick until a test slows it down. The
+//! thread may still be at its work after it answered, so a test that needs a task to lead commits
+//! until one does.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -279,7 +280,8 @@ async fn a_panic_in_a_batch_of_the_thread_ends_that_batch_alone() {
     bench.store.port().health().await.expect("it works");
 }
 
-/// The work of the thread between two batches is no caller's, so only a restart of the process helps.
+/// The work of the thread between two batches is no caller's, so only a restart of the process
+/// helps.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_that_ended_by_a_panic_is_dead_and_leaves_no_request_waiting() {
     let mut bench = Bench::new();
@@ -300,8 +302,8 @@ async fn a_writer_that_ended_by_a_panic_is_dead_and_leaves_no_request_waiting() 
     assert_eq!(refused.expect("an answer").unwrap_err().effect(), Effect::NotExecuted);
 }
 
-/// Runs a batch in which the rules panic, at the end of a retention that no clock can show. No caller
-/// over HTTP can ask for one.
+/// Runs a batch in which the rules panic, at the end of a retention that no clock can show. No
+/// caller over HTTP can ask for one.
 async fn panic_in_a_batch(store: &dyn Store, number: u32) {
     let begin = begin(&format!("record {number}"), "one");
     let endless = BeginCommand { on_crash: OnCrash::Rerun, retention: Duration::MAX, ..begin };

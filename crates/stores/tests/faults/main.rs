@@ -1,10 +1,10 @@
-//! The embedded store on a disk that loses power, fills up, fails and hangs: what was answered is kept,
-//! and what was refused has not happened.
+//! The embedded store on a disk that loses power, fills up, fails and hangs: what was answered is
+//! kept, and what was refused has not happened.
 //!
-//! `disk`, `vfs` and `writes` are the disk, on which SQLite runs as on any other. `client` is a model of
-//! what one client was answered, which `power` and `bad_disk` hold the store to. Each check has a
-//! self test on a disk that breaks the promise, so that a check that finds nothing is red.
-//! `KEYLATCH_TEST_SCALE` says how many times as many cuts there are.
+//! `disk`, `vfs` and `writes` are the disk, on which SQLite runs as on any other. `client` is a
+//! model of what one client was answered, which `power` and `bad_disk` hold the store to. Each
+//! check has a self test on a disk that breaks the promise, so that a check that finds nothing is
+//! red. `KEYLATCH_TEST_SCALE` says how many times as many cuts there are.
 
 #![expect(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,7 +1,7 @@
 //! Goal: no grant, no beginning and no end that was answered is lost by a power cut.
 //!
-//! Method: seeded clients work until the fault disk loses power and what was not synced, in any order and torn.
-//! The check itself is tested on disks that lose what they may not.
+//! Method: seeded clients work until the fault disk loses power and what was not synced, in any
+//! order and torn. The check itself is tested on disks that lose what they may not.
 
 use std::sync::Arc;
 
@@ -64,8 +64,8 @@ fn the_check_finds_what_a_whole_disk_has_not() {
     assert!(found > 10, "{found} of 20 times it was noticed");
 }
 
-/// Some clients work on the store until the power goes. Then the disk is read again, as it is `after`
-/// that. Gives what the clients know.
+/// Some clients work on the store until the power goes. Then the disk is read again, as it is
+/// `after` that. Gives what the clients know.
 fn campaign(
     seed: u64,
     prepare: impl Fn(&Disk),

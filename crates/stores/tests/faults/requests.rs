@@ -1,7 +1,7 @@
 //! What the tests ask of the store: locks and runs that outlast any test.
 //!
-//! Leases last the longest TTL and runs an hour, so that nothing expires by itself while a fault is under way. A
-//! test that needs an end asks for it.
+//! Leases last the longest TTL and runs an hour, so that nothing expires by itself while a fault is
+//! under way. A test that needs an end asks for it.
 
 use std::time::Duration;
 

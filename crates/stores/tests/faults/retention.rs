@@ -1,7 +1,7 @@
 //! Goal: a retention ends after its time, however often the process starts again, and never before.
 //!
-//! Method: the clock is paused. Time passes between starts of a store on one disk, and the records are looked for
-//! after each.
+//! Method: the clock is paused. Time passes between starts of a store on one disk, and the records
+//! are looked for after each.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Goal: the file returns its room once what took it is gone, step by step.
 //!
-//! Method: locks come and go on the fault disk, and after a sweep the size of the file is compared with that at
-//! rest.
+//! Method: locks come and go on the fault disk, and after a sweep the size of the file is compared
+//! with that at rest.
 
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;

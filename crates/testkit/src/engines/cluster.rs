@@ -1,7 +1,7 @@
 //! A Redis Cluster, with slots that a test can move.
 //!
-//! It is ready when every node has every slot and every replica follows. A slot can be left half moved, which is
-//! what `ASK` answers. The processes end with the value.
+//! It is ready when every node has every slot and every replica follows. A slot can be left half
+//! moved, which is what `ASK` answers. The processes end with the value.
 
 use std::time::Duration;
 
@@ -148,8 +148,9 @@ impl Cluster {
         Ok(moved)
     }
 
-    /// Gives a slot to its target until the target says that it has it. Gossip of before may make the target
-    /// take it for the source's, which has given it up: then no node has the slot, and none ever would.
+    /// Gives a slot to its target until the target says that it has it. Gossip of before may make
+    /// the target take it for the source's, which has given it up: then no node has the slot, and
+    /// none ever would.
     async fn settle(&self, slot: &str, [from, to]: [&RedisServer; 2], target: &str) {
         let number = slot.parse().expect("a slot");
         let mut tick = interval(Duration::from_millis(50));

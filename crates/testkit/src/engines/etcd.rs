@@ -1,8 +1,8 @@
 //! A real etcd for each test binary, with a prefix for each test; and clusters of a test's own.
 //!
-//! The shared server ends with the process, as the PostgreSQL of the tests does. etcd tells no time, so the
-//! test's own clock moves the time of its stores. What no store does (users, compaction, alarms) goes
-//! through etcd's JSON gateway.
+//! The shared server ends with the process, as the PostgreSQL of the tests does. etcd tells no
+//! time, so the test's own clock moves the time of its stores. What no store does (users,
+//! compaction, alarms) goes through etcd's JSON gateway.
 
 use std::process::{Child, Command as Program};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,7 +22,8 @@ use crate::{LIMIT, Proxy, eventually, started};
 /// An etcd member on free ports; it ends when it is dropped, and with the process.
 #[derive(Debug)]
 pub struct EtcdServer {
-    /// The shell beside the server, which ends it when this handle is dropped, and its input with it.
+    /// The shell beside the server, which ends it when this handle is dropped, and its input with
+    /// it.
     shell: Child,
     /// The port of clients.
     port: u16,
@@ -54,7 +55,8 @@ impl EtcdServer {
         }
     }
 
-    /// A server of the test's own that has TLS for its clients, with the files that the options name.
+    /// A server of the test's own that has TLS for its clients, with the files that the options
+    /// name.
     pub async fn start_with_tls(certificate: &str, key: &str, options: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let files = [("cert.pem", certificate), ("key.pem", key)].map(|(name, text)| {
@@ -225,8 +227,8 @@ impl EtcdCluster {
         cluster
     }
 
-    /// Has nothing pass between any two members, and keeps all connections open. One member alone cannot be
-    /// cut off: each of two members talks on the connection that either has made.
+    /// Has nothing pass between any two members, and keeps all connections open. One member alone
+    /// cannot be cut off: each of two members talks on the connection that either has made.
     pub fn cut(&self) {
         self.ways.iter().for_each(Proxy::stall);
     }

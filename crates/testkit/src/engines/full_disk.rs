@@ -1,12 +1,12 @@
 //! A disk that is full for one engine: a limit on the size of its files.
 //!
-//! Any user may set it on processes of their own that run, and take it off again. What would make a file
-//! larger fails, as on a full disk; what stays below the limit can still be written.
+//! Any user may set it on processes of their own that run, and take it off again. What would make a
+//! file larger fails, as on a full disk; what stays below the limit can still be written.
 
 use std::process::Command as Program;
 
-/// Lets a process and its children make no file larger than so many bytes; `None` takes the limit off. The
-/// words before the program make it run as the user of these processes.
+/// Lets a process and its children make no file larger than so many bytes; `None` takes the limit
+/// off. The words before the program make it run as the user of these processes.
 pub(super) fn limit_files(run_as: &[&str], process: u32, bytes: Option<u64>) {
     // The limit is the soft one, which may be raised again.
     let limit = bytes.map_or_else(|| "unlimited".to_owned(), |bytes| bytes.to_string());

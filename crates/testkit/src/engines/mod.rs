@@ -1,7 +1,8 @@
-//! The engines that `make test` does without: PostgreSQL, etcd, ZooKeeper, and a Redis of several nodes.
+//! The engines that `make test` does without: PostgreSQL, etcd, ZooKeeper, and a Redis of several
+//! nodes.
 //!
-//! The feature `engines` compiles them. An engine takes writes when its constructor returns, and its processes end with
-//! the value, or with the process where its tests share one.
+//! The feature `engines` compiles them. An engine takes writes when its constructor returns, and
+//! its processes end with the value, or with the process where its tests share one.
 
 mod cluster;
 mod etcd;

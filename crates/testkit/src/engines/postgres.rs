@@ -1,9 +1,10 @@
 //! A real PostgreSQL for each test binary, with a database for each test.
 //!
-//! Making a cluster takes seconds, so the tests of a binary share a server; it ends with the process,
-//! because a shell beside it waits for the end of a pipe that this process holds. Time passes in a
-//! database when its test says so: the database finds a `clock_timestamp()` of its own before the server's,
-//! which adds what has passed. A test that stops or kills a server starts one of its own.
+//! Making a cluster takes seconds, so the tests of a binary share a server; it ends with the
+//! process, because a shell beside it waits for the end of a pipe that this process holds. Time
+//! passes in a database when its test says so: the database finds a `clock_timestamp()` of its own
+//! before the server's, which adds what has passed. A test that stops or kills a server starts one
+//! of its own.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -37,7 +38,8 @@ const AS_POSTGRES: [&str; 5] =
 /// A PostgreSQL on a free port; it ends when it is dropped, and with the process.
 #[derive(Debug)]
 pub struct PostgresServer {
-    /// The shell beside the server, which ends it when this handle is dropped, and its input with it.
+    /// The shell beside the server, which ends it when this handle is dropped, and its input with
+    /// it.
     shell: Child,
     port: u16,
     directory: TestDirectory,
@@ -91,7 +93,8 @@ impl PostgresServer {
         server
     }
 
-    /// A standby of a server that has the settings of [`start`](Self::start), which can be promoted.
+    /// A standby of a server that has the settings of [`start`](Self::start), which can be
+    /// promoted.
     pub async fn standby(&self) -> Self {
         self.standby_with(&QUICK).await
     }
@@ -201,7 +204,8 @@ impl PostgresServer {
         eventually(refuses).await;
     }
 
-    /// Makes a standby a primary, or ends the waiting of [`restart_unready`](Self::restart_unready).
+    /// Makes a standby a primary, or ends the waiting of
+    /// [`restart_unready`](Self::restart_unready).
     pub async fn promote(&self) {
         let data = self.directory.path().join("data");
         // A server that starts up refuses connections before it knows that it is a standby.
@@ -371,11 +375,11 @@ pub(super) fn owned(environment: &[(&str, &str)]) -> Environment {
     environment.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// Starts a program, and a shell that ends it when this process ends. Then it removes the program's data as
-/// well, which the process had no time for if all its tests shared them.
+/// Starts a program, and a shell that ends it when this process ends. Then it removes the program's
+/// data as well, which the process had no time for if all its tests shared them.
 pub(super) fn spawn_beside_a_shell(program: &Program, data: &Path) -> Child {
-    // The program has no input, so the shell alone reads the pipe; it ends when either does. A program that
-    // a shell starts in the background may ignore what a terminal sends.
+    // The program has no input, so the shell alone reads the pipe; it ends when either does. A
+    // program that a shell starts in the background may ignore what a terminal sends.
     let script = "data=$1; shift; \"$@\" </dev/null & server=$!
         (cat >/dev/null; kill -QUIT $server; kill -CONT $server; sleep 1; kill -KILL $server
             kill -0 $PPID || rm -rf \"$data\") 2>/dev/null <&3 3<&- & waiter=$!
@@ -394,10 +398,12 @@ pub(super) fn spawn_beside_a_shell(program: &Program, data: &Path) -> Child {
         .expect("a shell starts")
 }
 
-/// A PgBouncer in transaction mode before a server: each statement may run on another connection of it.
+/// A PgBouncer in transaction mode before a server: each statement may run on another connection of
+/// it.
 #[derive(Debug)]
 pub struct PgBouncer {
-    /// The shell beside the program, which ends it when this handle is dropped, and its input with it.
+    /// The shell beside the program, which ends it when this handle is dropped, and its input with
+    /// it.
     _shell: Child,
     port: u16,
     _directory: TestDirectory,

@@ -1,8 +1,10 @@
-//! A PostgreSQL with a standby, which can take its place. Commits wait for the standby's disk, or they do not.
+//! A PostgreSQL with a standby, which can take its place. Commits wait for the standby's disk, or
+//! they do not.
 //!
-//! A promotion ends the old primary for good before it makes the standby one, as whatever promotes standbys
-//! has to. Then a new standby is copied from the new primary, at another address. Where commits wait, they do from
-//! the promotion until it is there, because such a pair never commits on one disk alone.
+//! A promotion ends the old primary for good before it makes the standby one, as whatever promotes
+//! standbys has to. Then a new standby is copied from the new primary, at another address. Where
+//! commits wait, they do from the promotion until it is there, because such a pair never commits on
+//! one disk alone.
 
 use super::PostgresServer;
 use crate::{eventually, started};
@@ -75,7 +77,8 @@ impl PostgresPair {
         self.primary
     }
 
-    /// Waits until the standby follows the primary, and commits do not wait for it for longer than it takes.
+    /// Waits until the standby follows the primary, and commits do not wait for it for longer than
+    /// it takes.
     pub async fn serves(&self) {
         started(async || self.is_whole().await.then_some(())).await;
     }
@@ -104,7 +107,8 @@ impl PostgresPair {
         eventually(has_left).await;
     }
 
-    /// Kills the primary for good and promotes the standby; gives which server is new, and its address.
+    /// Kills the primary for good and promotes the standby; gives which server is new, and its
+    /// address.
     pub async fn promote(&mut self) -> (usize, String) {
         let (old, new) = (self.primary, 1 - self.primary);
         self.servers[old].kill();

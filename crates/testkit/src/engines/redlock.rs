@@ -1,7 +1,7 @@
 //! Independent redis-servers, over which Redlock takes its votes.
 //!
-//! They know nothing of each other. A test can age them past the quarantine of a node that came up lately, and count
-//! how many have a lock.
+//! They know nothing of each other. A test can age them past the quarantine of a node that came up
+//! lately, and count how many have a lock.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;

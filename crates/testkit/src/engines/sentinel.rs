@@ -1,7 +1,7 @@
 //! A Redis master with replicas and sentinels.
 //!
-//! It is ready when the sentinels agree on the master and know each other and the replicas. A failover is waited for
-//! by what the sentinels report, and not for a time.
+//! It is ready when the sentinels agree on the master and know each other and the replicas. A
+//! failover is waited for by what the sentinels report, and not for a time.
 
 use std::collections::HashMap;
 
@@ -54,7 +54,8 @@ impl Sentinels {
 
     async fn watch(&self, number: usize, quorum: usize) -> RedisServer {
         let file = self.files.path().join(format!("{number}.conf"));
-        // Where nothing can take the master's place, a busy machine is not to make it one that is down.
+        // Where nothing can take the master's place, a busy machine is not to make it one that is
+        // down.
         let down_after = if self.servers.len() == 1 { 60_000 } else { 400 };
         let lines = format!(
             "sentinel monitor mymaster 127.0.0.1 {} {quorum}\n\

@@ -1,4 +1,5 @@
-//! The stores of the matrix that the feature `engines` brings: how each is started, and how its time passes.
+//! The stores of the matrix that the feature `engines` brings: how each is started, and how its
+//! time passes.
 //!
 //! Invariant: as for the others (`stores.rs`), a store takes steps when it is handed out.
 

@@ -1,8 +1,9 @@
 //! A real ZooKeeper for each test binary, with a node for each test; and ensembles of three.
 //!
-//! The tests of a binary share a server, whose JVM takes its time to start; it ends with the process. A
-//! server does not wait for its disk, as no test of it cuts the power. Time passes for a store on it by
-//! tokio's clock, because ZooKeeper has none. A test that stops or kills a server starts one of its own.
+//! The tests of a binary share a server, whose JVM takes its time to start; it ends with the
+//! process. A server does not wait for its disk, as no test of it cuts the power. Time passes for a
+//! store on it by tokio's clock, because ZooKeeper has none. A test that stops or kills a server
+//! starts one of its own.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -44,14 +45,15 @@ const JVM: [&str; 6] = [
 const SETTINGS: &str = "tickTime=500\ninitLimit=20\nsyncLimit=4\nmaxClientCnxns=0\nadmin.enableServer=false\n\
     clientPortAddress=127.0.0.1\n4lw.commands.whitelist=srvr,dump\n";
 
-/// How many answers of the server a test awaits while the store's tasks ask it: a walk over all buckets is
-/// some 20, one after the other.
+/// How many answers of the server a test awaits while the store's tasks ask it: a walk over all
+/// buckets is some 20, one after the other.
 const ANSWERS: usize = 32;
 
 /// A ZooKeeper on a free port; it ends when it is dropped, and with the process.
 #[derive(Debug)]
 pub struct ZookeeperServer {
-    /// The shell beside the server, which ends it when this handle is dropped, and its input with it.
+    /// The shell beside the server, which ends it when this handle is dropped, and its input with
+    /// it.
     shell: Child,
     port: u16,
     directory: TempDir,
@@ -314,7 +316,8 @@ impl Ensemble {
     }
 }
 
-/// For each of three members a port for clients, one for the member that leads, and one for elections.
+/// For each of three members a port for clients, one for the member that leads, and one for
+/// elections.
 fn three_ports() -> [[u16; 3]; 3] {
     [(); 3].map(|()| [(); 3].map(|()| free_port()))
 }

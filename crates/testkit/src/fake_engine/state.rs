@@ -1,7 +1,7 @@
 //! What the fake engine keeps: its rows, its clock, and what decides its faults.
 //!
-//! Every call of the engine is one look at this state or one change of it, under one lock, so what the engine does is
-//! atomic however long a call is on its way.
+//! Every call of the engine is one look at this state or one change of it, under one lock, so what
+//! the engine does is atomic however long a call is on its way.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,8 @@ pub(super) struct State {
     /// What rows were before they were written last.
     pub(super) before: BTreeMap<Vec<u8>, Row>,
     pub(super) marked: BTreeSet<Vec<u8>>,
-    /// Until when a row is kept, and the last fencing token of each bucket, where it forgets rows by itself.
+    /// Until when a row is kept, and the last fencing token of each bucket, where it forgets rows
+    /// by itself.
     pub(super) kept_until: BTreeMap<Vec<u8>, EngineTime>,
     pub(super) given: BTreeMap<u8, FencingToken>,
     /// How many rows, or marks, were handed out.
@@ -100,8 +101,8 @@ impl State {
         version
     }
 
-    /// Writes down that a row is marked: as it is from now on, or, as an engine of many nodes does, only
-    /// what changes.
+    /// Writes down that a row is marked: as it is from now on, or, as an engine of many nodes does,
+    /// only what changes.
     pub(super) fn mark(&mut self, key: &[u8], mark: Mark, is_absolute: bool) {
         if mark.is && (is_absolute || !mark.was) {
             self.marked.insert(key.to_vec());

@@ -33,8 +33,8 @@ const fn edit(
     Mutant { name, store, edit: Edit { file, find, replace }, test: None }
 }
 
-/// One that the campaign does not see, or by chance alone: `test` fails on it, one of the stores or of the
-/// rules.
+/// One that the campaign does not see, or by chance alone: `test` fails on it, one of the stores or
+/// of the rules.
 const fn edit_for(
     test: &'static str,
     name: &'static str,
@@ -46,8 +46,8 @@ const fn edit_for(
     Mutant { name, store, edit: Edit { file, find, replace }, test: Some(test) }
 }
 
-/// One of the adapter over conditional writes, which all of its engines have: a test over the fake engine
-/// fails on it.
+/// One of the adapter over conditional writes, which all of its engines have: a test over the fake
+/// engine fails on it.
 const fn adapter(
     test: &'static str,
     name: &'static str,

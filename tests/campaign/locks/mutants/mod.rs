@@ -1,9 +1,9 @@
-//! Goal: the campaign finds every version of keylatch that is wrong in one place, or a test of the stores
-//! or of the rules does that the mutant names.
+//! Goal: the campaign finds every version of keylatch that is wrong in one place, or a test of the
+//! stores or of the rules does that the mutant names.
 //!
-//! Method: one build of a copy of the sources, in which the variable `MUTANT` chooses the wrong place, so
-//! that the sources do not know of them. `make mutants` builds and runs it. A test that is to find a mutant has to
-//! pass on what is right.
+//! Method: one build of a copy of the sources, in which the variable `MUTANT` chooses the wrong
+//! place, so that the sources do not know of them. `make mutants` builds and runs it. A test that
+//! is to find a mutant has to pass on what is right.
 
 mod edits;
 
@@ -24,9 +24,10 @@ use keylatch_testkit::{Program, seed};
 /// The time in which a mutant has to be noticed.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Mutants that show only under some faults. The waiters at an instance that dies stay in the queue
-/// for some time in any case. A lost write shows only when an instance dies. A majority of nodes has to
-/// forget while a lease lasts. Time is a floor for fencing tokens unless a clock is set back. A clock is ahead
-/// after a stall, a lapse comes during a slow sync, and a minority of nodes has to be away twice.
+/// for some time in any case. A lost write shows only when an instance dies. A majority of nodes
+/// has to forget while a lease lasts. Time is a floor for fencing tokens unless a clock is set
+/// back. A clock is ahead after a stall, a lapse comes during a slow sync, and a minority of nodes
+/// has to be away twice.
 const SPECIAL: [(&str, &[Kind]); 8] = [
     ("a client that leaves stays in the queue", &[Kind::CutClients, Kind::StallClients]),
     ("embedded: answered and not written", &[Kind::KillInstance]),
@@ -207,8 +208,8 @@ fn cargo(arguments: &[&str]) -> Command {
     cargo
 }
 
-/// Where a test is, how cargo runs its binary, and what it is called there: one of the rules begins with
-/// `modes::`, and all others are of the stores.
+/// Where a test is, how cargo runs its binary, and what it is called there: one of the rules begins
+/// with `modes::`, and all others are of the stores.
 fn binary_of(test: &str) -> (&'static str, &'static [&'static str], &str) {
     match test.strip_prefix("modes::") {
         Some(test) => {

@@ -1,15 +1,16 @@
-//! One step on a lock, or on several at once: the rule of one lock is that of several, for a slice of one.
+//! One step on a lock, or on several at once: the rule of one lock is that of several, for a slice
+//! of one.
 //!
-//! Locks are acquired as a whole. Either every lock has room for the token, and it gets all of them, or it gets none and
-//! joins the queues of all. Since one step joins all queues, any two sets that wait stand in the same order in every
-//! queue that they share, and none that waits holds a lock of its set: so no two wait for each other. The price is that
-//! of first come, first served: the first in one queue holds that lock up until it is the first in its other queues as
-//! well.
+//! Locks are acquired as a whole. Either every lock has room for the token, and it gets all of
+//! them, or it gets none and joins the queues of all. Since one step joins all queues, any two sets
+//! that wait stand in the same order in every queue that they share, and none that waits holds a
+//! lock of its set: so no two wait for each other. The price is that of first come, first served:
+//! the first in one queue holds that lock up until it is the first in its other queues as well.
 //!
-//! Invariants: an acquire and a renewal do all or nothing; a token that holds one of the locks never waits for the
-//! others; its queue entries are kept together; the fencing tokens that one step gives rise, as locks may have a bucket
-//! in common. What one lock does is in `rules.rs`. Tested in `tests/modes`, by the
-//! conformance of sets and over HTTP.
+//! Invariants: an acquire and a renewal do all or nothing; a token that holds one of the locks
+//! never waits for the others; its queue entries are kept together; the fencing tokens that one
+//! step gives rise, as locks may have a bucket in common. What one lock does is in `rules.rs`.
+//! Tested in `tests/modes`, by the conformance of sets and over HTTP.
 
 use std::time::Duration;
 
@@ -60,8 +61,8 @@ pub(super) fn step(found: &mut [Lock<'_>], command: &LockCommand) -> LockReply {
     }
 }
 
-/// The states before a step on several, which may come to nothing after it changed one. A step on one lock alone
-/// refuses before it changes any.
+/// The states before a step on several, which may come to nothing after it changed one. A step on
+/// one lock alone refuses before it changes any.
 fn copies(found: &[Lock<'_>]) -> Few<LockState> {
     let several = found.iter().filter(|_| found.len() > 1);
     several.map(|it| it.state.clone()).collect()
@@ -149,8 +150,8 @@ impl Refusal {
     }
 }
 
-/// Queues the token for every lock: at all places that it had, or at the end of all. A set that kept its place in some
-/// queues alone might be before another set there, and behind it elsewhere.
+/// Queues the token for every lock: at all places that it had, or at the end of all. A set that
+/// kept its place in some queues alone might be before another set there, and behind it elsewhere.
 fn join(found: &mut [Lock<'_>], command: &AcquireCommand, lasts: Duration) {
     let keeps_places = found.iter().all(|it| it.state.queue.find(&command.token).is_some());
     for it in found {

@@ -1,11 +1,14 @@
-//! What waits for the writer, and who commits it: the pure half of the writer, which knows neither disk nor thread.
+//! What waits for the writer, and who commits it: the pure half of the writer, which knows neither
+//! disk nor thread.
 //!
-//! Where nobody leads, who queues a request appoints a leader. A task of the runtime leads one lone request after a batch
-//! that was one quick request itself; in all other cases the writer's thread leads. A task that has not begun may be on
-//! the worker that closes the writer, so the thread leads in its place then.
+//! Where nobody leads, who queues a request appoints a leader. A task of the runtime leads one lone
+//! request after a batch that was one quick request itself; in all other cases the writer's thread
+//! leads. A task that has not begun may be on the worker that closes the writer, so the thread
+//! leads in its place then.
 //!
-//! Invariants: one leads at a time; what waits has a leader; what was queued before the writer was closed is taken before
-//! the thread ends. Tested below, and with threads and a disk in `crates/stores/tests/faults/leader.rs`.
+//! Invariants: one leads at a time; what waits has a leader; what was queued before the writer was
+//! closed is taken before the thread ends. Tested below, and with threads and a disk in
+//! `crates/stores/tests/faults/leader.rs`.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -14,8 +17,8 @@ use keylatch_core::store::StoreError;
 
 /// The most requests that share one transaction.
 const BATCH: usize = 1024;
-/// The most requests that wait for a leader: more than there are clients whose requests are served at once.
-/// Each whose caller has gone stays in the queue as long as the disk hangs.
+/// The most requests that wait for a leader: more than there are clients whose requests are served
+/// at once. Each whose caller has gone stays in the queue as long as the disk hangs.
 const QUEUE: usize = 16 * BATCH;
 
 /// Requests for the next batch, and reads for the thread.
@@ -110,7 +113,8 @@ impl<W, R> Queue<W, R> {
         })
     }
 
-    /// The term of the appointed task begins, if it is still to lead and the request is still alone.
+    /// The term of the appointed task begins, if it is still to lead and the request is still
+    /// alone.
     pub(super) fn begin_task(&mut self) -> Option<Vec<W>> {
         if self.leader != Leader::AppointedTask || self.requests.len() > 1 {
             return None;
@@ -119,8 +123,8 @@ impl<W, R> Queue<W, R> {
         Some(mem::take(&mut self.requests))
     }
 
-    /// The task's term is over, begun or not. Whether the thread has to be woken. Nobody is appointed meanwhile, but the
-    /// thread when the writer is closed, and then no one after it.
+    /// The task's term is over, begun or not. Whether the thread has to be woken. Nobody is
+    /// appointed meanwhile, but the thread when the writer is closed, and then no one after it.
     pub(super) fn end_task(&mut self) -> bool {
         self.resign();
         if self.is_log_long {
@@ -147,8 +151,8 @@ impl<W, R> Queue<W, R> {
         self.leader = if is_idle { Leader::None } else { Leader::Thread };
     }
 
-    /// Notes what a batch came to: reads for the thread, whether it was one quick request, and whether it made the log
-    /// long.
+    /// Notes what a batch came to: reads for the thread, whether it was one quick request, and
+    /// whether it made the log long.
     pub(super) fn note(&mut self, reads: Vec<R>, is_light: bool, is_log_long: bool) {
         self.reads.extend(reads);
         (self.is_light, self.is_log_long) = (is_light, is_log_long);
@@ -210,7 +214,8 @@ mod tests {
         ]
     }
 
-    /// The writer without a disk: a task that was spawned, the batches that are being committed, and what was answered.
+    /// The writer without a disk: a task that was spawned, the batches that are being committed,
+    /// and what was answered.
     struct Model {
         queue: Queue<usize, usize>,
         spawned: bool,
@@ -284,8 +289,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-        /// Goal: no order of events has two leaders, or leaves a request without one. Method: events of chance, then
-        /// task and thread run until neither has work. A task that has not begun when the writer is closed never does.
+        /// Goal: no order of events has two leaders, or leaves a request without one. Method:
+        /// events of chance, then task and thread run until neither has work. A task that has not
+        /// begun when the writer is closed never does.
         #[test]
         fn what_is_queued_is_taken_once_by_one_leader(events in vec(event(), 0..40)) {
             let mut model = Model {

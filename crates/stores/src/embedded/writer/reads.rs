@@ -1,11 +1,11 @@
-//! Commands whose replies show an answer that is on disk alone.
+//! Commands whose replies show a response that is on disk alone.
 //!
-//! SQLite lets no other connection read the file, so the writer's thread reads, after a batch and its answers, and some
-//! bytes at most before the next batch: changes wait for a read or two, and no worker of the runtime waits for the disk.
-//! A read that hangs holds changes as a sync that hangs does, and no caller's deadline. The command runs on the record
-//! with its answer, and a record that has changed since the table was asked gives what it says now. Invariant: a reply
-//! has the answer that is on disk, or is an error.
-//! Tested in `crates/stores/tests/faults/answers.rs`.
+//! SQLite lets no other connection read the file, so the writer's thread reads, after a batch and
+//! its responses, and some bytes at most before the next batch: changes wait for a read or two, and
+//! no worker of the runtime waits for the disk. A read that hangs holds changes as a sync that
+//! hangs does, and no caller's deadline. The command runs on the record with its response, and a
+//! record that has changed since the table was asked gives what it says now. Invariant: a reply has
+//! the response that is on disk, or is an error. Tested in `crates/stores/tests/faults/answers.rs`.
 
 use std::slice;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::table::{Draft, step};
 use keylatch_core::idempotency::{RecordCommand, RecordKey, RecordState};
 use keylatch_core::store::{Command, Reply, StoreError};
 
-/// How many bytes of answers are read between two batches, and one answer in any case.
+/// How many bytes of responses are read between two batches, and one response in any case.
 const READ_BYTES: u64 = 256 * 1024;
 
-/// A command whose reply shows an answer that is on disk alone.
+/// A command whose reply shows a response that is on disk alone.
 #[derive(Debug)]
 pub(super) struct ReadRequest {
     pub(super) key: RecordKey,
@@ -29,7 +29,7 @@ pub(super) struct ReadRequest {
 }
 
 impl Writer {
-    /// Runs a command whose reply shows an answer that is on disk alone.
+    /// Runs a command whose reply shows a response that is on disk alone.
     pub(in crate::embedded) async fn read(
         &self,
         key: RecordKey,
@@ -56,7 +56,7 @@ impl Shared {
             let Some(ReadRequest { key, command, answer }) = self.queue().pop_read() else {
                 return;
             };
-            // A caller that has gone needs no answer.
+            // A caller that has gone needs no response.
             if answer.is_closed() {
                 continue;
             }
@@ -77,8 +77,8 @@ impl Shared {
 }
 
 impl Committer {
-    /// Runs a command on a record with all of its answer. Gives the reply, and how many bytes the answer has; `None`
-    /// where the command would change the record, which is another one by now.
+    /// Runs a command on a record with all of its response. Gives the reply, and how many bytes the
+    /// response has; `None` where the command would change the record, which is another one by now.
     fn read(
         &mut self,
         key: &RecordKey,

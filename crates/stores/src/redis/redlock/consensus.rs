@@ -1,15 +1,16 @@
 //! Consensus on a grant's fencing token: Paxos, with one instance for each grant.
 //!
 //! In phase 1 an attempt asks all nodes for the lock and for a promise; in phase 2 it proposes a
-//! fencing token to the nodes that promised, and is granted the lock once a quorum has accepted it. A
-//! renewal does the same with the grant's own fencing token, and needs phase 2 only where not all of
-//! a quorum has accepted that yet.
+//! fencing token to the nodes that promised, and is granted the lock once a quorum has accepted it.
+//! A renewal does the same with the grant's own fencing token, and needs phase 2 only where not all
+//! of a quorum has accepted that yet.
 //!
-//! Why one token serves: docs/internals/redlock.md proves in numbered steps that a lease is exclusive,
-//! that fencing tokens rise, that a grant has one fencing token, and that there is at most one 201.
-//! The comments here name the steps. Invariant of this file: once a fencing token is proposed, another
-//! attempt with the same token may carry it on, so the attempt is granted or unknown, never "held".
-//! Tested over real nodes with arranged grants, and under contention by the lock campaign.
+//! Why one token serves: docs/internals/redlock.md proves in numbered steps that a lease is
+//! exclusive, that fencing tokens rise, that a grant has one fencing token, and that there is at
+//! most one 201. The comments here name the steps. Invariant of this file: once a fencing token is
+//! proposed, another attempt with the same token may carry it on, so the attempt is granted or
+//! unknown, never "held". Tested over real nodes with arranged grants, and under contention by the
+//! lock campaign.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,8 +29,8 @@ use keylatch_core::lock::{
 use keylatch_core::retry::random_part_of;
 use keylatch_core::store::StoreError;
 
-/// How many rounds of promises there are at most: contenders give way, and an attempt that lost to a
-/// higher ballot with the same token takes a higher one.
+/// How many rounds of promises there are at most: contenders give way, and an attempt that lost to
+/// a higher ballot with the same token takes a higher one.
 const MAX_ROUNDS: usize = 6;
 /// The longest pause between two rounds.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
@@ -253,8 +254,8 @@ impl Acquire<'_> {
             if has_proposed { votes.decides_chosen() } else { votes.decides_proposal(ballot) }
         };
         let (mut votes, round) = self.proposer.ask(message, is_decided).await;
-        // A remaining time counts from the first request of the attempt, and a node that replies in a
-        // later round has already taken off what the earlier rounds took.
+        // A remaining time counts from the first request of the attempt, and a node that replies in
+        // a later round has already taken off what the earlier rounds took.
         for grant in votes.reports.values_mut().filter_map(|report| report.grant.as_mut()) {
             grant.expires_in = (grant.expires_in + since).min(grant.ttl);
         }
@@ -289,8 +290,8 @@ impl Acquire<'_> {
         let has_accepted = |node: &&usize| chosen.promises.0.contains_key(*node);
         let rest = self.proposer.maybe_done.iter().filter(|node| !has_accepted(node)).copied();
         nodes.finish_grant(round, rest.collect(), self.proposer.accept(&chosen.proposal));
-        // "At most one 201", step 3: only the attempt that first proposed the chosen fencing token is
-        // granted the lock, all others repeat it.
+        // "At most one 201", step 3: only the attempt that first proposed the chosen fencing token
+        // is granted the lock, all others repeat it.
         let is_first =
             self.has_proposed_own && chosen.proposal.attempt == self.command.attempt.get();
         Ok(if is_first { AcquireReply::Granted(lease) } else { AcquireReply::Repeated(lease) })

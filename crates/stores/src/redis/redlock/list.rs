@@ -1,12 +1,12 @@
 //! The held locks, page by page.
 //!
-//! The keys of one node after the other are scanned, of so many nodes that every quorum has one among
-//! them. Each name that is found is looked at on all nodes, and listed if a quorum has it. A lock is
-//! listed with the first scanned node that has it, so that it is there once; a lock that comes to a
-//! node after that node's scan may be missed.
+//! The keys of one node after the other are scanned, of so many nodes that every quorum has one
+//! among them. Each name that is found is looked at on all nodes, and listed if a quorum has it. A
+//! lock is listed with the first scanned node that has it, so that it is there once; a lock that
+//! comes to a node after that node's scan may be missed.
 //!
-//! Invariant: a lock that is held throughout is on at least one page. Tested over real nodes, by the
-//! tests of Redlock and by the conformance tests of listing.
+//! Invariant: a lock that is held throughout is on at least one page. Tested over real nodes, by
+//! the tests of Redlock and by the conformance tests of listing.
 
 use std::sync::Arc;
 
@@ -99,8 +99,8 @@ impl ScanPosition {
     }
 }
 
-/// One step of a node's scan: the following step, and the names that are left of this one; `None` when
-/// the node does not reply in time.
+/// One step of a node's scan: the following step, and the names that are left of this one; `None`
+/// when the node does not reply in time.
 async fn scan_step(
     nodes: &Nodes,
     query: &ListLocks,
@@ -117,8 +117,8 @@ async fn scan_step(
     Some((following, names))
 }
 
-/// Those of the names that a quorum has and no node `before`, at most `room`; and the last name that
-/// was looked at, if it is not the last of all.
+/// Those of the names that a quorum has and no node `before`, at most `room`; and the last name
+/// that was looked at, if it is not the last of all.
 async fn held_by_quorum(
     nodes: &Arc<Nodes>,
     names: &[LockName],

@@ -1,8 +1,8 @@
 //! What one node is sent, and what it reports: Paxos's own messages, and one that ends a grant.
 //!
-//! An [acquire](Message::Acquire) and a [renewal](Message::Renew) ask for a promise under a [`Ballot`]; an
-//! [accept](Message::Accept) carries the [`Proposal`]. Each is one Lua script (`lua/redlock_*.lua`), and a
-//! node answers each with its [`Report`] of the lock.
+//! An [acquire](Message::Acquire) and a [renewal](Message::Renew) ask for a promise under a
+//! [`Ballot`]; an [accept](Message::Accept) carries the [`Proposal`]. Each is one Lua script
+//! (`lua/redlock_*.lua`), and a node answers each with its [`Report`] of the lock.
 //!
 //! Invariant: no two attempts have the same ballot, and ballots compare in Lua as they do here. The
 //! words are those of docs/internals/redlock.md. Tested below, and over real nodes by the tests of
@@ -35,8 +35,8 @@ impl Ballot {
     /// Below every other.
     pub(super) const NONE: Self = Self { clock_micros: 0, proposer: 0 };
 
-    /// A ballot of `proposer` above `last`. By the clock it is above the ballots of earlier attempts
-    /// as well.
+    /// A ballot of `proposer` above `last`. By the clock it is above the ballots of earlier
+    /// attempts as well.
     pub(super) fn above(last: Self, proposer: u64) -> Self {
         Self { clock_micros: unix_micros().max(last.clock_micros.saturating_add(1)), proposer }
     }
@@ -176,8 +176,8 @@ pub(super) struct NodeGrant {
 }
 
 impl Report {
-    /// The grant, if the token of the message has the lock: the node's promise to accept nothing under a
-    /// lower ballot than `promised`, with what it has accepted before.
+    /// The grant, if the token of the message has the lock: the node's promise to accept nothing
+    /// under a lower ballot than `promised`, with what it has accepted before.
     pub(super) fn own_grant(&self) -> Option<&NodeGrant> {
         self.grant.as_ref().filter(|_| self.found == Found::Own)
     }

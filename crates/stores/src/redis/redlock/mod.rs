@@ -1,8 +1,8 @@
 //! Redlock: locks over several Redis servers that know nothing of each other, by majority.
 //!
 //! Each command goes to all nodes at once, and a quorum of replies counts (the algorithm is the one
-//! published as "Distributed Locks with Redis"). What keylatch adds is agreement on the fencing token:
-//! a grant is one instance of Paxos, and the words here are Paxos's.
+//! published as "Distributed Locks with Redis"). What keylatch adds is agreement on the fencing
+//! token: a grant is one instance of Paxos, and the words here are Paxos's.
 //!
 //! - `messages`: what a node is sent and reports; ballot and proposal.
 //! - `node` and `round`: one node with its voter quarantine; one request to all nodes.
@@ -10,9 +10,9 @@
 //! - `consensus`: acquire and renew, in two phases, promise and accept.
 //! - `list`: the held locks.
 //!
-//! This file has the store, the commands of one round (look, release and withdraw), and what the nodes
-//! are, inspected at start and for `GET /v1/info` and the readiness probe. The proofs are numbered in
-//! docs/internals/redlock.md; the tests run real Redis servers.
+//! This file has the store, the commands of one round (look, release and withdraw), and what the
+//! nodes are, inspected at start and for `GET /v1/info` and the readiness probe. The proofs are
+//! numbered in docs/internals/redlock.md; the tests run real Redis servers.
 
 mod consensus;
 mod list;
@@ -58,8 +58,8 @@ const INSPECTION_MAX: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 ///
-/// `url` is not understood, the settings do not fit it, or one of the servers answers and is not fit
-/// to keep locks. Servers that do not answer are no error: the store keeps trying.
+/// `url` is not understood, the settings do not fit it, or one of the servers answers and is not
+/// fit to keep locks. Servers that do not answer are no error: the store keeps trying.
 pub(crate) async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn Store>, OpenError> {
     let Settings { redis, redlock, .. } = settings;
     let nodes = Arc::new(Nodes::open(url, redis, redlock).await?);
@@ -125,8 +125,8 @@ impl Store for RedlockStore {
         Err(StoreError::Unsupported)
     }
 
-    /// No node reports a turn or a change: a waiter acquires again after a random time, in no order,
-    /// and a watcher looks.
+    /// No node reports a turn or a change: a waiter acquires again after a random time, in no
+    /// order, and a watcher looks.
     fn subscribe(&self, topic: Topic) -> Hints {
         match topic {
             Topic::Turn(..) => Box::pin(stream::unfold((), async |()| {
@@ -168,8 +168,8 @@ impl RedlockStore {
         }
     }
 
-    /// Releases a lock on all nodes, if a quorum has it with this token. A repeat may reach the rest of the
-    /// nodes, so the effect is unknown as soon as one node may have released the lock.
+    /// Releases a lock on all nodes, if a quorum has it with this token. A repeat may reach the
+    /// rest of the nodes, so the effect is unknown as soon as one node may have released the lock.
     async fn release(&self, name: LockName, token: TokenHash) -> Result<ReleaseReply, StoreError> {
         let is_decided = |votes: &Votes| votes.release_reply().is_some();
         let votes = self.end(name, token, None, is_decided).await;
@@ -177,8 +177,8 @@ impl RedlockStore {
         votes.release_reply().ok_or_else(|| votes.error(may_be_done))
     }
 
-    /// Withdraws on all nodes what an attempt got, so that no quorum has it. Whether a node votes does not
-    /// matter here.
+    /// Withdraws on all nodes what an attempt got, so that no quorum has it. Whether a node votes
+    /// does not matter here.
     async fn withdraw(
         &self,
         name: LockName,
@@ -269,8 +269,9 @@ async fn health(nodes: &Arc<Nodes>) -> Result<StoreHealth, StoreError> {
     })
 }
 
-/// What the nodes reported of themselves, all inspected at once. A node that does not reply in time, or
-/// is in quarantine, does not vote; with fewer voters than a quorum the store is not ready.
+/// What the nodes reported of themselves, all inspected at once. A node that does not reply in
+/// time, or is in quarantine, does not vote; with fewer voters than a quorum the store is not
+/// ready.
 struct Inspection {
     /// The nodes that replied, by address.
     answering: Vec<(String, Server)>,
@@ -309,8 +310,9 @@ impl Inspection {
         })
     }
 
-    /// `strict` if no node forgets anything. Otherwise the quarantine protects the leases, and it rests
-    /// on the node's own word where this process did not see it come up, so no more is promised.
+    /// `strict` if no node forgets anything. Otherwise the quarantine protects the leases, and it
+    /// rests on the node's own word where this process did not see it come up, so no more is
+    /// promised.
     fn tier(&self, nodes: &Nodes) -> Tier {
         let forgets_nothing = |server: Server| server.life().forgets_nothing;
         let strict =

@@ -1,13 +1,13 @@
 //! One node: its connection, and whether it may vote.
 //!
-//! A node has **one** connection. So it takes the commands of this process in the order in which they
-//! were sent: a withdrawal never overtakes the grant that it ends.
+//! A node has **one** connection. So it takes the commands of this process in the order in which
+//! they were sent: a withdrawal never overtakes the grant that it ends.
 //!
 //! A node that lost its memory in a crash would grant a held lock again. So it is in
 //! [quarantine](VoterQuarantine) until every lease that it may have forgotten is over, unless it
 //! forgets nothing; its replies do not count until then. The exclusive lease of
-//! docs/internals/redlock.md rests on this (steps 1 and 2). Tested over real nodes that crash, by the
-//! tests of restarted nodes.
+//! docs/internals/redlock.md rests on this (steps 1 and 2). Tested over real nodes that crash, by
+//! the tests of restarted nodes.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -64,8 +64,8 @@ impl Node {
         Ok(Self { address, pool, quarantine, last: Mutex::default() })
     }
 
-    /// Runs a script on the node, if there is a connection in time and the round is not over before. There
-    /// is no limit to the wait for the reply.
+    /// Runs a script on the node, if there is a connection in time and the round is not over
+    /// before. There is no limit to the wait for the reply.
     pub(super) async fn run(
         &self,
         call: &ScriptInvocation<'_>,

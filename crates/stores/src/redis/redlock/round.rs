@@ -5,8 +5,8 @@
 //! after the replies that are still to come and the grants that nodes gave too late.
 //!
 //! Invariant: a node that did not reply may have executed its request, unless it was never sent. So
-//! [`Round::unanswered`] goes into every count and into every withdrawal. Tested over real nodes that
-//! are slow, paused or gone, by the tests of Redlock.
+//! [`Round::unanswered`] goes into every count and into every withdrawal. Tested over real nodes
+//! that are slow, paused or gone, by the tests of Redlock.
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -98,7 +98,8 @@ impl Nodes {
         addresses.iter().try_for_each(|(_, url)| pool::client(url, &security, redis).map(drop))
     }
 
-    /// How long a node has for a reply to a command with this TTL: a tenth of it, within the limits.
+    /// How long a node has for a reply to a command with this TTL: a tenth of it, within the
+    /// limits.
     pub(super) fn node_time(&self, ttl: Ttl) -> Duration {
         (ttl.get() / 10).clamp(MIN_NODE_TIME, self.node_time.max(MIN_NODE_TIME))
     }
@@ -208,9 +209,9 @@ impl Nodes {
         });
     }
 
-    /// Withdraws what an attempt got, with repeats until the limit: from `some` nodes now, and from those that
-    /// have not answered its last round when they do, or when its time is over. A node that was sent nothing
-    /// has nothing, and would be tried in vain.
+    /// Withdraws what an attempt got, with repeats until the limit: from `some` nodes now, and from
+    /// those that have not answered its last round when they do, or when its time is over. A node
+    /// that was sent nothing has nothing, and would be tried in vain.
     pub(super) fn withdraw(
         self: &Arc<Self>,
         round: Round,
@@ -312,7 +313,8 @@ impl Round {
         &self.unanswered
     }
 
-    /// What is left of a round that is decided: the replies to the requests that were sent, until a deadline.
+    /// What is left of a round that is decided: the replies to the requests that were sent, until a
+    /// deadline.
     fn close(mut self, deadline: Instant) -> Self {
         self.is_over.cancel();
         self.deadline = deadline;

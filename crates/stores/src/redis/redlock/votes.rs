@@ -1,12 +1,12 @@
 //! The count of the nodes' reports in a round, and the decision that follows from it.
 //!
-//! Only the nodes that may vote count, and a decision falls once further replies could not change it.
-//! A node that did not reply, or whose reply was lost, may have executed its message: it is among those
-//! that [may have done it](Votes::maybe_done).
+//! Only the nodes that may vote count, and a decision falls once further replies could not change
+//! it. A node that did not reply, or whose reply was lost, may have executed its message: it is
+//! among those that [may have done it](Votes::maybe_done).
 //!
 //! Invariant: what others see of a lock needs a quorum with the same fencing token, and "not held"
-//! needs that no quorum can have one (docs/internals/redlock.md, "What others see"). Tested below, and
-//! over real nodes with arranged grants, by the tests of Redlock's agreement.
+//! needs that no quorum can have one (docs/internals/redlock.md, "What others see"). Tested below,
+//! and over real nodes with arranged grants, by the tests of Redlock's agreement.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as _;
@@ -26,7 +26,8 @@ pub(super) struct Votes {
     pub(super) answered: usize,
     /// The reports of the nodes that may vote.
     pub(super) reports: BTreeMap<usize, Report>,
-    /// The nodes where the message may have given or ended a grant of its token, whether they vote or not.
+    /// The nodes where the message may have given or ended a grant of its token, whether they vote
+    /// or not.
     pub(super) maybe_done: BTreeSet<usize>,
     last_error: Option<StoreError>,
 }
@@ -141,8 +142,8 @@ impl Votes {
         }
     }
 
-    /// Whether further replies would change neither which token has the lock, nor the proposal under
-    /// this ballot.
+    /// Whether further replies would change neither which token has the lock, nor the proposal
+    /// under this ballot.
     pub(super) fn decides_proposal(&self, ballot: Ballot) -> bool {
         let promises = self.own_grants().filter(|grant| grant.promised == ballot).count();
         let is_with_competitor = self.strongest_competitor().len() >= self.quorum
@@ -217,17 +218,17 @@ impl Votes {
         })
     }
 
-    /// Why there is no quorum. The effect is unknown if the caller says so, or if so many nodes may have
-    /// given the lock in this round that they would be a quorum. With fewer, no other client can see the
-    /// lock as held.
+    /// Why there is no quorum. The effect is unknown if the caller says so, or if so many nodes may
+    /// have given the lock in this round that they would be a quorum. With fewer, no other client
+    /// can see the lock as held.
     pub(super) fn error(self, may_be_done: bool) -> StoreError {
         let may_be_done = may_be_done || self.maybe_done.len() >= self.quorum;
         no_quorum(self.reports.len(), self.nodes, may_be_done, self.last_error)
     }
 }
 
-/// The reports of the nodes where one token has the lock, as promises to accept nothing under a lower
-/// ballot.
+/// The reports of the nodes where one token has the lock, as promises to accept nothing under a
+/// lower ballot.
 pub(super) struct Promises(pub(super) BTreeMap<usize, Report>);
 
 impl Promises {
@@ -258,9 +259,10 @@ impl Promises {
     /// The proposal that a quorum may have accepted under a lower ballot, which has to be proposed
     /// again. These are the promises of one ballot, of `nodes` in all.
     ///
-    /// "A grant has one fencing token": if F is chosen, the latest accepted fencing token is F (steps
-    /// 1 to 3), and the nodes that report F and those that did not promise are together a quorum (step
-    /// 4). If they are fewer, no fencing token is chosen, and the attempt may propose its own.
+    /// "A grant has one fencing token": if F is chosen, the latest accepted fencing token is F
+    /// (steps 1 to 3), and the nodes that report F and those that did not promise are together a
+    /// quorum (step 4). If they are fewer, no fencing token is chosen, and the attempt may propose
+    /// its own.
     pub(super) fn carried_on(&self, nodes: usize, quorum: usize) -> Option<Proposal> {
         let latest = self.latest_accepted()?;
         let same =

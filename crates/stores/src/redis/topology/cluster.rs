@@ -1,7 +1,7 @@
 //! The masters of a cluster: `CLUSTER NODES` of several nodes, put together.
 //!
-//! Any node knows of all, but one may be late. So for each slot the claim of the highest epoch counts,
-//! as it does among the nodes themselves.
+//! Any node knows of all, but one may be late. So for each slot the claim of the highest epoch
+//! counts, as it does among the nodes themselves.
 //!
 //! Tested below against the cluster specification, and over a real cluster whose slots move.
 

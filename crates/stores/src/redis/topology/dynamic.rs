@@ -1,12 +1,12 @@
 //! The masters as they are now, followed by a task of their own.
 //!
 //! The task looks up the masters once a second, and at once when a sentinel publishes a change or a
-//! command fails as if the master had changed. A command that was not executed is tried again, on the
-//! master that is known by then, for up to [`FAILOVER_WAIT_MAX`].
+//! command fails as if the master had changed. A command that was not executed is tried again, on
+//! the master that is known by then, for up to [`FAILOVER_WAIT_MAX`].
 //!
 //! Invariant: a process that did not run for a while sends nothing to a master of before. What it
-//! knows is older than [`TOPOLOGY_MAX_AGE`] then, and a source has to name the masters first. Tested over
-//! real failovers, by the tests of Sentinel and of Cluster.
+//! knows is older than [`TOPOLOGY_MAX_AGE`] then, and a source has to name the masters first.
+//! Tested over real failovers, by the tests of Sentinel and of Cluster.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -30,8 +30,8 @@ use crate::settings::RedisSettings;
 const LOOKUP_PERIOD: Duration = Duration::from_secs(1);
 /// The least pause between two lookups.
 const POLL_INTERVAL: Duration = Duration::from_millis(25);
-/// For how long a lookup counts: longer than two lookups in a row without a reply take, so that only
-/// a process that did not run is without masters.
+/// For how long a lookup counts: longer than two lookups in a row without a reply take, so that
+/// only a process that did not run is without masters.
 const TOPOLOGY_MAX_AGE: Duration = Duration::from_millis(2500);
 /// For how long a command that was not executed is tried again: less than the default
 /// `store_timeout_ms`, so that the caller reads that it was not executed.
@@ -49,7 +49,8 @@ pub(super) enum Discovery {
 }
 
 impl Discovery {
-    /// What names the masters of a URL, and how to connect to them; `None` of the URL of one server.
+    /// What names the masters of a URL, and how to connect to them; `None` of the URL of one
+    /// server.
     pub(super) fn of(
         url: &str,
         settings: &RedisSettings,
@@ -88,7 +89,8 @@ impl Discovery {
 #[derive(Debug, Clone)]
 struct Lookup {
     map: Arc<MasterMap>,
-    /// When it began. A lookup without a reply counts too, unless the process did not run before it.
+    /// When it began. A lookup without a reply counts too, unless the process did not run before
+    /// it.
     begun: Instant,
 }
 
@@ -138,8 +140,8 @@ impl DynamicTopology {
         Ok(Self { latest, is_cluster, lookup_now, _following: following })
     }
 
-    /// Runs a script on the master of its bucket. A command that was not executed is tried again for
-    /// a while.
+    /// Runs a script on the master of its bucket. A command that was not executed is tried again
+    /// for a while.
     pub(super) async fn run<T: FromRedisValue + ScriptReply>(
         &self,
         bucket: u8,

@@ -1,9 +1,9 @@
 //! The masters with their connections.
 //!
-//! A [`MasterMap`] is a [`TopologyView`] with a pool for each master. A master that is no longer one
-//! is **retired**: its connections break at once, and its later replies are ignored. A server that was
-//! demoted, stopped or cut off and comes back knows nothing of the grants since, so no command goes
-//! over an old connection to it.
+//! A [`MasterMap`] is a [`TopologyView`] with a pool for each master. A master that is no longer
+//! one is **retired**: its connections break at once, and its later replies are ignored. A server
+//! that was demoted, stopped or cut off and comes back knows nothing of the grants since, so no
+//! command goes over an old connection to it.
 //!
 //! Tested over real failovers, by the tests of Sentinel and of Cluster.
 

@@ -1,14 +1,15 @@
-//! Which Redis servers there are, and which of them is the master of a key: one, Sentinel or Cluster.
+//! Which Redis servers there are, and which of them is the master of a key: one, Sentinel or
+//! Cluster.
 //!
-//! Locks are kept in the same way on all of them; topologies differ in which server has a bucket, and
-//! in how the next master is found. One server is a pool. With Sentinel and Cluster a task follows the
-//! masters ([`DynamicTopology`]), because the driver does not tell "not executed" from "unknown" when
-//! it follows them itself. Its [`Discovery`] asks several servers, each a [`source`] with its own
-//! connection, and makes one view of what they report. No source is trusted alone: of
+//! Locks are kept in the same way on all of them; topologies differ in which server has a bucket,
+//! and in how the next master is found. One server is a pool. With Sentinel and Cluster a task
+//! follows the masters ([`DynamicTopology`]), because the driver does not tell "not executed" from
+//! "unknown" when it follows them itself. Its [`Discovery`] asks several servers, each a [`source`]
+//! with its own connection, and makes one view of what they report. No source is trusted alone: of
 //! sentinels the latest failover counts, of cluster nodes the highest epoch of each slot.
 //!
-//! Tested below in `sentinel` and `cluster`, and over real servers by the tests of Sentinel, of Cluster
-//! and of failover.
+//! Tested below in `sentinel` and `cluster`, and over real servers by the tests of Sentinel, of
+//! Cluster and of failover.
 
 mod cluster;
 mod dynamic;
@@ -103,8 +104,8 @@ impl Topology {
         masters.into_iter().nth(turn).map(|(_, pool)| pool)
     }
 
-    /// How many connections are subscribed to a channel, at all servers together; `None` where one of them
-    /// does not say.
+    /// How many connections are subscribed to a channel, at all servers together; `None` where one
+    /// of them does not say.
     pub(super) async fn subscribers(&self, channel: &str) -> Option<u64> {
         let masters = self.masters();
         let counts = masters.iter().map(|(_, pool)| pool.subscribers(channel));

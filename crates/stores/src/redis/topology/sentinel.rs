@@ -1,11 +1,12 @@
 //! The master that sentinels name.
 //!
-//! Sentinels number failovers, and a majority of them votes for each. So the report with the highest
-//! number counts, and a master is looked up again at once when a sentinel publishes a failover.
+//! Sentinels number failovers, and a majority of them votes for each. So the report with the
+//! highest number counts, and a master is looked up again at once when a sentinel publishes a
+//! failover.
 //!
-//! Invariant: a report of an older failover never replaces a newer master, unless a majority replied
-//! (sentinels that were set up again count from the beginning). Tested below, and over real sentinels
-//! by the tests of failover.
+//! Invariant: a report of an older failover never replaces a newer master, unless a majority
+//! replied (sentinels that were set up again count from the beginning). Tested below, and over real
+//! sentinels by the tests of failover.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -45,8 +46,8 @@ pub(super) struct Sentinels {
 
 impl Sentinels {
     /// The sentinels of a URL, and the options for the master that they name:
-    /// `redis+sentinel://[USER:PASSWORD@]HOST[:PORT][,…]/MASTER[/DB]`, where the credentials are those
-    /// of the master. Those of the sentinels, if they have any, are `?sentinel_user=…` and
+    /// `redis+sentinel://[USER:PASSWORD@]HOST[:PORT][,…]/MASTER[/DB]`, where the credentials are
+    /// those of the master. Those of the sentinels, if they have any, are `?sentinel_user=…` and
     /// `sentinel_password=…`.
     pub(super) fn parse(
         url: &str,
@@ -76,8 +77,8 @@ impl Sentinels {
         Ok((Self { master, clients, sources, term, messages, subscriptions }, options))
     }
 
-    /// Asks all sentinels, and takes the report of the latest failover, for which a majority of them
-    /// voted.
+    /// Asks all sentinels, and takes the report of the latest failover, for which a majority of
+    /// them voted.
     pub(super) async fn look_up(&mut self) -> Result<TopologyView, MasterLookupError> {
         let (all, most) = (self.sources.len(), self.sources.len() / 2 + 1);
         let mut queries: FuturesUnordered<_> =
@@ -115,7 +116,8 @@ impl Sentinels {
         if self.messages.is_none() {
             let client = &self.clients[self.subscriptions % self.clients.len()];
             self.subscriptions += 1;
-            // The sentinel that leads a failover publishes the first, the others the second at that time.
+            // The sentinel that leads a failover publishes the first, the others the second at that
+            // time.
             self.messages = client.subscribe(&["+promoted-slave", "+switch-master"]).await.ok();
         }
         match &mut self.messages {
@@ -129,9 +131,9 @@ impl Sentinels {
     }
 }
 
-/// The master of the latest failover. When failovers follow each other closely, a sentinel may report
-/// the number of one with the master of another. Then it is the master that most reports name, and of
-/// as many the same one each time.
+/// The master of the latest failover. When failovers follow each other closely, a sentinel may
+/// report the number of one with the master of another. Then it is the master that most reports
+/// name, and of as many the same one each time.
 fn latest(reports: &[MasterId]) -> Option<MasterId> {
     let term = reports.iter().map(|(_, term)| *term).max()?;
     let count = |id: &MasterId| reports.iter().filter(|report| *report == id).count();
@@ -150,9 +152,10 @@ fn is_split(reports: &[Option<MasterId>]) -> bool {
 
 /// The master that a sentinel names; `None` when it knows none of that name.
 ///
-/// A sentinel that leads a failover has the number of the new master with the address of the old one
-/// in `SENTINEL MASTER`, until all replicas are moved: only the address by name goes with the number.
-/// The number is read first, so that a change in between makes the report look older than it is.
+/// A sentinel that leads a failover has the number of the new master with the address of the old
+/// one in `SENTINEL MASTER`, until all replicas are moved: only the address by name goes with the
+/// number. The number is read first, so that a change in between makes the report look older than
+/// it is.
 async fn named_master(
     source: &mut TopologySource,
     master: &str,

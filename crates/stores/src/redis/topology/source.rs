@@ -1,7 +1,7 @@
 //! A server that reports the masters: a sentinel, or a node of a cluster.
 //!
-//! Each source has its own connection, which breaks when a reply does not come in time. Tested over real
-//! servers by the tests of Sentinel and of Cluster.
+//! Each source has its own connection, which breaks when a reply does not come in time. Tested over
+//! real servers by the tests of Sentinel and of Cluster.
 
 use std::fmt;
 use std::time::Duration;
