@@ -132,8 +132,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "a renewal that prolongs nothing",
         Store::DurableRedis,
         RULES,
-        "            (holder.since, holder.ttl) = (now, ttl.get());\n",
-        "            if !mutant!() {\n                (holder.since, holder.ttl) = (now, ttl.get());\n            }\n",
+        "            (holder.since, holder.ttl) = (now, ttl.map_or(holder.ttl, Ttl::get));\n",
+        "            if !mutant!() {\n                (holder.since, holder.ttl) = (now, ttl.map_or(holder.ttl, Ttl::get));\n            }\n",
     ),
     edit(
         "a renewal that changes the fencing token",
