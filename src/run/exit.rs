@@ -84,10 +84,12 @@ pub(super) enum Failure {
     Signal(i32),
 }
 
-/// What became of a command after its SIGTERM.
+/// What became of a command when its lease was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StopResult {
-    /// It ended.
+    /// It did not run.
+    NotStarted,
+    /// It ended after its SIGTERM.
     Ended,
     /// It was killed.
     Killed,
@@ -162,6 +164,7 @@ impl fmt::Display for Failure {
                     _ => write!(f, "`{program}` cannot be executed: {error}"),
                 }
             }
+            Self::Lost(StopResult::NotStarted) => f.write_str("the command was not started"),
             Self::Lost(StopResult::Ended) => f.write_str("the command was stopped"),
             Self::Lost(StopResult::Killed) => f.write_str("the command was killed"),
             Self::Lost(StopResult::StillThere) => f.write_str("the command cannot be killed"),

@@ -16,6 +16,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{ChildStderr, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
+use keylatch_client::Lease;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, killpg};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 use rustix::process::{WaitOptions, WaitStatus, wait};
@@ -25,6 +26,7 @@ use tokio::time::{Instant, interval, timeout_at};
 use super::descendants::Descendants;
 use super::exit::{Failure, StopResult, of_signal};
 use super::guardian::Guardian;
+use crate::plain::say;
 
 /// How often a group is looked at while it is being stopped: nothing tells when its last process
 /// has ended.
@@ -78,22 +80,27 @@ pub(super) enum ProcessChange {
 
 impl Group {
     /// Starts the command, with these variables set or, where there is no value, removed. With `captured`, its output
-    /// goes to [`pipes`](Self::pipes). It is ended also where this process is killed, before a `lease` of this length ends.
+    /// goes to [`pipes`](Self::pipes). It is ended also where this process is killed, before a lease of this `ttl` ends.
     pub(super) fn spawn(
         command: &[OsString],
         environment: Vec<(&'static str, Option<String>)>,
-        lease: Duration,
+        (lease, ttl): (&Lease, Duration),
         captured: bool,
     ) -> Result<Self, Failure> {
+        // It may have ended while this process heard of it, or slept.
+        if let Err(lost) = lease.check() {
+            say(&lost);
+            return Err(Failure::Lost(StopResult::NotStarted));
+        }
         let program = command.first().cloned().unwrap_or_default();
-        let spawned = Self::try_spawn(command, environment, lease, captured);
+        let spawned = Self::try_spawn(command, environment, ttl, captured);
         spawned.map_err(|error| Failure::Spawn { program, error })
     }
 
     fn try_spawn(
         command: &[OsString],
         environment: Vec<(&'static str, Option<String>)>,
-        lease: Duration,
+        ttl: Duration,
         captured: bool,
     ) -> io::Result<Self> {
         let changes = unix::signal(SignalKind::child())?;
@@ -109,7 +116,7 @@ impl Group {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
         // A child from before the command, and so no descendant of it.
-        let mut guardian = Guardian::start(lease);
+        let mut guardian = Guardian::start(ttl);
         let descendants = Descendants::adopt();
         let child = command.args(arguments).process_group(0).spawn()?;
         let id = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);

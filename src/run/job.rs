@@ -101,7 +101,7 @@ pub(super) async fn under<L>(
 ) -> Result<u8, Failure> {
     let begun = Instant::now();
     let lost = |reason: &LossReason| what_is_lost(&job.locks, reason);
-    let ran = match Group::spawn(&job.command, environment, job.options.ttl, false) {
+    let ran = match Group::spawn(&job.command, environment, (&guard, job.options.ttl), false) {
         Ok(group) => supervise(group, &guard, signals, &lost).await,
         Err(failure) => Err(failure),
     };

@@ -126,6 +126,11 @@ async fn failure(
         Some(Code::RequestInProgress) => {
             Failure::InProgress { what: what_runs(client, job).await, waited }
         }
+        // It began after a wait, and its lease has ended before this machine heard of it.
+        Some(Code::TokenMismatch) => {
+            say(&error);
+            Failure::Lost(StopResult::NotStarted)
+        }
         Some(Code::OutcomeUnknown) => {
             let when = look(client, key).await.and_then(|record| record.begun_at);
             let when = when.map(|at| format!(" at {at}")).unwrap_or_default();
@@ -177,7 +182,7 @@ async fn show_label(client: Client, name: String, options: AcquireOptions) {
 
 /// Runs the command under the lease of its run, and says what came of it.
 async fn run_now(job: &OnceJob, run: Run, signals: &mut Signals) -> Result<u8, Failure> {
-    let (lease, captured) = (job.options.lease, job.replays_output);
+    let (lease, captured) = ((&*run, job.options.lease), job.replays_output);
     let mut group = match Group::spawn(&job.command, environment(job, &run), lease, captured) {
         Ok(group) => group,
         Err(failure) => {

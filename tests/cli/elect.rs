@@ -2,6 +2,11 @@
 //!
 //! Method: two processes, requests to their own addresses, signals, and a service that is cut off.
 
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
 use keylatch_testkit::{Answer, Exit, RunningCommand, Service, eventually, free_port};
 
 use crate::{KEYLATCH, staged};
@@ -114,6 +119,40 @@ async fn command_runs_while_its_machine_leads() {
     let ended = two.ended_by("-TERM").await;
     assert_eq!(ended.code, Some(3), "{ended:?}");
     assert!(ended.stderr.contains("leading `jobs` no longer; standing again"), "{ended:?}");
+}
+
+#[tokio::test]
+async fn command_does_not_start_where_the_lease_ended_before() {
+    let (service, stage) = staged().await;
+    let pipe = full_pipe(&stage.path("said"));
+    let exec = "exec \"$0\" elect --ttl 3s jobs -- sh -c \"$1\" 2>\"$SAID\"";
+    let script = stage.script("echo ran >>ran");
+    let shell = ["sh", "-c", exec, env!("CARGO_BIN_EXE_keylatch"), &script];
+    let (url, said) = (service.url(), stage.path("said").display().to_string());
+    let one = RunningCommand::of(&shell, &[("KEYLATCH_URL", &*url), ("SAID", &said)]);
+    // It leads, and is held up when it says so.
+    eventually(async || (service.look("jobs").await.status == 200).then_some(())).await;
+    service.is_free("jobs").await;
+    let mut said = Vec::new();
+    let no_longer = async || {
+        let _ = (&pipe).read_to_end(&mut said);
+        String::from_utf8_lossy(&said).contains("standing again").then_some(())
+    };
+    eventually(no_longer).await;
+    let said = String::from_utf8_lossy(&said);
+    assert!(!said.contains("stopping the command"), "{}", said.trim_start());
+    drop(one);
+}
+
+/// A pipe that has no room until it is read.
+fn full_pipe(path: &Path) -> File {
+    let made = std::process::Command::new("mkfifo").arg(path).status();
+    assert!(made.expect("mkfifo runs").success());
+    let mut options = File::options();
+    options.read(true).write(true).custom_flags(nix::libc::O_NONBLOCK);
+    let pipe = options.open(path).expect("a pipe");
+    while (&pipe).write(&[b'\n'; 4096]).is_ok() {}
+    pipe
 }
 
 #[tokio::test]

@@ -30,6 +30,19 @@ fn start(
     KEYLATCH.start(&arguments, &[("KEYLATCH_URL", server)])
 }
 
+/// The same of any command, with its standard error in the file `said`, for the test to read meanwhile.
+fn start_heard(stage: &ScriptDirectory, server: &str, arguments: &[&str]) -> RunningCommand {
+    let said = stage.path("said").display().to_string();
+    let exec = "exec \"$0\" once \"$@\" 2>\"$SAID\"";
+    let shell = ["sh", "-c", exec, env!("CARGO_BIN_EXE_keylatch")];
+    let environment = [("KEYLATCH_URL", server), ("SAID", &said)];
+    RunningCommand::of(&[&shell[..], arguments].concat(), &environment)
+}
+
+async fn says(stage: &ScriptDirectory, text: &str) {
+    eventually(async || stage.read("said").contains(text).then_some(())).await;
+}
+
 #[track_caller]
 fn is(ended: &Exit, code: i32, why: &[&str]) {
     assert_eq!(ended.code, Some(code), "{ended:?}");
@@ -178,6 +191,31 @@ async fn machine_whose_label_cannot_be_shown_runs_all_the_same() {
     is(&other, 0, &["runs elsewhere, since 20"]);
     stage.go();
     is(&first.ended().await, 4, &[]);
+}
+
+#[tokio::test]
+async fn command_whose_lease_is_over_before_its_start_does_not_start() {
+    let (service, proxy) = Service::behind_proxy().await;
+    let stage = ScriptDirectory::new();
+    let of_key = |method| service.request(method, "/v1/idempotency/a");
+    let held = Answer::of(of_key(Method::POST).json(&json!({"lease_ms": 60_000}))).await;
+    let arguments = ["--ttl", "1s", "--wait", "1m", "a", "--", "echo", "ran"];
+    let waiting = start_heard(&stage, &proxy.http_url(), &arguments);
+    says(&stage, "; waiting").await;
+    proxy.hold_answers();
+    let abandon = of_key(Method::DELETE).header("lock-token", held.token());
+    assert_eq!(Answer::of(abandon).await.status, 204);
+    // It begins, and its lease ends before it hears of it.
+    let over = async || {
+        let record = Answer::of(of_key(Method::GET)).await;
+        (record.json["state"] == "unknown").then_some(())
+    };
+    eventually(over).await;
+    proxy.forward();
+    let ended = waiting.ended().await;
+    let said = stage.read("said");
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(75), ""), "{said}");
+    assert!(said.contains("the command was not started"), "{said}");
 }
 
 #[tokio::test]
