@@ -65,6 +65,7 @@ async fn try_elect(election: &Election) -> Result<u8, Failure> {
             Err(Failure::Lost(StopResult::StillThere)) => {
                 break Err(Failure::Lost(StopResult::StillThere));
             }
+            Err(Failure::Lost(_)) if signals.asked_to_end() => break Ok(0),
             Err(Failure::Lost(_)) => say(&format!("leading `{name}` no longer; standing again")),
             ended => break ended,
         }

@@ -28,7 +28,7 @@ Exit codes:
 pub const ELECT_EXIT_CODES: &str = "\
 Exit codes:
   that of COMMAND, or 128 + N if signal N ended it; otherwise
-  0    a signal asked for the end, and the lock is released
+  0    a signal asked for the end, and this one does not lead any more
   64   the arguments are wrong
   69   the service cannot answer
   70   something on this machine is missing, such as the address to listen on

@@ -28,6 +28,7 @@ const PASSED_ON: [Signal; 10] = [
 #[derive(Debug)]
 pub(super) struct Signals {
     streams: Vec<(Signal, unix::Signal)>,
+    asked_to_end: bool,
 }
 
 impl Signals {
@@ -38,12 +39,19 @@ impl Signals {
             .into_iter()
             .filter(|signal| ignored & (1 << (*signal as u32 - 1)) == 0)
             .map(|signal| Ok((signal, unix::signal(SignalKind::from_raw(signal as i32))?)));
-        Ok(Self { streams: streams.collect::<io::Result<_>>()? })
+        Ok(Self { streams: streams.collect::<io::Result<_>>()?, asked_to_end: false })
     }
 
     /// The next signal.
     pub(super) async fn next(&mut self) -> Signal {
-        std::future::poll_fn(|cx| self.poll_next(cx)).await
+        let signal = std::future::poll_fn(|cx| self.poll_next(cx)).await;
+        self.asked_to_end |= [Signal::SIGTERM, Signal::SIGINT, Signal::SIGQUIT].contains(&signal);
+        signal
+    }
+
+    /// Whether one has asked for the end, be it passed on or not.
+    pub(super) fn asked_to_end(&self) -> bool {
+        self.asked_to_end
     }
 
     /// The next signal that asks to end.

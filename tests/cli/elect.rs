@@ -122,6 +122,23 @@ async fn command_runs_while_its_machine_leads() {
 }
 
 #[tokio::test]
+async fn leader_that_was_to_end_does_not_lead_again() {
+    let (service, stage) = staged().await;
+    let script = "trap 'echo asked >>asked' TERM; echo ran >>ran; begun; while :; do held; done";
+    let script = stage.script(script);
+    let one = Candidate::start(&service.url(), "one", &["--", "sh", "-c", &script]);
+    stage.begun().await;
+    one.running.signal("-TERM");
+    stage.has("asked").await;
+    let fencing_token = service.look("jobs").await.fencing_token();
+    service.break_lease("jobs", fencing_token).await;
+    let ended = one.running.ended().await;
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.stderr.contains("stopping the command"), "{ended:?}");
+    assert_eq!(stage.read("ran"), "ran\n");
+}
+
+#[tokio::test]
 async fn command_does_not_start_where_the_lease_ended_before() {
     let (service, stage) = staged().await;
     let pipe = full_pipe(&stage.path("said"));
