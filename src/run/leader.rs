@@ -64,7 +64,10 @@ impl Leader {
             return Some(self.owner.clone());
         }
         match timeout(LOOK_LIMIT, self.client.show(&self.name)).await {
-            Ok(Ok(Some(HeldLock::Exclusive(lock)))) => Some(lock.owner.unwrap_or_default()),
+            // With the label of this one it is the lease of an earlier leader, under which nothing runs.
+            Ok(Ok(Some(HeldLock::Exclusive(lock)))) => {
+                Some(lock.owner.filter(|owner| *owner != self.owner).unwrap_or_default())
+            }
             Ok(Ok(_)) => Some(String::new()),
             Ok(Err(_)) | Err(_) => None,
         }

@@ -8,6 +8,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use keylatch_testkit::{Answer, Exit, RunningCommand, Service, eventually, free_port};
+use serde_json::json;
 
 use crate::{KEYLATCH, staged};
 
@@ -170,6 +171,18 @@ fn full_pipe(path: &Path) -> File {
     let pipe = options.open(path).expect("a pipe");
     while (&pipe).write(&[b'\n'; 4096]).is_ok() {}
     pipe
+}
+
+#[tokio::test]
+async fn one_that_waits_does_not_say_that_it_leads() {
+    let service = Service::start("memory:").await;
+    // By an earlier process of the same machine, which was killed.
+    let earlier = service.create("jobs", &json!({"ttl_ms": 60_000, "owner": "one"})).await;
+    let one = Candidate::start(&service.url(), "one", &[]);
+    one.says("").await;
+    assert_eq!(one.leads().await, 503);
+    assert_eq!(service.release("jobs", &earlier.token()).await.status, 204);
+    one.says("one").await;
 }
 
 #[tokio::test]
