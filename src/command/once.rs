@@ -31,8 +31,8 @@ pub struct OnceCommand {
     /// COMMAND again
     #[arg(long, value_name = "WHAT", default_value = "unknown")]
     on_crash: Crash,
-    /// How long to wait for the end of a run of another machine [default: not at all; with --on-crash rerun for as
-    /// long as it takes]
+    /// How long to wait for the end of a run of another machine, or for a service that cannot be reached [default: not
+    /// at all; with --on-crash rerun for as long as it takes]
     #[arg(long, value_parser = duration, value_name = "TIME")]
     wait: Option<Duration>,
     /// Keep the last 64 KiB that COMMAND prints, and print them where it ran before

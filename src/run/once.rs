@@ -90,7 +90,7 @@ async fn try_once(job: &OnceJob) -> Result<u8, Failure> {
     ran
 }
 
-/// Begins at once, or else says who runs it, and waits for as long as the options say.
+/// Begins at once, or else says why not, and waits for as long as the options say.
 async fn begin(client: &Client, job: &OnceJob) -> Result<BeginReply, Failure> {
     let options = &job.options;
     let begun = Instant::now();
@@ -99,11 +99,15 @@ async fn begin(client: &Client, job: &OnceJob) -> Result<BeginReply, Failure> {
         Ok(reply) => return Ok(reply),
         Err(error) => failure(client, job, error, None).await,
     };
-    if options.wait.is_zero() || !matches!(failure, Failure::InProgress { .. }) {
-        return Err(failure);
-    }
+    let then = match &failure {
+        _ if options.wait.is_zero() => return Err(failure),
+        Failure::InProgress { .. } => "waiting",
+        // The service may answer later.
+        failure if failure.code() == 69 => "trying again",
+        _ => return Err(failure),
+    };
     if !job.is_quiet {
-        say(&format!("{failure}; waiting"));
+        say(&format!("{failure}; {then}"));
     }
     match client.begin(&job.key, options).await {
         Ok(reply) => Ok(reply),

@@ -194,6 +194,20 @@ async fn machine_whose_label_cannot_be_shown_runs_all_the_same() {
 }
 
 #[tokio::test]
+async fn who_may_wait_waits_for_a_service_that_cannot_be_reached() {
+    let (_service, proxy) = Service::behind_proxy().await;
+    let stage = ScriptDirectory::new();
+    proxy.refuse();
+    let arguments = ["--wait", "1m", "a", "--", "echo", "ran"];
+    let waiting = start_heard(&stage, &proxy.http_url(), &arguments);
+    says(&stage, "; trying again").await;
+    proxy.forward();
+    let ended = waiting.ended().await;
+    is(&ended, 0, &[]);
+    assert_eq!(ended.stdout, "ran\n");
+}
+
+#[tokio::test]
 async fn command_whose_lease_is_over_before_its_start_does_not_start() {
     let (service, proxy) = Service::behind_proxy().await;
     let stage = ScriptDirectory::new();
