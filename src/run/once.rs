@@ -82,7 +82,8 @@ async fn try_once(job: &OnceJob) -> Result<u8, Failure> {
             let _ = label.await;
             ran
         }
-        Ok(BeginReply::Done(answer)) => replay(job, answer),
+        Ok(BeginReply::Done(Some(answer))) => replay(job, &answer),
+        Ok(BeginReply::Done(None)) => exit_code_of_record(&client, job).await,
         Err(failure) => Err(failure),
     };
     // A begin that was given up frees what it has begun.
@@ -231,12 +232,22 @@ fn answer(code: u8, output: Vec<u8>) -> Result<Response<Bytes>, keylatch_client:
     response.header("content-type", "text/plain").body(output.into())
 }
 
+/// What the record says where the service keeps nothing else: the output was too large, or a person erased it.
+async fn exit_code_of_record(client: &Client, job: &OnceJob) -> Result<u8, Failure> {
+    let none = || Error::Refused("no exit code was kept".to_owned());
+    let record = look(client, &job.key).await;
+    let status = record.and_then(|record| record.status).ok_or_else(none);
+    let status = status.map_err(|error| service_failure(&job.server, error))?;
+    let code = u8::from(!(200..300).contains(&status));
+    if !job.is_quiet {
+        let key = &job.key;
+        say(&format!("`{key}` ran before, with exit code {code}; what it printed was not kept"));
+    }
+    Ok(code)
+}
+
 /// What the command of an earlier run came to.
-fn replay(job: &OnceJob, answer: Option<Response<Bytes>>) -> Result<u8, Failure> {
-    let Some(answer) = answer else {
-        let why = "it was done, and what it came to was erased".to_owned();
-        return Err(Failure::Unknown { key: job.key.clone(), why });
-    };
+fn replay(job: &OnceJob, answer: &Response<Bytes>) -> Result<u8, Failure> {
     let code = answer.headers().get(EXIT_CODE).and_then(|code| code.to_str().ok()?.parse().ok());
     // A person has settled an outcome without an exit code.
     let code = code.unwrap_or_else(|| u8::from(!answer.status().is_success()));

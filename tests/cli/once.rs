@@ -136,6 +136,22 @@ async fn last_64_kib_of_the_output_are_kept() {
 }
 
 #[tokio::test]
+async fn success_is_kept_where_the_output_is_too_large() {
+    let service = Service::set(|config| config.idempotency.response_limit_bytes = 1000).await;
+    for (key, exit, kept) in [("a", "0", 0), ("b", "7", 1)] {
+        let script = "head -c 10000 /dev/zero; exit $0";
+        let command = ["--replay-output", key, "--", "sh", "-c", script, exit];
+        assert_eq!(
+            once(&service.url(), &command).await.code.map(|it| it.to_string()).as_deref(),
+            Some(exit)
+        );
+        let next = once(&service.url(), &command).await;
+        is(&next, kept, &["ran before", "what it printed was not kept"]);
+        assert_eq!(next.stdout, "");
+    }
+}
+
+#[tokio::test]
 async fn output_that_a_child_holds_open_does_not_hold_the_end() {
     let (service, stage) = staged().await;
     let script = "(held) & echo out";
