@@ -60,8 +60,10 @@ fn copy(
             let surplus = tail.len().saturating_sub(KEPT);
             tail.drain(..surplus);
             drop(tail);
-            // Where nobody reads it any more, it is still kept.
-            let _ = to.write_all(&bytes[..count]).and_then(|()| to.flush());
+            // The command is told by its next write that nobody reads it any more.
+            if to.write_all(&bytes[..count]).and_then(|()| to.flush()).is_err() {
+                break;
+            }
         }
         let _ = ended.send(());
     });

@@ -136,6 +136,26 @@ async fn last_64_kib_of_the_output_are_kept() {
 }
 
 #[tokio::test]
+async fn command_whose_output_nobody_reads_any_more_is_told_so() {
+    let service = Service::start("memory:").await;
+    let script = "\"$0\" once --replay-output a -- yes | head -n 1";
+    let shell = ["sh", "-c", script, env!("CARGO_BIN_EXE_keylatch")];
+    let ended = RunningCommand::of(&shell, &[("KEYLATCH_URL", &service.url())]).ended().await;
+    assert_eq!(ended.stdout, "y\n", "{ended:?}");
+}
+
+#[tokio::test]
+async fn kept_exit_code_is_given_where_nobody_reads_the_kept_output() {
+    let (service, stage) = staged().await;
+    let command = ["--replay-output", "a", "--", "sh", "-c", "echo out; exit 3"];
+    is(&once(&service.url(), &command).await, 3, &[]);
+    let script = "mkfifo out; exec 3<>out 4>out 3<&-; \"$0\" once --replay-output a -- true >&4";
+    let script = stage.script(script);
+    let shell = ["sh", "-c", &script, env!("CARGO_BIN_EXE_keylatch")];
+    is(&RunningCommand::of(&shell, &[("KEYLATCH_URL", &service.url())]).ended().await, 3, &[]);
+}
+
+#[tokio::test]
 async fn success_is_kept_where_the_output_is_too_large() {
     let service = Service::set(|config| config.idempotency.response_limit_bytes = 1000).await;
     for (key, exit, kept) in [("a", "0", 0), ("b", "7", 1)] {
