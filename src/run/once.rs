@@ -195,17 +195,16 @@ async fn run_now(job: &OnceJob, run: Run, signals: &mut Signals) -> Result<u8, F
             return Err(failure);
         }
     };
-    let output = group.pipes().map(Output::follow);
+    let mut output = group.pipes().map(Output::follow);
     let lost = |reason: &LossReason| format!("the run of `{}` is lost: {reason}", job.key);
     let ran = supervise(group, &run, signals, &lost).await;
     match ran {
         Ok(End::Exit(code)) => {
-            let output = match output {
-                Some(output) => output.tail().await,
-                None => Vec::new(),
-            };
+            drained(output.as_mut(), signals).await;
+            let output = output.as_ref().map(Output::tail).unwrap_or_default();
             let answer = answer(code, output).map_err(io::Error::other).map_err(Failure::System)?;
             kept(job, run.complete(answer).await);
+            return Ok(code);
         }
         Ok(End::Signal(signal)) => {
             kept(job, run.fail(&format!("signal {signal} ended the command")).await);
@@ -215,7 +214,17 @@ async fn run_now(job: &OnceJob, run: Run, signals: &mut Signals) -> Result<u8, F
         // The lease has ended or will, whether the service hears of it or not.
         Err(_) => drop(run.fail("the lease was lost, and the command was stopped").await),
     }
+    drained(output.as_mut(), signals).await;
     ran.map(End::code)
+}
+
+/// Waits for the reader of the output, unless a signal says not to.
+async fn drained(output: Option<&mut Output>, signals: &mut Signals) {
+    let Some(output) = output else { return };
+    tokio::select! {
+        () = output.drained() => {}
+        _ = signals.end() => {}
+    }
 }
 
 /// Says where the end of a run is not kept.

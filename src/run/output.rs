@@ -2,7 +2,8 @@
 //!
 //! Two threads do that, since who reads the output may be slow, and the lease has to be renewed
 //! meanwhile. What the command leaves behind may hold its output open: then the wait for the end of
-//! it has a limit. Tested in `tests/cli/once.rs`.
+//! it has a limit. Invariant: what the command itself has printed is passed on whole, unless its
+//! reader goes away. Tested in `tests/cli/once.rs`.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -11,37 +12,58 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
 
 /// How much is kept, in bytes.
 const KEPT: usize = 64 * 1024;
-/// How long the end of the output is waited for once the command has ended.
+/// How much is passed on at a time, in bytes, and is on its way at most: what a pipe has as well.
+const CHUNK: usize = 8 * 1024;
+const ON_ITS_WAY: usize = CHUNK + 64 * 1024;
+/// How long more of the output is waited for once the command has ended.
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// What a command has printed, on both of its outputs.
 #[derive(Debug)]
 pub(super) struct Output {
     tail: Arc<Mutex<VecDeque<u8>>>,
-    ends: [oneshot::Receiver<()>; 2],
+    copies: [watch::Receiver<Copied>; 2],
+}
+
+/// How far a copy is. Its sender goes with it.
+#[derive(Debug, Default)]
+struct Copied {
+    bytes: usize,
+    is_writing: bool,
 }
 
 impl Output {
     /// Passes it on from now on.
     pub(super) fn follow((out, error): (ChildStdout, ChildStderr)) -> Self {
         let tail = Arc::default();
-        let ends = [copy(out, io::stdout(), &tail), copy(error, io::stderr(), &tail)];
-        Self { tail, ends }
+        let copies = [copy(out, io::stdout(), &tail), copy(error, io::stderr(), &tail)];
+        Self { tail, copies }
     }
 
-    /// The last of it, when the command has ended.
-    pub(super) async fn tail(self) -> Vec<u8> {
-        let limit = Instant::now() + DRAIN;
-        for end in self.ends {
-            let _ = timeout_at(limit, end).await;
-        }
+    /// Waits until all of it is passed on, when the command has ended. For its reader there is no limit.
+    pub(super) async fn drained(&mut self) {
+        let [out, error] = &mut self.copies;
+        tokio::join!(drained(out), drained(error));
+    }
+
+    /// The last of it.
+    pub(super) fn tail(&self) -> Vec<u8> {
         let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
         tail.iter().copied().collect()
+    }
+}
+
+async fn drained(copy: &mut watch::Receiver<Copied>) {
+    let (mut left, most) = (DRAIN, copy.borrow().bytes + ON_ITS_WAY);
+    while copy.wait_for(|it| !it.is_writing).await.is_ok_and(|it| it.bytes < most) {
+        let begun = Instant::now();
+        let Ok(Ok(())) = timeout(left, copy.changed()).await else { break };
+        left = left.saturating_sub(begun.elapsed());
     }
 }
 
@@ -49,23 +71,26 @@ fn copy(
     mut from: impl Read + Send + 'static,
     mut to: impl Write + Send + 'static,
     tail: &Arc<Mutex<VecDeque<u8>>>,
-) -> oneshot::Receiver<()> {
-    let (ended, end) = oneshot::channel();
+) -> watch::Receiver<Copied> {
+    let (copied, copy) = watch::channel(Copied::default());
     let tail = Arc::clone(tail);
     thread::spawn(move || {
-        let mut bytes = [0; 8 * 1024];
+        let mut bytes = [0; CHUNK];
         while let Ok(count @ 1..) = from.read(&mut bytes) {
             let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
             tail.extend(&bytes[..count]);
             let surplus = tail.len().saturating_sub(KEPT);
             tail.drain(..surplus);
             drop(tail);
+            copied.send_modify(|copied| copied.is_writing = true);
             // The command is told by its next write that nobody reads it any more.
             if to.write_all(&bytes[..count]).and_then(|()| to.flush()).is_err() {
                 break;
             }
+            copied.send_modify(|copied| {
+                *copied = Copied { bytes: copied.bytes + count, is_writing: false };
+            });
         }
-        let _ = ended.send(());
     });
-    end
+    copy
 }

@@ -136,6 +136,37 @@ async fn last_64_kib_of_the_output_are_kept() {
 }
 
 #[tokio::test]
+async fn output_that_is_read_late_is_passed_on_whole() {
+    let (service, stage) = staged().await;
+    let arguments = ["--replay-output", "a"];
+    let first =
+        start(&stage, &service.url(), &arguments, "head -c 100000 /dev/zero; begun; exit 4");
+    stage.begun().await;
+    // Longer than what a child has to print.
+    is(&once(&service.url(), &["--wait", "7s", "a", "--", "false"]).await, 73, &[]);
+    let ended = first.ended().await;
+    is(&ended, 4, &[]);
+    assert_eq!(ended.stdout.len(), 100_000);
+}
+
+#[tokio::test]
+async fn output_of_a_command_that_a_signal_ended_is_passed_on_whole() {
+    let (service, stage) = staged().await;
+    let arguments = ["--replay-output", "a"];
+    let script = "head -c 100000 /dev/zero; begun; kill -9 $$";
+    let first = start(&stage, &service.url(), &arguments, script);
+    stage.begun().await;
+    let unknown = async || {
+        let next = once(&service.url(), &["a", "--", "false"]).await;
+        (next.code == Some(65)).then_some(())
+    };
+    eventually(unknown).await;
+    let ended = first.ended().await;
+    is(&ended, 137, &[]);
+    assert_eq!(ended.stdout.len(), 100_000);
+}
+
+#[tokio::test]
 async fn command_whose_output_nobody_reads_any_more_is_told_so() {
     let service = Service::start("memory:").await;
     let script = "\"$0\" once --replay-output a -- yes | head -n 1";
@@ -174,8 +205,9 @@ async fn success_is_kept_where_the_output_is_too_large() {
 #[tokio::test]
 async fn output_that_a_child_holds_open_does_not_hold_the_end() {
     let (service, stage) = staged().await;
-    let script = "(held) & echo out";
+    let script = "begun; (held) & echo out";
     let first = start(&stage, &service.url(), &["--replay-output", "a"], script);
+    stage.begun().await;
     // The record is done while the child lives.
     let done = async || {
         let next = once(&service.url(), &["--replay-output", "-q", "a", "--", "false"]).await;
