@@ -68,18 +68,21 @@ pub async fn once(job: &OnceJob) -> u8 {
 
 async fn try_once(job: &OnceJob) -> Result<u8, Failure> {
     let mut signals = Signals::catch().map_err(Failure::System)?;
-    let client = client(&job.server).map_err(|error| service_failure(&job.server, error))?;
+    let connect = || client(&job.server).map_err(|error| service_failure(&job.server, error));
+    let (client, labels) = (connect()?, connect()?);
     let begun = tokio::select! {
         begun = begin(&client, job) => begun,
         signal = signals.end() => Err(Failure::Signal(signal as i32)),
     };
     let ran = match begun {
         Ok(BeginReply::Begun(run)) => {
-            let label = tokio::spawn(show_label(client.clone(), label_of(job), label_options(job)));
+            let label = show_label(labels.clone(), label_of(job), label_options(job));
+            let label = tokio::spawn(label);
             let ran = run_now(job, run, &mut signals).await;
             label.abort();
-            // Its lock is being released then.
+            // Its lock is being released then, for which the exit code does not wait for long.
             let _ = label.await;
+            let _ = timeout(LOOK_LIMIT, labels.close()).await;
             ran
         }
         Ok(BeginReply::Done(Some(answer))) => Ok(replay(job, &answer)),
@@ -157,7 +160,8 @@ async fn what_runs(client: &Client, job: &OnceJob) -> String {
         _ => None,
     };
     let place = place.unwrap_or_else(|| "elsewhere".to_owned());
-    let since = record.and_then(|record| record.begun_at);
+    // When the first run began: another one may have ended in a crash.
+    let since = record.filter(|record| record.attempts == 1).and_then(|record| record.begun_at);
     let since = since.map(|at| format!(", since {at}")).unwrap_or_default();
     format!("`{}` runs {place}{since}", job.key)
 }
@@ -175,7 +179,9 @@ fn label_of(job: &OnceJob) -> String {
 
 fn label_options(job: &OnceJob) -> AcquireOptions {
     let owner = Some(job.owner.clone());
-    AcquireOptions { ttl: job.options.lease, owner, ..AcquireOptions::default() }
+    // A machine that died may have held it, as long as its run.
+    let (ttl, wait) = (job.options.lease, job.options.lease);
+    AcquireOptions { ttl, wait, owner, ..AcquireOptions::default() }
 }
 
 /// Holds the lock for people to read, where this client may. Nothing goes by it: the record decides who runs the command.

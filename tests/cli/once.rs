@@ -326,12 +326,23 @@ async fn rerun_takes_over_from_a_machine_that_died() {
     let script = "echo $KEYLATCH_FENCING_TOKEN >>fences; begun; held";
     let first = start(&stage, &service.url(), &arguments, script);
     stage.begun().await;
-    let others = [0, 1].map(|_| start(&stage, &service.url(), &arguments, script));
+    let others = ["next-1", "next-2"].map(|owner| {
+        let arguments = [&["--owner", owner], &arguments[..]].concat();
+        start(&stage, &service.url(), &arguments, script)
+    });
     first.signal("-KILL");
     let fences = || -> Vec<u64> {
         stage.read("fences").lines().map(|line| line.parse().expect("a number")).collect()
     };
     eventually(async || (fences().len() == 2).then_some(())).await;
+    // Who runs it now, and nothing of when the one that died began.
+    let told = async || {
+        let look = once(&service.url(), &["--wait", "0s", "a", "--", "false"]).await;
+        is(&look, 0, &["`a` runs "]);
+        assert!(!look.stderr.contains("since"), "{look:?}");
+        look.stderr.contains("`a` runs at next").then_some(())
+    };
+    eventually(told).await;
     assert!(fences()[0] < fences()[1], "{:?}", fences());
     stage.go();
     for other in others {
