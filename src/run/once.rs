@@ -215,10 +215,12 @@ async fn run_now(job: &OnceJob, run: Run, signals: &mut Signals) -> Result<u8, F
         Ok(End::Signal(signal)) => {
             kept(job, run.fail(&format!("signal {signal} ended the command")).await);
         }
-        // It may still run, so nothing else may.
-        Err(Failure::Lost(StopResult::StillThere)) => run.leave(),
         // The lease has ended or will, whether the service hears of it or not.
-        Err(_) => drop(run.fail("the lease was lost, and the command was stopped").await),
+        Err(Failure::Lost(StopResult::Ended | StopResult::Killed)) => {
+            drop(run.fail("the lease was lost, and the command was stopped").await);
+        }
+        // It may still run, so nothing else may.
+        Err(_) => run.leave(),
     }
     drained(output.as_mut(), signals).await;
     ran.map(End::code)
