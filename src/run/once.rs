@@ -278,9 +278,9 @@ fn replay(job: &OnceJob, answer: &Response<Bytes>) -> u8 {
     code
 }
 
-/// What the command has in its environment. An outer `run` of the same service keeps its variables, for a `run` within.
+/// What the command has in its environment: no lock of an outer `run`, whose fencing token is another one.
 fn environment(job: &OnceJob, run: &Run) -> Environment {
-    let mut environment = reentry::outside_of(&job.server);
+    let mut environment = reentry::outside();
     environment.extend([
         (reentry::URL, Some(job.server.clone())),
         ("KEYLATCH_KEY", Some(job.key.clone())),

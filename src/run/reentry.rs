@@ -123,10 +123,10 @@ pub(super) fn of_set(job: &Job, guard: &SetGuard) -> Environment {
     environment
 }
 
-/// What a command that asks another service than an outer `run` does without: the token is for that one.
-pub(super) fn outside_of(server: &str) -> Environment {
-    let is_same = std::env::var(URL).is_ok_and(|outer| outer == server);
-    if is_same { Environment::new() } else { vec![(TOKEN, None)] }
+/// What is removed of an outer `run`.
+pub(super) fn outside() -> Environment {
+    let of_outer = [NAME, FENCING_TOKEN, SLOT, NAMES, FENCING_TOKENS, SLOTS, TOKEN, TTL, LIMIT];
+    of_outer.map(|variable| (variable, None)).into()
 }
 
 /// What every command has; what an outer `run` said of other locks goes.
@@ -136,8 +136,7 @@ fn of_lease(job: &Job, token: &Token) -> Environment {
         Limit::Shared => Some(ANY.to_owned()),
         Limit::Counted(slots) => Some(slots.to_string()),
     };
-    let of_others = [NAME, FENCING_TOKEN, SLOT, NAMES, FENCING_TOKENS, SLOTS];
-    let mut environment: Environment = of_others.map(|variable| (variable, None)).into();
+    let mut environment = outside();
     environment.extend([
         (URL, Some(job.server.clone())),
         (TOKEN, Some(token.expose().to_owned())),

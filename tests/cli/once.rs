@@ -391,6 +391,17 @@ async fn command_is_stopped_before_another_machine_can_run_it() {
     assert_eq!(ended.stdout, "stopped\n");
 }
 
+#[tokio::test]
+async fn command_within_a_run_has_the_fencing_token_of_its_key_alone() {
+    let service = Service::start("memory:").await;
+    let script = "echo $KEYLATCH_NAME $KEYLATCH_TOKEN $KEYLATCH_KEY";
+    let keylatch = env!("CARGO_BIN_EXE_keylatch");
+    let command = ["run", "a", "--", keylatch, "once", "k", "--", "sh", "-c", script];
+    let ended = KEYLATCH.run_with(&command, &[("KEYLATCH_URL", service.url())]).await;
+    is(&ended, 0, &[]);
+    assert_eq!(ended.stdout, "k\n");
+}
+
 #[cfg(feature = "test-engines")]
 #[tokio::test]
 async fn store_without_records_is_refused_before_anything_runs() {
