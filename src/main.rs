@@ -275,12 +275,19 @@ fn wrong_use(error: &clap::Error) -> ExitCode {
     let command = std::env::args_os().nth(1).and_then(|command| command.into_string().ok());
     let command = command.as_deref();
     let runs = matches!(command, Some("run" | "once"));
-    let of_client = runs || matches!(command, Some("elect" | "lock" | "key" | "backup"));
+    let elects = command == Some("elect");
+    let of_client = runs || elects || matches!(command, Some("lock" | "key" | "backup"));
     let has_dashes = std::env::args_os().any(|argument| argument == "--");
     let is_of_command =
         matches!(error.kind(), ErrorKind::MissingRequiredArgument | ErrorKind::UnknownArgument);
-    if runs && !has_dashes && is_of_command {
-        let usage = if command == Some("once") { "once KEY" } else { "run NAME" };
+    // Without a COMMAND there is an election, too.
+    let lacks_dashes = runs || (elects && error.kind() == ErrorKind::UnknownArgument);
+    if lacks_dashes && !has_dashes && is_of_command {
+        let usage = match command {
+            Some("once") => "once KEY",
+            Some("elect") => "elect NAME",
+            _ => "run NAME",
+        };
         let hint = format!("\nPut `--` before the command: keylatch {usage} -- COMMAND");
         let _ = writeln!(std::io::stderr(), "{hint}");
     }

@@ -37,7 +37,7 @@ pub struct ElectCommand {
 }
 
 impl ElectCommand {
-    /// What is to be led.
+    /// The lock, the label and the command.
     pub fn election(self) -> Election {
         let owner = self.owner.map_or_else(this_process, |owner| owner.as_str().to_owned());
         let options = AcquireOptions {

@@ -20,7 +20,7 @@ use crate::plain::say;
 /// How long after a loss this process stands again, so that another one can lead.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What is to be led.
+/// What one stands for.
 #[derive(Debug)]
 pub struct Election {
     /// The lock that the leader holds, and the command of the leader, if there is one.

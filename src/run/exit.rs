@@ -40,7 +40,7 @@ Exit codes:
 /// What the help of `once` says about exit codes.
 pub const ONCE_EXIT_CODES: &str = "\
 Exit codes:
-  that of COMMAND, be it now or in an earlier run, or 128 + N if signal N ended it; otherwise
+  that of COMMAND, now or in an earlier run, or 128 + N if signal N ended it; otherwise
   0    another machine runs COMMAND, and this one does not wait
   64   the arguments are wrong
   65   it is not known what came of an earlier run
@@ -80,7 +80,7 @@ pub(super) enum Failure {
     },
     Lost(StopResult),
     System(io::Error),
-    /// A signal came while the lock was waited for.
+    /// A signal came before the command was started.
     Signal(i32),
 }
 
@@ -152,7 +152,8 @@ impl fmt::Display for Failure {
             Self::Unknown { key, why } => write!(
                 f,
                 "the outcome of `{key}` is unknown: {why}. Find out what it did, then settle it: \
-                 keylatch key resolve {key} --done, or --not-done, with --reason TEXT"
+                 keylatch key resolve '{}' --done, or --not-done, with --reason TEXT",
+                key.replace('\'', r"'\''")
             ),
             // A URL that is wrong may hold a password.
             Self::Service { error: error @ Error::Url(_), .. } => error.fmt(f),
@@ -169,7 +170,7 @@ impl fmt::Display for Failure {
             Self::Lost(StopResult::Killed) => f.write_str("the command was killed"),
             Self::Lost(StopResult::StillThere) => f.write_str("the command cannot be killed"),
             Self::System(error) => error.fmt(f),
-            Self::Signal(signal) => write!(f, "ended by signal {signal} before the lock was free"),
+            Self::Signal(signal) => write!(f, "ended by signal {signal} before COMMAND began"),
         }
     }
 }

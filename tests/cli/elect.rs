@@ -203,7 +203,7 @@ async fn elections_that_cannot_be_are_refused() {
         (&["--listen", "4040", "jobs"][..], 64, "write it like `127.0.0.1:4040`"),
         (&["--owner", "a\nb", "jobs"], 64, "--owner"),
         (&["--ttl", "99ms", "jobs"], 64, "it must be from 100ms to 24h"),
-        (&["a", "b"], 64, "unexpected argument"),
+        (&["a", "b"], 64, "Put `--` before the command: keylatch elect NAME -- COMMAND"),
         (&[], 64, "NAME"),
         (&["--listen", &taken, "jobs"], 70, "cannot be listened on"),
         (&["jobs", "--", "no-such-program"], 127, "is not found"),

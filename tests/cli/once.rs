@@ -312,7 +312,7 @@ async fn machine_that_dies_leaves_it_to_a_person() {
         (next.code == Some(65)).then_some(next)
     };
     let told = eventually(unknown).await;
-    is(&told, 65, &["the outcome of `a` is unknown", "keylatch key resolve a --done"]);
+    is(&told, 65, &["the outcome of `a` is unknown", "keylatch key resolve 'a' --done"]);
     let url = service.url();
     let settle = ["key", "resolve", "a", "--server", &url, "--not-done", "--reason", "looked"];
     is(&KEYLATCH.run(&settle).await, 0, &[]);
@@ -400,6 +400,15 @@ async fn command_within_a_run_has_the_fencing_token_of_its_key_alone() {
     let ended = KEYLATCH.run_with(&command, &[("KEYLATCH_URL", service.url())]).await;
     is(&ended, 0, &[]);
     assert_eq!(ended.stdout, "k\n");
+}
+
+#[tokio::test]
+async fn advice_can_be_pasted_into_a_shell() {
+    let service = Service::start("memory:").await;
+    let key = "a b's";
+    is(&once(&service.url(), &[key, "--", "sh", "-c", "kill -9 $$"]).await, 137, &[]);
+    let next = once(&service.url(), &[key, "--", "true"]).await;
+    is(&next, 65, &[r"keylatch key resolve 'a b'\''s' --done"]);
 }
 
 #[cfg(feature = "test-engines")]
