@@ -76,7 +76,19 @@ fn of_crontab(program: &str, report: &str) -> String {
     let line = crontab.lines().rfind(|line| !line.starts_with('#')).expect("a line");
     let command = line.splitn(7, ' ').last().expect("a command").replace("\\%", "\0");
     assert!(!command.contains('%'), "{command}");
-    let command = command.replace('\0', "%").replace("keylatch once", &format!("{program} once"));
+    here(&command.replace('\0', "%"), program, report)
+}
+
+/// What a shell in a pod of the example's CronJob is given.
+fn of_cronjob(program: &str, report: &str) -> String {
+    let cronjob = include_str!("../../examples/kubernetes-cronjob/cronjob.yaml");
+    let command = cronjob.lines().find_map(|line| line.trim().strip_prefix("command: [sh, -c, '"));
+    here(command.and_then(|it| it.strip_suffix("']")).expect("a command"), program, report)
+}
+
+/// The same command for the programs of this machine.
+fn here(command: &str, program: &str, report: &str) -> String {
+    let command = command.replace("keylatch once", &format!("{program} once"));
     command.replace("/usr/local/bin/report", report)
 }
 
@@ -88,19 +100,18 @@ async fn short_cron_job_runs_once_on_machines_whose_clocks_differ() {
     std::fs::write(stage.path("report"), "#!/bin/sh\necho ran >>\"$0.ran\"\n").expect("a script");
     let executable = PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(stage.path("report"), executable).expect("it may be executed");
-    let command = of_crontab(
-        env!("CARGO_BIN_EXE_keylatch"),
-        stage.path("report").to_str().expect("a plain path"),
-    );
+    let (program, report) =
+        (env!("CARGO_BIN_EXE_keylatch"), stage.path("report").display().to_string());
+    let (cron, pod) = (of_crontab(program, &report), of_cronjob(program, &report));
     // Each cron fires when the clock of its machine is at midnight, one after the other.
     let day = 24 * 60 * 60;
-    for machine in ["one", "two", "three"] {
+    for (machine, command) in [("one", &cron), ("two", &cron), ("a-pod", &pod)] {
         let clock = clock.another(machine);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
         clock.set(Duration::from_secs(day - now % day));
         let url = service.url();
         let environment = [&clock.environment()[..], &[("KEYLATCH_URL", &url)]].concat();
-        let ended = RunningCommand::of(&["sh", "-c", &command], &environment).ended().await;
+        let ended = RunningCommand::of(&["sh", "-c", command], &environment).ended().await;
         is(&ended, 0, &[]);
     }
     assert_eq!(stage.read("report.ran"), "ran\n");
