@@ -27,8 +27,7 @@ pub struct OnceCommand {
     /// How long the exit code is kept, and COMMAND does not run again
     #[arg(long = "for", value_parser = retention, value_name = "TIME", default_value = "24h")]
     retention: Duration,
-    /// What comes of a run that did not end, because its machine did: a person settles it, or whoever waits runs
-    /// COMMAND again
+    /// What comes of this run if this machine dies: a person settles it, or another machine runs COMMAND again
     #[arg(long, value_name = "WHAT", default_value = "unknown")]
     on_crash: Crash,
     /// How long to wait for the end of a run of another machine, or for a service that cannot be reached [default: not
@@ -60,7 +59,7 @@ pub struct OnceCommand {
 enum Crash {
     /// A person settles it
     Unknown,
-    /// Whoever waits, or comes later, runs COMMAND again
+    /// A machine that waits, or begins the key later, runs COMMAND again
     Rerun,
 }
 

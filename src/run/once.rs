@@ -1,5 +1,5 @@
 //! One `keylatch once`: run the command if no machine has, keep its exit code, and give that to
-//! whoever comes later.
+//! those that begin the key later.
 //!
 //! The record of the key decides who runs it. Invariant: a command that has ended by itself has its
 //! exit code kept, one that did not start frees the key, and one that was stopped or killed has an
@@ -45,7 +45,7 @@ pub struct OnceJob {
     pub options: OnceOptions,
     /// A label that tells people who runs it.
     pub owner: String,
-    /// Whether who comes later is shown what the command printed.
+    /// Whether what the command printed is shown to those that begin the key later.
     pub replays_output: bool,
     /// Whether to be silent about runs of others.
     pub is_quiet: bool,

@@ -1,8 +1,8 @@
 //! What a command says while it waits for its locks: that the service cannot be reached, and on a terminal who holds
 //! them, for how long, and how many are before this client.
 //!
-//! A command that gets its locks within a second says nothing. The service says how many wait in all. Who comes later
-//! is behind, so the fewest others seen so far are the most that are ahead. Tested in `tests/cli/run_waits.rs`.
+//! A command that gets its locks within a second says nothing. The service says how many wait in all. Later
+//! ones queue behind, so the fewest others seen so far are the most that are ahead. Tested in `tests/cli/run_waits.rs`.
 
 use std::convert::Infallible;
 use std::io::{self, IsTerminal as _};
