@@ -238,7 +238,7 @@ async fn drained(output: Option<&mut Output>, signals: &mut Signals) {
 /// Says where the end of a run is not kept.
 fn kept(job: &OnceJob, ended: Result<(), Error>) {
     if let Err(error) = ended {
-        say(&format!("how `{}` ended is not kept, and so unknown to others: {error}", job.key));
+        say(&format!("how `{}` ended is not kept for the others: {error}", job.key));
     }
 }
 
