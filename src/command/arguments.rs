@@ -46,7 +46,8 @@ pub struct LeaseArguments {
     /// Hold the lock together with others that share it
     #[arg(long)]
     shared: bool,
-    /// Hold the lock together with at most so many, this one included, each in a slot of its own, from 0
+    /// Hold the lock together with at most so many, this one included, each in a slot of its own,
+    /// from 0
     #[arg(long, value_parser = slots, value_name = "N")]
     limit: Option<Slots>,
 }

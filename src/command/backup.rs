@@ -1,7 +1,7 @@
 //! `keylatch backup FILE`: a copy of the store, whole and on disk before it has its name.
 //!
-//! The bytes go to a new file beside FILE, which has FILE's name once all of them are synced. Whatever ends the
-//! command before that leaves FILE as it was. Tested in `tests/cli/backup.rs`.
+//! The bytes go to a new file beside FILE, which has FILE's name once all of them are synced.
+//! Whatever ends the command before that leaves FILE as it was. Tested in `tests/cli/backup.rs`.
 
 use std::fs::File;
 use std::io::{self, Write as _};

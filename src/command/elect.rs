@@ -19,7 +19,8 @@ use crate::run::{Election, Job, Locks};
 pub struct ElectCommand {
     #[command(flatten)]
     service: ServiceArguments,
-    /// What the others are told of this one where it leads, such as its URL [default: the machine and the process]
+    /// What the others are told of this one where it leads, such as its URL
+    /// [default: the machine and the process]
     #[arg(long, value_parser = owner, value_name = "URL")]
     owner: Option<Owner>,
     /// Where to say who leads: GET / is {"name": OWNER}, and GET /leader is 200 or 503

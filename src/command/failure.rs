@@ -1,8 +1,8 @@
-//! Why a command did not do what it was asked to do, and the exit code that says so to a script. The codes are those
-//! of `run`.
+//! Why a command did not do what it was asked to do, and the exit code that says so to a script.
+//! The codes are those of `run`.
 //!
-//! A script tells "held by another" from "could not find out" by the code alone. Invariant: no failure is 0, and a code
-//! keeps its meaning for ever. Tested in `tests/cli/lock_commands.rs`.
+//! A script tells "held by another" from "could not find out" by the code alone. Invariant: no
+//! failure is 0, and a code keeps its meaning for ever. Tested in `tests/cli/lock_commands.rs`.
 
 use std::fmt;
 use std::io;
@@ -33,7 +33,7 @@ pub enum Failure {
     Client {
         /// The service.
         server: String,
-        /// The connection's error, or what is wrong with the answer.
+        /// The connection's error, or what is wrong with the response.
         error: Error,
     },
     /// The service says what is wrong.
@@ -46,9 +46,9 @@ pub enum Failure {
     Lost(String),
     /// The arguments fit no request.
     Arguments(String),
-    /// The answer cannot be written to this file.
+    /// The response cannot be written to this file.
     File(PathBuf, io::Error),
-    /// The answer cannot be printed.
+    /// The response cannot be printed.
     Output(io::Error),
 }
 

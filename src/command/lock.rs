@@ -1,8 +1,8 @@
 //! `keylatch lock …`: each operation on locks, for a person or a script.
 //!
-//! A subcommand sends requests of the HTTP API, so it may do what its API key may do and no more. The token may come
-//! from `KEYLATCH_TOKEN`, because other users can read an argument. `hold` and `watch` are streams and end with a
-//! signal. Tested in `tests/cli/lock_commands.rs`.
+//! A subcommand sends requests of the HTTP API, so it may do what its API key may do and no more.
+//! The token may come from `KEYLATCH_TOKEN`, because other users can read an argument. `hold` and
+//! `watch` are streams and end with a signal. Tested in `tests/cli/lock_commands.rs`.
 
 use std::io::Write as _;
 use std::slice;
@@ -38,7 +38,8 @@ const PAGE: usize = 1000;
 /// What to do with locks.
 #[derive(Debug, Subcommand)]
 pub enum LockCommand {
-    /// Get a lock and print its token, by which it is renewed and released; it expires unless it is renewed
+    /// Get a lock and print its token, by which it is renewed and released; it expires unless it is
+    /// renewed
     Acquire(Acquire),
     /// Let a lease last a full TTL from now
     Renew(Renew),
@@ -63,13 +64,14 @@ pub struct Acquire {
     service: ServiceArguments,
     #[command(flatten)]
     lease: LeaseArguments,
-    /// Print the answer as JSON
+    /// Print the response as JSON
     #[arg(long)]
     json: bool,
     /// Print the token alone
     #[arg(long, conflicts_with_all = ["json", "export"])]
     token_only: bool,
-    /// Print lines for `eval` in a shell, which set KEYLATCH_NAME, KEYLATCH_TOKEN and KEYLATCH_FENCING_TOKEN
+    /// Print lines for `eval` in a shell, which set KEYLATCH_NAME, KEYLATCH_TOKEN and
+    /// KEYLATCH_FENCING_TOKEN
     #[arg(long, conflicts_with = "json")]
     export: bool,
     /// The token, if it is to be one that holds the lock already
@@ -106,7 +108,7 @@ pub struct Renew {
     /// How long the lease lasts from now [default: as long as it did]
     #[arg(long, value_parser = ttl, value_name = "TIME")]
     ttl: Option<Ttl>,
-    /// Print the answer as JSON
+    /// Print the response as JSON
     #[arg(long)]
     json: bool,
     /// The token that holds the lock
@@ -150,7 +152,7 @@ pub struct Release {
 pub struct Look {
     #[command(flatten)]
     service: ServiceArguments,
-    /// Print the answer as JSON
+    /// Print the response as JSON
     #[arg(long)]
     json: bool,
     /// The lock
@@ -163,7 +165,7 @@ pub struct Look {
 pub struct List {
     #[command(flatten)]
     service: ServiceArguments,
-    /// Print the answer as JSON, a lock on each line
+    /// Print the response as JSON, a lock on each line
     #[arg(long)]
     json: bool,
     /// Only names that begin so
@@ -185,14 +187,14 @@ pub struct Break {
     /// The slot of the holder, where several share the fencing token
     #[arg(long, value_name = "N")]
     slot: Option<u32>,
-    /// Let the lease end so soon, be that before its holder's validity ends [default: when it would have
-    /// ended unless renewed]
+    /// Let the lease end so soon, be that before its holder's validity ends
+    /// [default: when it would have ended unless renewed]
     #[arg(long, value_parser = duration, value_name = "TIME")]
     grace: Option<Duration>,
     /// A label that says who breaks it
     #[arg(long, value_parser = owner)]
     by: Option<Owner>,
-    /// Print the answer as JSON
+    /// Print the response as JSON
     #[arg(long)]
     json: bool,
     /// The lock

@@ -1,9 +1,10 @@
-//! The commands that print something and end. `keylatch lock …` and the records of `keylatch key …` are clients of a
-//! service: each sends what it is asked to send, and prints the answer as a table or as the JSON of the API.
-//! `keylatch config …` says what the service would be started with.
+//! The commands that print something and end. `keylatch lock …` and the records of `keylatch key …`
+//! are clients of a service: each sends what it is asked to send, and prints the response as a
+//! table or as the JSON of the API. `keylatch config …` says what the service would be started
+//! with.
 //!
-//! `run` is a client too and lives in a module of its own, because it has a process to look after. Tested in
-//! `tests/cli/lock_commands.rs` and `key_commands.rs`.
+//! `run` is a client too and lives in a module of its own, because it has a process to look after.
+//! Tested in `tests/cli/lock_commands.rs` and `key_commands.rs`.
 
 mod arguments;
 mod backup;

@@ -1,6 +1,7 @@
 //! The arguments of `keylatch once`.
 //!
-//! What they mean together is decided here, before anything is asked. Tested in `tests/cli/once.rs`.
+//! What they mean together is decided here, before anything is asked. Tested in
+//! `tests/cli/once.rs`.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -27,11 +28,12 @@ pub struct OnceCommand {
     /// How long the exit code is kept, and COMMAND does not run again
     #[arg(long = "for", value_parser = retention, value_name = "TIME", default_value = "24h")]
     retention: Duration,
-    /// What comes of this run if this machine dies: a person settles it, or another machine runs COMMAND again
+    /// What comes of this run if this machine dies: a person settles it, or another machine runs
+    /// COMMAND again
     #[arg(long, value_name = "WHAT", default_value = "unknown")]
     on_crash: Crash,
-    /// How long to wait for the end of a run of another machine, or for a service that cannot be reached [default: not
-    /// at all; with --on-crash rerun for as long as it takes]
+    /// How long to wait for the end of a run of another machine, or for a service that cannot be
+    /// reached [default: not at all; with --on-crash rerun for as long as it takes]
     #[arg(long, value_parser = duration, value_name = "TIME")]
     wait: Option<Duration>,
     /// Keep the last 64 KiB that COMMAND prints, and print them where it ran before
@@ -46,7 +48,8 @@ pub struct OnceCommand {
     /// How long the run lasts unless renewed
     #[arg(long, value_parser = ttl, value_name = "TIME", default_value = "30s")]
     ttl: Ttl,
-    /// What is done once: a name with what tells tonight from tomorrow in it, as `nightly-2026-11-21`
+    /// What is done once: a name with what tells tonight from tomorrow in it, as
+    /// `nightly-2026-11-21`
     #[arg(value_parser = IdempotencyKey::parse)]
     key: IdempotencyKey,
     /// The program and its arguments

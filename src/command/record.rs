@@ -1,8 +1,8 @@
-//! `keylatch key list`, `show`, `resolve`, `erase` and `observed`: the records of idempotency keys, what settles one whose
-//! outcome is unknown, and what guards that only observe would have done.
+//! `keylatch key list`, `show`, `resolve`, `erase` and `observed`: the records of idempotency keys,
+//! what settles one whose outcome is unknown, and what guards that only observe would have done.
 //!
-//! A record is named by its key and scope, as the API names it. Nothing here decides an outcome: the operator says it.
-//! Tested in `tests/cli/key_commands.rs`.
+//! A record is named by its key and scope, as the API names it. Nothing here decides an outcome:
+//! the operator says it. Tested in `tests/cli/key_commands.rs`.
 
 use std::path::PathBuf;
 
@@ -33,9 +33,10 @@ pub enum RecordCommand {
     Show(Show),
     /// Settle an unknown outcome, once you have found out whether the request was carried out
     Resolve(Resolve),
-    /// Remove the body and the headers of a kept answer, which may be personal data. The key stays used
+    /// Remove the body and the headers of a kept response, which may be personal data. The key
+    /// stays used
     Erase(Erase),
-    /// Show what the guards with `mode = "observe"` would have done, at the instance that answers
+    /// Show what the guards with `mode = "observe"` would have done, at the instance that responds
     Observed(ShowObserved),
 }
 
@@ -53,7 +54,7 @@ pub struct List {
     /// Only those whose paths begin so
     #[arg(long)]
     prefix: Option<String>,
-    /// Print the answer as JSON, a record on each line
+    /// Print the response as JSON, a record on each line
     #[arg(long)]
     json: bool,
 }
@@ -70,7 +71,8 @@ struct Scope {
     /// Whose request it was, where the route tells people apart
     #[arg(long)]
     principal: Option<String>,
-    /// Where the route has its keys from, as `derived` or `header:webhook-id`, if not from the Idempotency-Key
+    /// Where the route has its keys from, as `derived` or `header:webhook-id`, if not from the
+    /// Idempotency-Key
     #[arg(long, default_value = "", hide_default_value = true)]
     source: String,
     /// The key, as the client sent it
@@ -85,12 +87,12 @@ pub struct Show {
     service: ServiceArguments,
     #[command(flatten)]
     scope: Scope,
-    /// Print the answer as JSON
+    /// Print the response as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// An answer to erase.
+/// A response to erase.
 #[derive(Debug, Args)]
 pub struct Erase {
     #[command(flatten)]
@@ -116,13 +118,14 @@ pub struct Resolve {
     service: ServiceArguments,
     #[command(flatten)]
     scope: Scope,
-    /// The request was carried out: repeats read the answer
+    /// The request was carried out: repeats read the response
     #[arg(long, required_unless_present_any = ["not_done", "undone"])]
     done: bool,
     /// The request was not carried out: the key is free, and the next request with it runs
     #[arg(long, conflicts_with = "done")]
     not_done: bool,
-    /// The run with this fencing token was carried out, and what it did was taken back: the key is free
+    /// The run with this fencing token was carried out, and what it did was taken back: the key is
+    /// free
     #[arg(long, conflicts_with_all = ["done", "not_done"], value_name = "FENCING_TOKEN")]
     undone: Option<u64>,
     /// The status that repeats read
@@ -140,7 +143,7 @@ pub struct Resolve {
     /// A label that says who settles it
     #[arg(long, value_parser = owner)]
     by: Option<Owner>,
-    /// Print the answer as JSON
+    /// Print the response as JSON
     #[arg(long)]
     json: bool,
 }

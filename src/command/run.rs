@@ -46,7 +46,8 @@ pub struct RunCommand {
 }
 
 impl RunCommand {
-    /// The locks, and the lease of all of them under which this process runs; an error of use where a lock is there twice.
+    /// The locks, and the lease of all of them under which this process runs; an error of use where
+    /// a lock is there twice.
     pub fn locks(&self) -> Result<(Locks, Option<Reentry>), clap::Error> {
         let wrong = |why: String| {
             let mut command = Self::augment_args(clap::Command::new("keylatch run"));
@@ -72,7 +73,8 @@ impl RunCommand {
         Ok((locks, outer))
     }
 
-    /// The last name, where it is a shell with its `-c`: a command in the manner of `flock`, which has no `--`.
+    /// The last name, where it is a shell with its `-c`: a command in the manner of `flock`, which
+    /// has no `--`.
     fn shell_as_name(&self, arguments: impl IntoIterator<Item = OsString>) -> Option<&LockName> {
         let shell = self.names.last().filter(|_| self.shell.is_some() && self.names.len() > 1)?;
         let program = shell.as_str().rsplit('/').next().unwrap_or_default();

@@ -1,7 +1,8 @@
-//! The service that a command asks: one request, its answer within a deadline and a bound.
+//! The service that a command asks: one request, its response within a deadline and a bound.
 //!
-//! A command is over when its answer is, so it keeps no connection and tries nothing twice. An answer that is no
-//! problem of keylatch's is reported as that of something else. Tested in `tests/cli/lock_commands.rs`.
+//! A command is over when its answer is, so it keeps no connection and tries nothing twice. A
+//! response that is no problem of keylatch's is reported as that of something else. Tested in
+//! `tests/cli/lock_commands.rs`.
 
 use std::time::Duration;
 
@@ -16,11 +17,12 @@ use tokio::time::timeout;
 
 use super::{Failure, ServiceArguments};
 
-/// How long an answer may take that waits for no other client.
+/// How long a response may take that waits for no other client.
 const LIMIT: Duration = Duration::from_secs(10);
 /// The largest answer that is read, in bytes: a page of records with long paths.
 const MAX_ANSWER: usize = 16 * 1024 * 1024;
-/// What may stand in a path as it is. A `.` may not: `..` alone would be a step (RFC 3986, section 5.2.4).
+/// What may stand in a path as it is. A `.` may not: `..` alone would be a step (RFC 3986, section
+/// 5.2.4).
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
 
 /// A service.
@@ -83,7 +85,7 @@ impl Service {
         Failure::Client { server: self.url.clone(), error }
     }
 
-    /// Sends a request, and reads the whole answer.
+    /// Sends a request, and reads the whole response.
     pub(super) async fn ask(&self, ask: Ask<'_>) -> Result<Reply, Failure> {
         let answered = async {
             let response = self.open(ask).await?;
@@ -95,7 +97,7 @@ impl Service {
             .unwrap_or_else(|_| Err(self.unanswered("no response came in time")))
     }
 
-    /// Sends a request, and gives the answer when it begins. A problem is a failure.
+    /// Sends a request, and gives the response when it begins. A problem is a failure.
     pub(super) async fn open(&self, ask: Ask<'_>) -> Result<Response<Body>, Failure> {
         let mut request = Request::builder().method(ask.method).uri(ask.path);
         if let Some(token) = ask.token {
@@ -121,7 +123,7 @@ impl Service {
         })
     }
 
-    /// The service gave no answer, or part of one.
+    /// The service gave no response, or part of one.
     pub(super) fn unanswered(&self, why: &(impl ToString + ?Sized)) -> Failure {
         self.failure(Error::Unanswered(why.to_string()))
     }
@@ -133,12 +135,12 @@ impl Reply {
         self.0.is_empty()
     }
 
-    /// The answer as the API has it.
+    /// The response as the API has it.
     pub(super) fn text(&self) -> String {
         String::from_utf8_lossy(&self.0).into_owned()
     }
 
-    /// The answer as a value.
+    /// The response as a value.
     pub(super) fn parse<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         serde_json::from_slice(&self.0).map_err(Failure::Malformed)
     }

@@ -1,7 +1,8 @@
-//! A table for people: columns as wide as their longest value, the head in bold on a terminal (`NO_COLOR` turns that
-//! off, <https://no-color.org>).
+//! A table for people: columns as wide as their longest value, the head in bold on a terminal
+//! (`NO_COLOR` turns that off, <https://no-color.org>).
 //!
-//! A value is made plain before it is printed, because a client chose names and labels. Scripts read `--json` instead. Tested in `tests/cli/lock_commands.rs`.
+//! A value is made plain before it is printed, because a client chose names and labels. Scripts
+//! read `--json` instead. Tested in `tests/cli/lock_commands.rs`.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -60,7 +61,8 @@ pub(super) fn print_json(text: &str) -> io::Result<()> {
     writeln!(io::stdout(), "{}", plain_json(text.trim_end()))
 }
 
-/// A time for people: to a tenth of a second within two minutes, and in its two largest units beyond.
+/// A time for people: to a tenth of a second within two minutes, and in its two largest units
+/// beyond.
 pub(super) fn in_words(millis: u64) -> String {
     let seconds = millis / 1000;
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);

@@ -1,8 +1,8 @@
 //! Refuses requests that a foreign web page can make a browser send, also to loopback; and says
 //! which pages may use the service ([`Cors`]). Four rules hold:
 //!
-//! - **The host** of a request is one that the service goes by. A page whose name leads to 127.0.0.1
-//!   (DNS rebinding) shares its origin with the service, and could read its responses.
+//! - **The host** of a request is one that the service goes by. A page whose name leads to
+//!   127.0.0.1 (DNS rebinding) shares its origin with the service, and could read its responses.
 //! - **The origin** of a request that changes something, or takes a place that others need, is the
 //!   service's own or an allowed one. A page cannot choose what a browser says in `Sec-Fetch-Site`
 //!   and `Origin`; no other client says either.

@@ -1,12 +1,14 @@
-//! The processes that the command has started, in whatever process groups and sessions they are by now.
+//! The processes that the command has started, in whatever process groups and sessions they are by
+//! now.
 //!
-//! `setsid`, `timeout` and daemons leave the command's process group, so a signal to the group does not reach
-//! them. On Linux this process is their subreaper: a process whose parent has ended becomes its child, and so
-//! none leaves the tree that `/proc` shows. A cgroup would hold them as well, but it needs a tree of cgroups
-//! that this user may write. On other systems only the group is known.
+//! `setsid`, `timeout` and daemons leave the command's process group, so a signal to the group does
+//! not reach them. On Linux this process is their subreaper: a process whose parent has ended
+//! becomes its child, and so none leaves the tree that `/proc` shows. A cgroup would hold them as
+//! well, but it needs a tree of cgroups that this user may write. On other systems only the group
+//! is known.
 //!
-//! Invariant: the children that this process had before it started the command are no descendants of it.
-//! Tested in `tests/cli/run_descendants.rs`.
+//! Invariant: the children that this process had before it started the command are no descendants
+//! of it. Tested in `tests/cli/run_descendants.rs`.
 
 use std::fs;
 
@@ -30,7 +32,8 @@ struct Process {
 }
 
 impl Descendants {
-    /// Makes this process the parent of every orphan from now on; to be called before the command starts.
+    /// Makes this process the parent of every orphan from now on; to be called before the command
+    /// starts.
     pub(super) fn adopt() -> Self {
         #[cfg(target_os = "linux")]
         let _ = nix::sys::prctl::set_child_subreaper(true);

@@ -1,6 +1,6 @@
 //! One `keylatch elect`: lead while a lock is held, again and again, and say who leads.
 //!
-//! Invariant: no two lead at once. The command has ended, or was killed, and the answers have
+//! Invariant: no two lead at once. The command has ended, or was killed, and the responses have
 //! changed, before the validity of the lease ends. Tested in `tests/cli/elect.rs`.
 
 use std::net::SocketAddr;
@@ -29,7 +29,8 @@ pub struct Election {
     pub listen: Option<SocketAddr>,
 }
 
-/// Stands until a signal or the end of the command; gives the exit code, and says on standard error what went wrong.
+/// Stands until a signal or the end of the command; gives the exit code, and says on standard error
+/// what went wrong.
 pub async fn elect(election: &Election) -> u8 {
     match try_elect(election).await {
         Ok(code) => code,

@@ -1,7 +1,8 @@
 //! The exit codes of `keylatch run`, and what a run says when it fails.
 //!
-//! A command that ran gives its own code. Every other end has a code of sysexits.h, or one that shells use,
-//! so that a script can tell a lost lock from a failed command. Tested in `tests/cli/run.rs`.
+//! A command that ran gives its own code. Every other end has a code of sysexits.h, or one that
+//! shells use, so that a script can tell a lost lock from a failed command. Tested in
+//! `tests/cli/run.rs`.
 
 use std::ffi::OsString;
 use std::fmt;

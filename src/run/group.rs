@@ -1,13 +1,14 @@
 //! The process group of the command, and the terminal that the command has for as long as it runs.
 //!
-//! The command has a group of its own, so that a signal reaches what it has started as well, and the end
-//! of the command is not taken for the end of the group. To stop the group is to stop the descendants of the
-//! command that have left it, too. Of the groups that share a terminal one reads it,
-//! so the command's group gets the terminal and this process takes it back, as a shell does with a job.
+//! The command has a group of its own, so that a signal reaches what it has started as well, and
+//! the end of the command is not taken for the end of the group. To stop the group is to stop the
+//! descendants of the command that have left it, too. Of the groups that share a terminal one reads
+//! it, so the command's group gets the terminal and this process takes it back, as a shell does
+//! with a job.
 //!
-//! Invariant: a [`Group`] that is dropped before its command has ended is killed, and a [`Terminal`] that
-//! is dropped is this process's again. Tested in `tests/cli/run.rs`, `run_descendants.rs`,
-//! `run_overlap.rs` and `run_signals.rs`.
+//! Invariant: a [`Group`] that is dropped before its command has ended is killed, and a
+//! [`Terminal`] that is dropped is this process's again. Tested in `tests/cli/run.rs`,
+//! `run_descendants.rs`, `run_overlap.rs` and `run_signals.rs`.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -79,8 +80,9 @@ pub(super) enum ProcessChange {
 }
 
 impl Group {
-    /// Starts the command, with these variables set or, where there is no value, removed. With `captured`, its output
-    /// goes to [`pipes`](Self::pipes). It is ended also where this process is killed, before a lease of this `ttl` ends.
+    /// Starts the command, with these variables set or, where there is no value, removed. With
+    /// `captured`, its output goes to [`pipes`](Self::pipes). It is ended also where this process
+    /// is killed, before a lease of this `ttl` ends.
     pub(super) fn spawn(
         command: &[OsString],
         environment: Vec<(&'static str, Option<String>)>,
@@ -181,7 +183,8 @@ impl Group {
         }
     }
 
-    /// The same, and kills what is there, since a process may start another one while it is looked for.
+    /// The same, and kills what is there, since a process may start another one while it is looked
+    /// for.
     async fn killed(&mut self) {
         let mut look = interval(LOOK);
         self.send_to_all(Signal::SIGKILL);
@@ -226,8 +229,8 @@ impl Group {
         Ok(None)
     }
 
-    /// What has become of one child: the command, or an orphan of its. An orphan that has ended is in the
-    /// way until its parent has seen that, which is this process.
+    /// What has become of one child: the command, or an orphan of its. An orphan that has ended is
+    /// in the way until its parent has seen that, which is this process.
     fn news(&mut self) -> io::Result<Option<(Pid, WaitStatus)>> {
         let Some((child, status)) = wait(WaitOptions::NOHANG | WaitOptions::UNTRACED)? else {
             return Ok(None);
@@ -288,7 +291,8 @@ impl Terminal {
         self.given.is_some()
     }
 
-    /// Makes this process's group the foreground group again, in place of the one that it gave the terminal to.
+    /// Makes this process's group the foreground group again, in place of the one that it gave the
+    /// terminal to.
     pub(super) fn reclaim(&mut self) {
         let (Some(device), Some(group)) = (&self.device, self.given.take()) else { return };
         if tcgetpgrp(device) != Ok(group) {

@@ -1,8 +1,8 @@
 //! One `keylatch run`: acquire its locks, run the command while the lease lasts, release.
 //!
-//! The client renews the lease in the background. Invariant: the command has ended, or was killed, before
-//! the validity ends, so no other client holds the lock while it runs. Tested in `tests/cli/run.rs`,
-//! `run_overlap.rs`, `run_sets.rs` and `run_waits.rs`.
+//! The client renews the lease in the background. Invariant: the command has ended, or was killed,
+//! before the validity ends, so no other client holds the lock while it runs. Tested in
+//! `tests/cli/run.rs`, `run_overlap.rs`, `run_sets.rs` and `run_waits.rs`.
 
 use std::time::{Duration, Instant};
 
@@ -92,7 +92,8 @@ pub(super) fn service_failure(server: &str, error: Error) -> Failure {
     Failure::Service { server: server.to_owned(), error }
 }
 
-/// Runs the command under its locks, and releases them, or leaves them for the rest of the time that they are to be held.
+/// Runs the command under its locks, and releases them, or leaves them for the rest of the time
+/// that they are to be held.
 pub(super) async fn under<L>(
     job: &Job,
     guard: Guard<L>,
@@ -134,7 +135,7 @@ async fn release<L>(job: &Job, guard: Guard<L>, was_lost: bool) {
     }
 }
 
-/// Says which lock is lost, and how; all are where the service was not asked or gave no answer.
+/// Says which lock is lost, and how; all are where the service was not asked or gave no response.
 fn what_is_lost(locks: &Locks, lost: &LossReason) -> String {
     match (lost, locks) {
         (LossReason::OneOfSet { name, reason }, _) => format!("`{name}` is lost: {reason}"),

@@ -1,7 +1,7 @@
 //! Who leads, over HTTP, as the leader sidecars of Kubernetes say it: `GET /` answers `{"name":
 //! OWNER}`, and `GET /leader` 200 where this process leads and 503 where it does not.
 //!
-//! Invariant: 200 is never the answer once the validity of the lease is over, whatever else this
+//! Invariant: 200 is never the response once the validity of the lease is over, whatever else this
 //! process does meanwhile. Tested in `tests/cli/elect.rs`.
 
 use std::convert::Infallible;
@@ -32,7 +32,7 @@ const CONNECTIONS: usize = 64;
 /// How long to wait after a connection that could not be accepted.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What the answers are about.
+/// What the responses are about.
 #[derive(Debug)]
 pub(super) struct Leader {
     client: Client,
@@ -64,7 +64,8 @@ impl Leader {
             return Some(self.owner.clone());
         }
         match timeout(LOOK_LIMIT, self.client.show(&self.name)).await {
-            // With the label of this one it is the lease of an earlier leader, under which nothing runs.
+            // With the label of this one it is the lease of an earlier leader, under which nothing
+            // runs.
             Ok(Ok(Some(HeldLock::Exclusive(lock)))) => {
                 Some(lock.owner.filter(|owner| *owner != self.owner).unwrap_or_default())
             }

@@ -1,8 +1,8 @@
 //! `keylatch run`: runs a command for as long as it holds a lock, or several.
 //!
-//! The command has its own process group, so that signals reach what it has started as well, and a lost
-//! lock stops all of its descendants. It also has the terminal, if there is one, so that it reads keys and
-//! Ctrl-C as it would without `run`.
+//! The command has its own process group, so that signals reach what it has started as well, and a
+//! lost lock stops all of its descendants. It also has the terminal, if there is one, so that it
+//! reads keys and Ctrl-C as it would without `run`.
 
 use std::ffi::OsString;
 use std::time::Duration;

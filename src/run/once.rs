@@ -29,7 +29,7 @@ use super::supervision::supervise;
 use super::waiting::read;
 use crate::plain::say;
 
-/// The header of the kept answer that has the exit code.
+/// The header of the kept response that has the exit code.
 const EXIT_CODE: &str = "exit-code";
 /// How long to ask who runs the command.
 const LOOK_LIMIT: Duration = Duration::from_secs(1);
@@ -184,7 +184,8 @@ fn label_options(job: &OnceJob) -> AcquireOptions {
     AcquireOptions { ttl, wait, owner, ..AcquireOptions::default() }
 }
 
-/// Holds the lock for people to read, where this client may. Nothing goes by it: the record decides who runs the command.
+/// Holds the lock for people to read, where this client may. Nothing goes by it: the record decides
+/// who runs the command.
 async fn show_label(client: Client, name: String, options: AcquireOptions) {
     if let Ok(_guard) = client.lock(name, &options).await {
         std::future::pending::<()>().await;
@@ -249,7 +250,8 @@ fn answer(code: u8, output: Vec<u8>) -> Result<Response<Bytes>, keylatch_client:
     response.header("content-type", "text/plain").body(output.into())
 }
 
-/// What the record says where the service keeps nothing else: the output was too large, or a person erased it.
+/// What the record says where the service keeps nothing else: the output was too large, or a person
+/// erased it.
 async fn exit_code_of_record(client: &Client, job: &OnceJob) -> Result<u8, Failure> {
     let none = || Error::Refused("no exit code was kept".to_owned());
     let record = look(client, &job.key).await;
@@ -278,7 +280,8 @@ fn replay(job: &OnceJob, answer: &Response<Bytes>) -> u8 {
     code
 }
 
-/// What the command has in its environment: no lock of an outer `run`, whose fencing token is another one.
+/// What the command has in its environment: no lock of an outer `run`, whose fencing token is
+/// another one.
 fn environment(job: &OnceJob, run: &Run) -> Environment {
     let mut environment = reentry::outside();
     environment.extend([

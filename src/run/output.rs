@@ -45,7 +45,8 @@ impl Output {
         Self { tail, copies }
     }
 
-    /// Waits until all of it is passed on, when the command has ended. For its reader there is no limit.
+    /// Waits until all of it is passed on, when the command has ended. For its reader there is no
+    /// limit.
     pub(super) async fn drained(&mut self) {
         let [out, error] = &mut self.copies;
         tokio::join!(drained(out), drained(error));

@@ -1,11 +1,12 @@
-//! A `run` within a `run` of the same locks, which enters them again under the token of the outer one.
+//! A `run` within a `run` of the same locks, which enters them again under the token of the outer
+//! one.
 //!
-//! The outer `run` hands its lease to its command in the environment. The inner one enters a lock under a
-//! name of its own and leaves that entry at its end. Several locks have no entries together, so the inner
-//! one renews them, and leaves them to the outer one at its end. Both renew one lease, so the inner one takes
-//! the outer one's TTL: no renewal of either makes the lease shorter than the other counts on. Nor does it
-//! let more others hold a lock than the outer one does. Tested in `tests/cli/run_modes.rs` and
-//! `run_sets.rs`.
+//! The outer `run` hands its lease to its command in the environment. The inner one enters a lock
+//! under a name of its own and leaves that entry at its end. Several locks have no entries
+//! together, so the inner one renews them, and leaves them to the outer one at its end. Both renew
+//! one lease, so the inner one takes the outer one's TTL: no renewal of either makes the lease
+//! shorter than the other counts on. Nor does it let more others hold a lock than the outer one
+//! does. Tested in `tests/cli/run_modes.rs` and `run_sets.rs`.
 
 use keylatch_client::{AcquireOptions, LeasedLock, Limit, LockGuard, SetGuard, Token};
 use keylatch_core::lock::{LockName, Slots, Ttl};
@@ -40,7 +41,8 @@ pub struct Reentry {
 }
 
 impl Reentry {
-    /// The lease of all of `locks` at `server` that `variable` tells, if the process runs under one.
+    /// The lease of all of `locks` at `server` that `variable` tells, if the process runs under
+    /// one.
     pub fn find(
         server: &str,
         locks: &Locks,

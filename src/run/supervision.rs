@@ -21,7 +21,8 @@ const GONE_GRACE: Duration = Duration::from_secs(1);
 /// How long the reader of standard error may take for a line.
 const LISTENING: Duration = Duration::from_millis(200);
 
-/// Waits for the end of the command, or makes it end when the lease is lost; `what_is_lost` says which.
+/// Waits for the end of the command, or makes it end when the lease is lost; `what_is_lost` says
+/// which.
 pub(super) async fn supervise(
     mut group: Group,
     lease: &Lease,

@@ -1,8 +1,9 @@
-//! What a command says while it waits for its locks: that the service cannot be reached, and on a terminal who holds
-//! them, for how long, and how many are before this client.
+//! What a command says while it waits for its locks: that the service cannot be reached, and on a
+//! terminal who holds them, for how long, and how many are before this client.
 //!
-//! A command that gets its locks within a second says nothing. The service says how many wait in all. Later
-//! ones queue behind, so the fewest others seen so far are the most that are ahead. Tested in `tests/cli/run_waits.rs`.
+//! A command that gets its locks within a second says nothing. The service says how many wait in
+//! all. Later ones queue behind, so the fewest others seen so far are the most that are ahead.
+//! Tested in `tests/cli/run_waits.rs`.
 
 use std::convert::Infallible;
 use std::io::{self, IsTerminal as _};
@@ -101,7 +102,8 @@ struct Contention {
     ahead: u64,
 }
 
-/// Who holds the first of the locks that is held; `None` where no client does or this one may not know.
+/// Who holds the first of the locks that is held; `None` where no client does or this one may not
+/// know.
 async fn contention(client: &Client, names: &[LockName]) -> Result<Option<Contention>, Error> {
     for name in names {
         if let Some((lock, now)) = look(client, name).await? {

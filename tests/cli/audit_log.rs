@@ -1,5 +1,5 @@
-//! Goal: the audit log goes to standard output where a collector reads it, and a full disk under its file loses
-//! lines, says so once, and leaves no half of a line.
+//! Goal: the audit log goes to standard output where a collector reads it, and a full disk under
+//! its file loses lines, says so once, and leaves no half of a line.
 //!
 //! Method: the command as a process; a limit on the size of its files is the full disk.
 

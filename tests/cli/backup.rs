@@ -1,8 +1,8 @@
-//! Goal: `keylatch backup FILE` writes a copy that has every grant which was answered before, under load, and a
-//! file that is not whole never has the name.
+//! Goal: `keylatch backup FILE` writes a copy that has every grant which was answered before, under
+//! load, and a file that is not whole never has the name.
 //!
-//! Method: the command as a process beside a service under load; services on what it wrote; a full disk; a server
-//! that ends in the middle.
+//! Method: the command as a process beside a service under load; services on what it wrote; a full
+//! disk; a server that ends in the middle.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -58,7 +58,8 @@ impl Target {
     }
 }
 
-/// Creates locks one after the other and releases each second one, until it is stopped; gives how many.
+/// Creates locks one after the other and releases each second one, until it is stopped; gives how
+/// many.
 async fn work(address: std::net::SocketAddr, client: usize, stopped: Arc<AtomicBool>) -> usize {
     let api = Api::at(address);
     let mut count = 0;

@@ -1,4 +1,5 @@
-//! Goal: the command starts only with valid settings and a fit store, and names what is wrong with them.
+//! Goal: the command starts only with valid settings and a fit store, and names what is wrong with
+//! them.
 //!
 //! Method: the command as a process; its exit code and output.
 

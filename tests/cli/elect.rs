@@ -1,4 +1,5 @@
-//! Goal: of several under `keylatch elect` one leads, the next one leads when it has gone, and each says who.
+//! Goal: of several under `keylatch elect` one leads, the next one leads when it has gone, and each
+//! says who.
 //!
 //! Method: two processes, requests to their own addresses, signals, and a service that is cut off.
 

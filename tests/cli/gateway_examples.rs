@@ -1,7 +1,7 @@
 //! Goal: a newcomer who copies the first example of `docs/gateway.md` gets one order of two.
 //!
-//! Method: the page's own configuration and commands, with only the two addresses changed to free ones, run by a shell
-//! against the process.
+//! Method: the page's own configuration and commands, with only the two addresses changed to free
+//! ones, run by a shell against the process.
 
 use std::process::Stdio;
 

@@ -1,7 +1,7 @@
 //! Goal: each recipe of `docs/job-recipes.md` does what it says, in 40 lines or fewer.
 //!
-//! Method: the page's own commands, run by a shell against a service. The programs that they name are scripts that note
-//! when they ran.
+//! Method: the page's own commands, run by a shell against a service. The programs that they name
+//! are scripts that note when they ran.
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 

@@ -1,5 +1,6 @@
-//! Goal: an operator makes a key, and with the file of identities alone decides who may use the service, also
-//! while it runs; without such a file the service listens elsewhere than on loopback only when told so.
+//! Goal: an operator makes a key, and with the file of identities alone decides who may use the
+//! service, also while it runs; without such a file the service listens elsewhere than on loopback
+//! only when told so.
 //!
 //! Method: the command as a process, its files replaced and its signals sent.
 

@@ -1,6 +1,8 @@
-//! Goal: a person and a script do with `keylatch lock` what the API does, and read from its exit code what came of it.
+//! Goal: a person and a script do with `keylatch lock` what the API does, and read from its exit
+//! code what came of it.
 //!
-//! Method: the command as a process beside a service; what it prints is compared with what the API says.
+//! Method: the command as a process beside a service; what it prints is compared with what the API
+//! says.
 
 use keylatch_testkit::{Answer, Exit, RunningCommand, Service, Upstream, eventually};
 use reqwest::Method;
@@ -332,7 +334,8 @@ async fn exit_code_says_what_is_wrong_with_the_service() {
     assert_eq!(wrong.code, Some(64), "{wrong:?}");
 }
 
-/// A service that is not trusted says what moves a terminal: it would set its title, or write over what stands there.
+/// A service that is not trusted says what moves a terminal: it would set its title, or write over
+/// what stands there.
 #[tokio::test]
 async fn escape_sequences_of_a_service_do_not_reach_the_terminal() {
     const MOVES: &str = "\u{1b}]0;owned\u{7}\u{9b}2J\u{202e}\u{7f}";

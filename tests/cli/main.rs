@@ -1,7 +1,7 @@
 //! The `keylatch` command as a process: arguments, configuration, `keylatch run`.
 //!
-//! Each test runs the program as a user or a script would, and asserts exit codes, output, and what the service
-//! or the command under `run` saw.
+//! Each test runs the program as a user or a script would, and asserts exit codes, output, and what
+//! the service or the command under `run` saw.
 
 #![warn(clippy::disallowed_methods)]
 #![expect(clippy::expect_used, reason = "a test fails by panicking")]

@@ -1,7 +1,7 @@
 //! Goal: a command under `keylatch once` runs once for its key, whatever becomes of the machines.
 //!
-//! Method: several commands as the machines, shell scripts, and a service that is cut off. What a key came to is read
-//! over HTTP.
+//! Method: several commands as the machines, shell scripts, and a service that is cut off. What a
+//! key came to is read over HTTP.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -30,7 +30,8 @@ fn start(
     KEYLATCH.start(&arguments, &[("KEYLATCH_URL", server)])
 }
 
-/// The same of any command, with its standard error in the file `said`, for the test to read meanwhile.
+/// The same of any command, with its standard error in the file `said`, for the test to read
+/// meanwhile.
 fn start_heard(stage: &ScriptDirectory, server: &str, arguments: &[&str]) -> RunningCommand {
     let said = stage.path("said").display().to_string();
     let exec = "exec \"$0\" once \"$@\" 2>\"$SAID\"";
@@ -70,7 +71,8 @@ async fn exit_code_of_the_first_is_that_of_all() {
     assert_eq!(stage.read("ran").lines().count(), 2, "each key ran once");
 }
 
-/// What cron gives to a shell of a line of the example's crontab, where `%` is a newline and `\\%` is `%`.
+/// What cron gives to a shell of a line of the example's crontab, where `%` is a newline and `\\%`
+/// is `%`.
 fn of_crontab(program: &str, report: &str) -> String {
     let crontab = include_str!("../../examples/cron/nightly-report");
     let line = crontab.lines().rfind(|line| !line.starts_with('#')).expect("a line");

@@ -1,7 +1,8 @@
 //! Goal: each recipe of `docs/recipes.md` does what it says, in 40 lines or fewer.
 //!
-//! Method: the page's own configuration, commands and programs, with only the two addresses changed to free ones, run
-//! against the process. What they print, and what the app behind was asked, is what the page says.
+//! Method: the page's own configuration, commands and programs, with only the two addresses changed
+//! to free ones, run against the process. What they print, and what the app behind was asked, is
+//! what the page says.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -163,7 +164,8 @@ async fn flash_sale_sells_what_is_there_once_to_each_user() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn flash_sale_unlocks_after_the_commit() {
     let recipe = recipe("One order for each user in a flash sale");
-    // In the place of keylatch, to look at the stock when the unlock comes and before the app gets its answer.
+    // In the place of keylatch, to look at the stock when the unlock comes and before the app gets
+    // its answer.
     let (locks, (unlocks, unlocked)) = (Upstream::start().await, mpsc::channel());
     let sale = Sale::start(recipe, free_port(), locks.address).await;
     let directory = sale.directory.path().to_owned();

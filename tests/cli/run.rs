@@ -1,5 +1,5 @@
-//! Goal: a command under `keylatch run` runs while its lock is held, and is stopped before the lease can
-//! end otherwise.
+//! Goal: a command under `keylatch run` runs while its lock is held, and is stopped before the
+//! lease can end otherwise.
 //!
 //! Method: shell scripts as commands, a service that dies, hangs and is cut off, and exit codes.
 

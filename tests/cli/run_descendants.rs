@@ -1,14 +1,15 @@
-//! Goal: when a lock is lost, `keylatch run` stops all that its command has started, also what left the
-//! command's process group; and it stops nothing else.
+//! Goal: when a lock is lost, `keylatch run` stops all that its command has started, also what left
+//! the command's process group; and it stops nothing else.
 //!
-//! Method: scripts with children in sessions and groups of their own, orphans among them. A script's `flock`
-//! tells whether any of them lives.
+//! Method: scripts with children in sessions and groups of their own, orphans among them. A
+//! script's `flock` tells whether any of them lives.
 
 use keylatch_testkit::{RunningCommand, ScriptDirectory, Service, eventually, redis_test};
 
 use crate::{KEYLATCH, staged};
 
-/// A child in a session of its own, one in a group of its own, and a daemon whose parents have ended.
+/// A child in a session of its own, one in a group of its own, and a daemon whose parents have
+/// ended.
 const SCATTER: &str = "
     exec >/dev/null 2>&1
     setsid sh -c 'echo >session; read word <go' &

@@ -1,5 +1,5 @@
-//! Goal: commands share a lock as they ask, a `run` within a `run` enters its lock again, and a command is
-//! stopped when its lease is broken.
+//! Goal: commands share a lock as they ask, a `run` within a `run` enters its lock again, and a
+//! command is stopped when its lease is broken.
 //!
 //! Method: shell scripts as commands, which start `keylatch run` again.
 

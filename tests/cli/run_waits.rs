@@ -1,4 +1,5 @@
-//! Goal: `--wait` waits for longer than one request may, and a command without a usable server says why.
+//! Goal: `--wait` waits for longer than one request may, and a command without a usable server says
+//! why.
 //!
 //! Method: services with short limits, and servers that do not speak TLS.
 

@@ -1,7 +1,8 @@
-//! Goal: no signal that an operator sends by habit ends the service, in whatever configuration and however early.
+//! Goal: no signal that an operator sends by habit ends the service, in whatever configuration and
+//! however early.
 //!
-//! Method: the command as a process without, with identities, with TLS, with an audit log, and while its store opens;
-//! each signal is sent to each.
+//! Method: the command as a process without, with identities, with TLS, with an audit log, and
+//! while its store opens; each signal is sent to each.
 
 #[cfg(feature = "test-engines")]
 use keylatch_testkit::soon;

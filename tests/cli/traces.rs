@@ -1,8 +1,8 @@
-//! Goal: a collector of OpenTelemetry reads how a request went, as part of its caller's trace; no name, key or token
-//! gets there; and no request waits for a collector, or fails with it.
+//! Goal: a collector of OpenTelemetry reads how a request went, as part of its caller's trace; no
+//! name, key or token gets there; and no request waits for a collector, or fails with it.
 //!
-//! Method: the command as a process, since the SDK reads the variables of a process; a collector of the test's own,
-//! which keeps what the service sends; an upstream that keeps its headers.
+//! Method: the command as a process, since the SDK reads the variables of a process; a collector of
+//! the test's own, which keeps what the service sends; an upstream that keeps its headers.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -69,7 +69,8 @@ impl Collector {
         Traced::start(&self.0.url(), others, "").await
     }
 
-    /// A service whose traces come here, and that guards `/orders` in front of an upstream, with other settings.
+    /// A service whose traces come here, and that guards `/orders` in front of an upstream, with
+    /// other settings.
     async fn guard_with(&self, upstream: &str, others: &str) -> Traced {
         let guard = format!("[[guard]]\npath = \"/orders\"\nupstream = \"{upstream}\"\n{others}\n");
         Traced::start(&self.0.url(), &[], &guard).await

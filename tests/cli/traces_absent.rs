@@ -1,4 +1,5 @@
-//! Goal: a build without traces says so where its environment asks for them, and serves all the same.
+//! Goal: a build without traces says so where its environment asks for them, and serves all the
+//! same.
 //!
 //! Method: the command as a process.
 

@@ -1,7 +1,8 @@
-//! Goal: an operator reads what is in force and where it comes from, and finds a mistake before a start.
+//! Goal: an operator reads what is in force and where it comes from, and finds a mistake before a
+//! start.
 //!
-//! Method: `keylatch config show` and `config check` run as processes, with files, variables and flags of the test's
-//! own.
+//! Method: `keylatch config show` and `config check` run as processes, with files, variables and
+//! flags of the test's own.
 
 use keylatch_testkit::Exit;
 use serde_json::Value;

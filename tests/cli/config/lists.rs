@@ -1,5 +1,5 @@
-//! Goal: settings that are lists (guards, hosts, origins) are read from the file and the environment, and
-//! whatever is wrong is named.
+//! Goal: settings that are lists (guards, hosts, origins) are read from the file and the
+//! environment, and whatever is wrong is named.
 //!
 //! Method: as in the file above.
 

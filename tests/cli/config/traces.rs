@@ -1,4 +1,5 @@
-//! Goal: an endpoint in the variables of OpenTelemetry turns traces on, and two others turn them off.
+//! Goal: an endpoint in the variables of OpenTelemetry turns traces on, and two others turn them
+//! off.
 //!
 //! Method: `Config::load` on variables of the test's own.
 
