@@ -178,7 +178,7 @@ impl Engine {
 /// with TLS.
 ///
 /// A PostgreSQL, an etcd, a ZooKeeper or a Redis that is down is no error: it may come back, and
-/// until then every answer is that the store cannot be reached. One that responses and is not fit
+/// until then every answer is that the store cannot be reached. One that responds and is not fit
 /// to keep locks is an error.
 ///
 /// # Errors

@@ -66,7 +66,7 @@ impl EngineClock {
 
     /// What the clock shows now; `None` before the first response. It does not go back when a
     /// better sample shows that it was ahead, and waits; only a clock that was set back takes it
-    /// along, and an engine that responses again after it stood still.
+    /// along, and an engine that responds again after it stood still.
     fn now(&mut self) -> Option<EngineTime> {
         let sample = self.sample?;
         self.latest = self.latest.max(sample.shown + sample.sent.elapsed());
