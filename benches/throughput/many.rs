@@ -1,8 +1,8 @@
 //! What very many clients cost that only hold or wait: memory for each, the service's time, and a
 //! hand-over among them.
 //!
-//! Locks are held by streams of events, first one on each connection, as many as the limit of open
-//! files allows, then a thousand on each connection of HTTP/2, which is behind TLS. Then clients
+//! First each client holds a lock by a stream on a connection of its own, up to the limit of open
+//! files. Then a thousand streams share each connection of HTTP/2, behind TLS. Then clients
 //! wait on streams of HTTP/2, ten for each lock, and the locks are handed over, one after another.
 //! Memory is what the service's resident set grows by. The watchers of one lock are in
 //! `fan_out.rs`.

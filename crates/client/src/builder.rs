@@ -45,7 +45,7 @@ pub struct Builder {
     pub(crate) proxy: Option<String>,
     /// Whether the environment says of proxies where the program does not.
     pub(crate) has_env: bool,
-    /// What sends every request in place of connections.
+    /// Sends every request, and no connection is made. The fake is one.
     pub(crate) transport: Option<Exchange>,
     pub(crate) traceparent: Option<Arc<dyn Fn() -> Option<String> + Send + Sync>>,
     /// The label of acquires that have none.
@@ -125,8 +125,7 @@ impl Builder {
         Self { api_key: Some(key.into()), ..self }
     }
 
-    /// With a PEM file of the authorities that vouch for a service with `https`, in place of the
-    /// system's.
+    /// Trusts the authorities in this PEM file, and not those of the system.
     pub fn authorities(self, file: impl Into<PathBuf>) -> Self {
         Self { authorities: Some(file.into()), ..self }
     }
@@ -149,8 +148,8 @@ impl Builder {
         self
     }
 
-    /// With a label for the locks whose options have none, in place of host and process. An empty
-    /// one is none.
+    /// Sets the label of locks whose options have none. The default is host and process; an empty
+    /// label is none.
     pub fn owner(mut self, label: impl Into<String>) -> Self {
         self.owner = Some(label.into()).filter(|label| !label.is_empty());
         self

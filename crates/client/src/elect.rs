@@ -1,7 +1,7 @@
 //! Leading while a lock is held, again and again.
 //!
-//! Invariant: no two lead at once, as long as each stops when it is told to: ahead of the moment at
-//! which another can lead. Tested in `crates/client/tests/fake.rs`.
+//! Invariant: no two clients lead at once if each stops at the loss of its lease. The client reports
+//! the loss before another client can lead. Tested in `crates/client/tests/fake.rs`.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -18,9 +18,9 @@ impl Client {
     /// Waits for the lock, leads while it is held, and waits again, until this future is dropped:
     /// that gives the lock up.
     ///
-    /// `lead` is told of a loss ahead by [`lost`](crate::Lease::lost) of its lease, and is dropped
-    /// where it still runs when the validity is over, or a second after the service has said that
-    /// the lease is gone. Where it returns, the next one leads.
+    /// [`lost`](crate::Lease::lost) of the lease tells `lead` of a loss before another client can
+    /// lead. A `lead` that still runs when the validity ends is dropped. After the service has said
+    /// that the lease is gone, it is dropped a second later. When it returns, the next client leads.
     ///
     /// # Errors
     ///
