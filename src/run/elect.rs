@@ -17,10 +17,10 @@ use super::reentry::of_lock;
 use super::signals::Signals;
 use crate::plain::say;
 
-/// How long after a loss this process stands again, so that another one can lead.
+/// The pause before this process tries again after a loss, so that another one can lead.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What one stands for.
+/// The lock that makes a leader, and what the leader runs.
 #[derive(Debug)]
 pub struct Election {
     /// The lock that the leader holds, and the command of the leader, if there is one.
@@ -29,8 +29,8 @@ pub struct Election {
     pub listen: Option<SocketAddr>,
 }
 
-/// Stands until a signal or the end of the command; gives the exit code, and says on standard error
-/// what went wrong.
+/// Tries to lead until a signal or the end of the command; gives the exit code, and says on standard
+/// error what went wrong.
 pub async fn elect(election: &Election) -> u8 {
     match try_elect(election).await {
         Ok(code) => code,
@@ -56,7 +56,7 @@ async fn try_elect(election: &Election) -> Result<u8, Failure> {
         let lock = client.lock(name.clone(), &job.options);
         let guard = match acquired(&client, job, Instant::now(), lock, &mut signals).await {
             Ok(guard) => guard,
-            // Who stands and does not lead has nothing to end.
+            // A process that does not lead has nothing to end.
             Err(Failure::Signal(_)) => break Ok(0),
             Err(failure) => break Err(failure),
         };

@@ -32,7 +32,7 @@ const CONNECTIONS: usize = 64;
 /// How long to wait after a connection that could not be accepted.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What the responses are about.
+/// Who leads, as the responses say it.
 #[derive(Debug)]
 pub(super) struct Leader {
     client: Client,
@@ -106,7 +106,7 @@ pub(super) async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     bound.map_err(|error| io::Error::other(format!("{address} cannot be listened on: {error}")))
 }
 
-/// Answers whoever connects.
+/// Serves each connection.
 pub(super) async fn serve(listener: TcpListener, leader: Arc<Leader>) -> Infallible {
     let room = Arc::new(Semaphore::new(CONNECTIONS));
     loop {

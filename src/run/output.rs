@@ -1,8 +1,8 @@
 //! The output of a command, passed on as it comes, and the last of it kept.
 //!
-//! Two threads do that, since who reads the output may be slow, and the lease has to be renewed
-//! meanwhile. What the command leaves behind may hold its output open: then the wait for the end of
-//! it has a limit. Invariant: what the command itself has printed is passed on whole, unless its
+//! Two threads copy it, because its reader may be slow and the lease has to be renewed meanwhile. A
+//! process that the command left behind may hold the output open, so the wait for its end has a
+//! limit. Invariant: what the command itself has printed is passed on whole, unless its
 //! reader goes away. Tested in `tests/cli/once.rs`.
 
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout};
 
 /// How much is kept, in bytes.
 const KEPT: usize = 64 * 1024;
-/// How much is passed on at a time, in bytes, and is on its way at most: what a pipe has as well.
+/// How many bytes are copied at a time, and how many can be on their way: a chunk and a full pipe.
 const CHUNK: usize = 8 * 1024;
 const ON_ITS_WAY: usize = CHUNK + 64 * 1024;
 /// How long more of the output is waited for once the command has ended.
@@ -45,8 +45,8 @@ impl Output {
         Self { tail, copies }
     }
 
-    /// Waits until all of it is passed on, when the command has ended. For its reader there is no
-    /// limit.
+    /// Waits until all of it is passed on, once the command has ended. It waits for a slow reader
+    /// without a limit.
     pub(super) async fn drained(&mut self) {
         let [out, error] = &mut self.copies;
         tokio::join!(drained(out), drained(error));
@@ -84,7 +84,7 @@ fn copy(
             tail.drain(..surplus);
             drop(tail);
             copied.send_modify(|copied| copied.is_writing = true);
-            // The command is told by its next write that nobody reads it any more.
+            // The next write of the command then fails, as it would without this copy.
             if to.write_all(&bytes[..count]).and_then(|()| to.flush()).is_err() {
                 break;
             }
