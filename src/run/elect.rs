@@ -4,10 +4,12 @@
 //! changed, before the validity of the lease ends. Tested in `tests/cli/elect.rs`.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use keylatch_client::LockGuard;
 use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::Job;
 use super::exit::{Failure, StopResult};
@@ -48,10 +50,13 @@ async fn try_elect(election: &Election) -> Result<u8, Failure> {
     let name = job.locks.names().first().map(ToString::to_string).unwrap_or_default();
     let owner = job.options.owner.clone().unwrap_or_default();
     let leader = Leader::new(client.clone(), name.clone(), owner);
-    if let Some(address) = election.listen {
-        let listener = listen(address).await.map_err(Failure::System)?;
-        tokio::spawn(serve(listener, std::sync::Arc::clone(&leader)));
-    }
+    let _serving = match election.listen {
+        Some(address) => {
+            let listener = listen(address).await.map_err(Failure::System)?;
+            Some(AbortOnDropHandle::new(tokio::spawn(serve(listener, Arc::clone(&leader)))))
+        }
+        None => None,
+    };
     let ended = loop {
         let lock = client.lock(name.clone(), &job.options);
         let guard = match acquired(&client, job, Instant::now(), lock, &mut signals).await {
