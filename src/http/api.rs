@@ -14,7 +14,6 @@ use futures_util::stream::{Stream, StreamExt as _};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use super::held_locks::Looks;
 use super::problem::{Code, Problem, overloaded};
 use super::record_counts::RecordCounter;
 use crate::access::{Authenticator, QuotaPermit};
@@ -132,15 +131,13 @@ pub struct Streams {
     places: Arc<Semaphore>,
     heartbeat: Duration,
     metrics: Arc<Metrics>,
-    /// What the consoles see of the held locks.
-    pub(super) looks: Looks,
 }
 
 impl Streams {
     /// Up to `max` streams, on which a comment is sent whenever nothing happened for `heartbeat`.
     pub fn new(max: usize, heartbeat: Duration, metrics: Arc<Metrics>) -> Self {
         let places = Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS)));
-        Self { places, heartbeat, metrics, looks: Looks::default() }
+        Self { places, heartbeat, metrics }
     }
 
     /// A permit for one more stream, which has one of its client's quota already.

@@ -15,7 +15,6 @@ mod console;
 mod docs;
 mod extract;
 mod guards;
-mod held_locks;
 pub mod idempotency;
 mod locks;
 mod openapi;

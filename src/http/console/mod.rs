@@ -8,8 +8,8 @@
 //! client reads at `/` what it reads without a console. Tested in `tests/api/console.rs` and in
 //! `tests/browser`, in the modules of the console.
 
-mod changes;
 mod glance;
+mod held_locks;
 mod history;
 mod queue;
 mod records;
@@ -17,7 +17,7 @@ mod records;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{FromRequestParts, Path, Request};
+use axum::extract::{Extension, FromRequestParts, Path, Request};
 use axum::http::request::Parts as RequestParts;
 use axum::http::{HeaderMap, header};
 use axum::response::{Html, IntoResponse as _, Redirect, Response};
@@ -35,13 +35,14 @@ use keylatch_core::lock::LockName;
 
 /// The page and what is for it alone. With `shop` it leads to the toy shop.
 pub(super) fn routes(shop: bool) -> Router<Arc<Api>> {
+    let looks = Extension(Arc::new(held_locks::Looks::default()));
     Router::new()
         .route("/", get(move |request: Request| index(request, shop)))
         .route("/assets/page.css", get(page_style))
         .route("/assets/console/{file}", get(asset))
         .route("/console/sign-in", get(sign_in))
         .route("/console/glance", get(glance::glance))
-        .route("/console/locks", get(changes::locks))
+        .route("/console/locks", get(held_locks::locks).layer(looks))
         .route("/console/queue", get(queue::queue))
         .route("/console/history", get(history::history))
         .route("/console/keys/{key}", get(records::record))
