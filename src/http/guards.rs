@@ -13,7 +13,7 @@ use axum::body::Body;
 
 use super::idempotency::GATEWAY_HOOKS;
 use super::pass_through::{OWN, PassThrough};
-use super::{RequestLayer, layered, layered_over};
+use super::{RequestLayer, layered};
 use crate::kept_lock::KeptLock;
 use crate::metrics::Metrics;
 use keylatch_axum::gateway::{Admission, SettleObserver, SettleTurn};
@@ -63,7 +63,8 @@ impl<'a> Guards<'a> {
                 let (metrics, path) = (Arc::clone(metrics), guard.path.clone());
                 layer = layer.with_observer(move |observed| metrics.observed(&path, observed));
             }
-            Ok(all.merge(layered_over(layer, self.upstream(guard)?, self.requests_of(guard)?)))
+            let upstream = self.upstream(guard)?.layer(layer);
+            Ok(all.merge(layered(upstream, self.requests_of(guard)?)))
         })
     }
 

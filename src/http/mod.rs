@@ -32,19 +32,14 @@ mod sets;
 mod streams;
 mod system;
 
-use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::Request;
 use axum::http::HeaderName;
-use axum::response::Response;
-use axum::routing::{Route, any, get};
-use tower::layer::util::Identity;
+use axum::routing::{any, get};
 use tower::util::MapResponseLayer;
-use tower::{Layer, Service};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::map_response_body::MapResponseBodyLayer;
 use utoipa::openapi::OpenApi;
@@ -154,24 +149,13 @@ fn shop_routes(
     shop.try_fold(Router::new(), |all, one| Ok(all.merge(layered(one?, of_shop.clone()))))
 }
 
+/// The routes with what is the same for all around them.
 fn layered(router: Router, requests: RequestLayer) -> Router {
-    layered_over(Identity::new(), router, requests)
-}
-
-/// The routes with what is the same for all around a layer of their own.
-fn layered_over<L>(own: L, router: Router, requests: RequestLayer) -> Router
-where
-    L: Layer<Route> + Clone + Send + Sync + 'static,
-    L::Service: Service<Request, Response = Response, Error = Infallible> + Clone + Send + Sync,
-    L::Service: 'static,
-    <L::Service as Service<Request>>::Future: Send,
-{
-    // One layer of four: axum boxes a request's future again for each call of `layer`.
+    // One layer of three: axum boxes a request's future again for each call of `layer`.
     router.layer((
         requests,
         MapResponseBodyLayer::new(Body::new),
         CatchPanicLayer::custom(problem::of_panic),
-        own,
     ))
 }
 

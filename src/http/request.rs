@@ -13,19 +13,21 @@
 
 use std::cell::Cell;
 use std::error::Error;
+use std::future::poll_fn;
 use std::hash::{BuildHasher as _, RandomState};
-use std::pin::Pin;
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::MatchedPath;
 use axum::http::{HeaderValue, Method, Request, Response, header};
 use axum::response::IntoResponse;
-use pin_project_lite::pin_project;
-use tokio::time::{Instant, Sleep, sleep_until};
+use futures_util::future::BoxFuture;
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tower::{Layer, Service};
+use tracing::field::display;
 
 use super::X_REQUEST_ID;
 use super::audit::{Act, RequestId, Subject, is_refusal, write};
@@ -116,35 +118,29 @@ impl RequestLayer {
         Self { admission: Some(Arc::new(admission)), ..self.clone() }
     }
 
-    /// Counts a request, and finds out whether it may pass: the service has room, the listener
-    /// serves the route, and the page and the identity may send the request.
+    /// Counts a request, and finds out whether it may pass.
     fn admit(
         self: &Arc<Self>,
         request: &mut Request<Body>,
     ) -> (RequestTicket, Result<(), Problem>) {
-        let (started, shared, class) = (Instant::now(), &self.shared, self.class);
+        let (started, class) = (Instant::now(), self.class);
         // Taken out and not cloned: no handler reads it, and all cores share the count of its
         // clones.
         let path = request.extensions_mut().remove::<MatchedPath>();
         let route = path.as_ref().map(MatchedPath::as_str);
         let route = route.map(|route| route.strip_prefix(OWN).unwrap_or(route));
-        let urgency = Urgency::of(request, class, route);
-        let (in_flight, others) = InFlight::begin(Arc::clone(self));
-        let admitted = shared.make_room(others, urgency, ConnectionInfo::of(request));
+        let others = self.shared.metrics.in_flight.inc();
         let (method, id) = (method_label(request.method()), id_of(request));
         let scheme = || ConnectionInfo::of(request).map_or("http", ConnectionInfo::scheme);
         let span = RequestSpan::start(request, scheme, (method, route), &id);
-        let passed = admitted.and_then(|()| shared.origins.check(request, class, route));
-        let passed = passed.or_else(|why| self.refuse(request, why));
-        let passed = passed.and_then(|()| self.find(request, route));
-        let passed = passed.and_then(|()| self.identify(request, route));
+        let passed = self.check(request, route, others);
         let (mut identity, mut subject) = (None, None);
-        if shared.audit.is_some() {
+        if self.shared.audit.is_some() {
             identity = ConnectionInfo::identity(request.extensions()).cloned();
             subject = route.and_then(|route| Subject::of(route, request.uri()));
             request.extensions_mut().insert(RequestId(id.clone()));
         }
-        let wants_page = class != RouteClass::Api && wants_page(request.headers());
+        let admission = self.admission.as_ref();
         let ticket = RequestTicket {
             started,
             method,
@@ -153,27 +149,36 @@ impl RequestLayer {
             span,
             identity,
             subject,
-            wants_page,
-            names_source: self.names_source(request.method()),
-            in_flight,
+            wants_page: class != RouteClass::Api && wants_page(request.headers()),
+            names_source: admission.is_some_and(|guard| guard.names_source(request.method())),
+            layer: Arc::clone(self),
         };
         if class != RouteClass::Api {
             ticket.prepare_forwarding(request);
         }
-        let let_in = |()| self.admission.as_ref().map_or(Ok(()), |guard| guard.admit(request));
+        let let_in = |()| admission.map_or(Ok(()), |guard| guard.admit(request));
         (ticket, passed.and_then(let_in))
     }
 
-    /// Refuses a request, unless its guard only observes.
-    fn refuse(&self, request: &mut Request<Body>, why: Problem) -> Result<(), Problem> {
-        match &self.admission {
-            Some(guard) => guard.refuse(request, why),
-            None => Err(why),
+    /// The checks of a request beside so many others, in their order: the service has room, the
+    /// page may send it, the listener serves the route, and the identity may send it.
+    fn check(
+        &self,
+        request: &mut Request<Body>,
+        route: Option<&str>,
+        others: i64,
+    ) -> Result<(), Problem> {
+        let urgency = Urgency::of(request, self.class, route);
+        self.shared.make_room(others, urgency, ConnectionInfo::of(request))?;
+        if let Err(why) = self.shared.origins.check(request, self.class, route) {
+            match &self.admission {
+                // One that only observes refuses nothing.
+                Some(guard) => guard.refuse(request, why)?,
+                None => return Err(why),
+            }
         }
-    }
-
-    fn names_source(&self, method: &Method) -> bool {
-        self.admission.as_ref().is_some_and(|guard| guard.names_source(method))
+        self.find(request, route)?;
+        self.identify(request, route)
     }
 
     /// The setting that lets a guarded request pass which was refused so, for the log.
@@ -183,14 +188,6 @@ impl RequestLayer {
             Code::PayloadTooLarge => Some("body_limit_bytes of the guard"),
             Code::CrossOrigin => Some("cors.allow_origins, or cross_origin of the guard"),
             _ => None,
-        }
-    }
-
-    /// The response, with a page in place of a problem.
-    fn with_page(&self, response: Response<Body>) -> Response<Body> {
-        match &self.admission {
-            Some(admission) => admission.page().show(response),
-            None => ErrorPage::default().show(response),
         }
     }
 
@@ -279,71 +276,39 @@ pub struct RequestService<S> {
 
 impl<S> Service<Request<Body>> for RequestService<S>
 where
-    S: Service<Request<Body>, Response = Response<Body>>,
+    S: Service<Request<Body>, Response = Response<Body>, Future: Send + 'static>,
 {
     type Response = Response<Body>;
     type Error = S::Error;
-    type Future = RequestFuture<S::Future>;
+    type Future = BoxFuture<'static, Result<Response<Body>, S::Error>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, mut request: Request<Body>) -> RequestFuture<S::Future> {
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let (ticket, passed) = self.layer.admit(&mut request);
-        let deadline = Deadline::new(ticket.started + self.layer.deadline);
-        match passed {
-            Ok(()) => {
-                let inner = Some(self.inner.call(request));
-                RequestFuture { inner, refusal: None, pause: None, deadline, ticket }
-            }
-            Err(refusal) => {
-                let pause = request.extensions_mut().remove::<RefusalPause>();
-                let end = pause.as_ref().map(|pause| ticket.started + pause.lasts);
-                let deadline = end.map_or(deadline, Deadline::new);
-                RequestFuture { inner: None, refusal: Some(refusal), pause, deadline, ticket }
-            }
-        }
-    }
-}
-
-pin_project! {
-    /// The response to come of a [`RequestService`].
-    pub struct RequestFuture<F> {
-        // None when the request is refused and not even tried.
-        #[pin]
-        inner: Option<F>,
-        refusal: Option<Problem>,
-        // The refusal waits until the deadline where there is one.
-        pause: Option<RefusalPause>,
-        #[pin]
-        deadline: Deadline,
-        ticket: RequestTicket,
-    }
-}
-
-impl<F, E> Future for RequestFuture<F>
-where
-    F: Future<Output = Result<Response<Body>, E>>,
-{
-    type Output = F::Output;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let mut this = self.project();
-        if this.pause.is_some() {
-            ready!(this.deadline.as_mut().poll_over(cx));
-            *this.pause = None;
-        }
-        let _current = this.ticket.span.enter();
-        let answer = match this.refusal.take() {
-            Some(refusal) => Err(refusal),
-            None => match this.inner.as_pin_mut().map(|inner| inner.poll(cx)) {
-                Some(Poll::Ready(response)) => Ok(response?),
-                Some(Poll::Pending) | None => Err(ready!(this.deadline.poll_over(cx))),
-            },
+        let end = ticket.started + self.layer.deadline;
+        let answering = match passed {
+            Ok(()) => Ok(self.inner.call(request)),
+            Err(refusal) => Err((refusal, request.extensions_mut().remove::<RefusalPause>())),
         };
-        let response = answer.unwrap_or_else(|problem| problem.with_retry().into_response());
-        Poll::Ready(Ok(this.ticket.close(response)))
+        Box::pin(async move {
+            let answer = match answering {
+                Ok(answering) => match ticket.follow(timeout_at(end, answering)).await {
+                    Ok(response) => Ok(response?),
+                    Err(_) => Err(too_slow()),
+                },
+                Err((refusal, pause)) => {
+                    if let Some(pause) = &pause {
+                        sleep_until(ticket.started + pause.lasts).await;
+                    }
+                    Err(refusal)
+                }
+            };
+            let response = answer.unwrap_or_else(|problem| problem.with_retry().into_response());
+            Ok(ticket.close(response))
+        })
     }
 }
 
@@ -363,7 +328,7 @@ struct RequestTicket {
     wants_page: bool,
     /// Whether the response says where the key of the request comes from.
     names_source: bool,
-    in_flight: InFlight,
+    layer: Arc<RequestLayer>,
 }
 
 impl RequestTicket {
@@ -371,20 +336,28 @@ impl RequestTicket {
     fn prepare_forwarding(&self, request: &mut Request<Body>) {
         // The service behind a guard logs the same id.
         request.headers_mut().insert(X_REQUEST_ID, self.id.clone());
-        let shared = self.in_flight.shared();
-        if shared.origins.trusts(request) {
+        if self.layer.shared.origins.trusts(request) {
             request.extensions_mut().insert(TrustedProxy);
         }
         self.span.hand_on(self.method, request);
     }
 
+    /// Runs the request as the current one of its traces.
+    async fn follow<F: Future>(&self, answering: F) -> F::Output {
+        let mut answering = pin!(answering);
+        poll_fn(|cx| {
+            let _current = self.span.enter();
+            answering.as_mut().poll(cx)
+        })
+        .await
+    }
+
     /// The response as it goes out, counted and logged.
     fn close(&self, mut response: Response<Body>) -> Response<Body> {
-        let (took, shared) = (self.started.elapsed(), self.in_flight.shared());
-        let route = self.route.as_ref().map_or("unmatched", MatchedPath::as_str);
+        let (took, shared) = (self.started.elapsed(), &self.layer.shared);
+        let (method, route) = (self.method, self.route());
         let status = response.status().as_u16();
-        let at = (self.method, route, &self.in_flight.0.durations);
-        shared.metrics.request(at, status, took);
+        shared.metrics.request((method, route, &self.layer.durations), status, took);
         let code = response.extensions().get().map(|ProblemCode(code, _)| *code);
         if let Some(code) = code {
             shared.metrics.problem(code);
@@ -392,15 +365,12 @@ impl RequestTicket {
         if response.extensions().get::<RanUnguarded>().is_some() {
             shared.metrics.unguarded.inc();
         }
-        let setting = code.and_then(|code| self.in_flight.0.setting_behind(code));
-        let (method, id, span) = (self.method, &self.id, &self.span);
-        shared.log_request(AccessEntry { method, route, id, span, took, setting }, &response);
-        span.end(response.status(), code);
+        self.log(&response, took, code.and_then(|code| self.layer.setting_behind(code)));
+        self.span.end(response.status(), code);
         if let (Some(audit), Some(code)) = (&shared.audit, code)
-            && is_refusal(self.method, code)
+            && is_refusal(method, code)
         {
-            let (subject, code) = (self.subject.clone(), code.slug());
-            let (method, route) = (self.method, route.to_owned());
+            let (subject, code, route) = (self.subject.clone(), code.slug(), route.to_owned());
             let is_stranger = shared.authenticator.is_some() && self.identity.is_none();
             let act = Act::Refused { method, route, status, code, subject, is_stranger };
             write(audit, &self.id, self.identity.as_deref(), &act, None);
@@ -409,7 +379,64 @@ impl RequestTicket {
         if self.names_source {
             name_no_source(&mut response);
         }
-        if self.wants_page { self.in_flight.0.with_page(response) } else { response }
+        match &self.layer.admission {
+            _ if !self.wants_page => response,
+            Some(admission) => admission.page().show(response),
+            None => ErrorPage::default().show(response),
+        }
+    }
+
+    /// The pattern of the route.
+    fn route(&self) -> &str {
+        self.route.as_ref().map_or("unmatched", MatchedPath::as_str)
+    }
+
+    /// Writes the line of the request, if it is to have one. `setting` would have let it pass.
+    fn log(&self, response: &Response<Body>, took: Duration, setting: Option<&'static str>) {
+        let (shared, has_failed) = (&self.layer.shared, response.status().is_server_error());
+        let is_logged = match shared.log {
+            AccessLog::All => true,
+            AccessLog::Errors => has_failed || took >= shared.slow || setting.is_some(),
+            AccessLog::Off => false,
+        };
+        if !is_logged {
+            return;
+        }
+        let (method, route, status) = (self.method, self.route(), response.status().as_u16());
+        let duration_ms = took.as_secs_f64() * 1000.0;
+        let request_id = self.id.to_str().unwrap_or_default();
+        let trace_id = self.span.trace_id();
+        if has_failed {
+            let cause = response.extensions().get::<ProblemCause>();
+            let cause = cause.map(|ProblemCause(cause)| display(chain(cause.as_ref())));
+            tracing::error!(
+                method,
+                route,
+                status,
+                duration_ms,
+                request_id,
+                trace_id,
+                cause,
+                "request"
+            );
+        } else {
+            tracing::info!(
+                method,
+                route,
+                status,
+                duration_ms,
+                request_id,
+                trace_id,
+                setting,
+                "request"
+            );
+        }
+    }
+}
+
+impl Drop for RequestTicket {
+    fn drop(&mut self) {
+        self.layer.shared.metrics.in_flight.dec();
     }
 }
 
@@ -500,112 +527,12 @@ impl RequestRules {
     fn is_half_free(&self) -> bool {
         self.metrics.in_flight.get() < self.max_requests / 2
     }
-
-    /// Writes the line of a request, if it is to have one.
-    fn log_request(&self, entry: AccessEntry<'_>, response: &Response<Body>) {
-        let is_notable = response.status().is_server_error()
-            || entry.took >= self.slow
-            || entry.setting.is_some();
-        let is_logged = match self.log {
-            AccessLog::All => true,
-            AccessLog::Errors => is_notable,
-            AccessLog::Off => false,
-        };
-        if is_logged {
-            write_line(entry, response);
-        }
-    }
-}
-
-/// A request that is being served under a layer, counted until this is dropped.
-#[derive(Debug)]
-struct InFlight(Arc<RequestLayer>);
-
-impl InFlight {
-    /// Counts a request. Gives how many others there are.
-    fn begin(layer: Arc<RequestLayer>) -> (Self, i64) {
-        let others = layer.shared.metrics.in_flight.inc();
-        (Self(layer), others)
-    }
-
-    fn shared(&self) -> &RequestRules {
-        &self.0.shared
-    }
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.shared().metrics.in_flight.dec();
-    }
-}
-
-pin_project! {
-    /// The time at which a request is answered 503, whatever it has come to.
-    #[derive(Debug)]
-    struct Deadline {
-        end: Instant,
-        #[pin]
-        timer: Option<Sleep>,
-    }
-}
-
-impl Deadline {
-    fn new(end: Instant) -> Self {
-        Self { end, timer: None }
-    }
-
-    /// Ready with the problem when the time is over.
-    fn poll_over(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Problem> {
-        let mut this = self.project();
-        if this.timer.is_none() {
-            this.timer.set(Some(sleep_until(*this.end)));
-        }
-        let timer = this.timer.as_pin_mut();
-        timer.map_or(Poll::Ready(()), |timer| timer.poll(cx)).map(|()| too_slow())
-    }
 }
 
 fn too_slow() -> Problem {
     Problem::new(Code::Timeout, "The request took longer than the service allows.")
         .with_outcome(Effect::Unknown)
         .with_retry_after(Duration::from_secs(1))
-}
-
-/// What a log line says of a request.
-#[derive(Debug, Clone, Copy)]
-struct AccessEntry<'a> {
-    method: &'static str,
-    /// The pattern of the route.
-    route: &'a str,
-    id: &'a HeaderValue,
-    span: &'a RequestSpan,
-    took: Duration,
-    /// The setting that would have let it pass.
-    setting: Option<&'static str>,
-}
-
-fn write_line(entry: AccessEntry<'_>, response: &Response<Body>) {
-    let AccessEntry { method, route, id, span, took, setting } = entry;
-    let status = response.status().as_u16();
-    let duration_ms = took.as_secs_f64() * 1000.0;
-    let request_id = id.to_str().unwrap_or_default();
-    let trace_id = span.trace_id();
-    if response.status().is_server_error() {
-        let cause = response.extensions().get::<ProblemCause>();
-        let cause = cause.map(|ProblemCause(cause)| tracing::field::display(chain(cause.as_ref())));
-        tracing::error!(method, route, status, duration_ms, request_id, trace_id, cause, "request");
-    } else {
-        tracing::info!(
-            method,
-            route,
-            status,
-            duration_ms,
-            request_id,
-            trace_id,
-            setting,
-            "request"
-        );
-    }
 }
 
 /// An error and its causes, on one line.
