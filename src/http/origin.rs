@@ -109,7 +109,7 @@ impl From<CrossOrigin> for RouteClass {
     }
 }
 
-/// What the head of a request must be for the service to response it.
+/// What the head of a request must be for the service to answer it.
 #[derive(Debug, Default)]
 pub struct OriginPolicy {
     hosts: Vec<String>,
@@ -145,31 +145,29 @@ impl OriginPolicy {
         class: RouteClass,
         route: Option<&str>,
     ) -> Result<(), Problem> {
-        let named = SourceHeaders::of(request.headers());
-        let host = host_of(request, named.host)?;
+        let (headers, host) = (request.headers(), host_of(request)?);
         self.check_host(request, host)?;
         // A browser opens a WebSocket for every page, and asks no service before it does.
+        let has_upgrade = headers.contains_key(header::UPGRADE);
         let takes_place = class == RouteClass::Api && route.is_some_and(takes_place);
-        let is_safe = request.method().is_safe() && !named.has_upgrade && !takes_place;
+        let is_safe = request.method().is_safe() && !has_upgrade && !takes_place;
         if is_safe || class == RouteClass::Callback {
             return Ok(());
         }
-        let origin = named.origin.said();
-        self.check_origin(request, (origin, named.fetch_site.said()), host)?;
+        let origin = said(headers, &header::ORIGIN);
+        self.check_origin(request, (origin, said(headers, &SEC_FETCH_SITE)), host)?;
         if origin.is_some() { check_media_type(request, class) } else { Ok(()) }
     }
 
     /// Whether a page of the host that the request is for made a browser send it, as far as the
     /// browser says.
     pub(super) fn is_of_own_page(&self, request: &Request<Body>) -> bool {
-        let named = SourceHeaders::of(request.headers());
-        if let Some(site) = named.fetch_site.said() {
+        if let Some(site) = said(request.headers(), &SEC_FETCH_SITE) {
             return site == "same-origin";
         }
-        let host = host_of(request, named.host).ok().flatten();
-        let own = self.forwarded(request, &X_FORWARDED_HOST).or(host.map(|host| host.authority));
-        let pages = [named.origin.said(), said(request.headers(), &header::REFERER)];
-        pages.into_iter().flatten().any(|page| {
+        let own = self.own_authority(request, host_of(request).ok().flatten());
+        let pages = [header::ORIGIN, header::REFERER];
+        pages.iter().filter_map(|name| said(request.headers(), name)).any(|page| {
             let Some((scheme, rest)) = page.split_once("://") else { return false };
             let of_page = rest.split(['/', '?', '#']).next().unwrap_or_default();
             let bare = |host| without_default_port(host, scheme);
@@ -217,10 +215,19 @@ impl OriginPolicy {
     fn is_own(&self, origin: &str, request: &Request<Body>, host: Option<Host<'_>>) -> bool {
         let own_scheme = ConnectionInfo::of(request).map_or("http", ConnectionInfo::scheme);
         let scheme = self.forwarded(request, &X_FORWARDED_PROTO).unwrap_or(own_scheme);
-        let own = self.forwarded(request, &X_FORWARDED_HOST).or(host.map(|host| host.authority));
+        let own = self.own_authority(request, host);
         let Some((of_scheme, of_host)) = origin.split_once("://") else { return false };
         let own = own.map(|own| without_default_port(own, scheme));
         of_scheme == scheme && own.is_some_and(|own| own.eq_ignore_ascii_case(of_host))
+    }
+
+    /// The host and port at which the client asked.
+    fn own_authority<'a>(
+        &self,
+        request: &'a Request<Body>,
+        host: Option<Host<'a>>,
+    ) -> Option<&'a str> {
+        self.forwarded(request, &X_FORWARDED_HOST).or(host.map(|host| host.authority))
     }
 
     /// What a trusted proxy says of the request of its client.
@@ -285,61 +292,13 @@ fn check_media_type(request: &Request<Body>, class: RouteClass) -> Result<(), Pr
     Err(problem.with_field("Content-Type"))
 }
 
-/// The headers that say what a request is for and whose page sent it, found in one pass: a lookup
-/// of each costs every request more.
-#[derive(Debug, Default)]
-struct SourceHeaders<'a> {
-    host: Lines<'a>,
-    origin: Lines<'a>,
-    fetch_site: Lines<'a>,
-    has_upgrade: bool,
-}
-
-impl<'a> SourceHeaders<'a> {
-    fn of(headers: &'a HeaderMap) -> Self {
-        let mut named = Self::default();
-        for (name, value) in headers {
-            let lines = match name {
-                name if name == header::HOST => &mut named.host,
-                name if name == header::ORIGIN => &mut named.origin,
-                name if name == SEC_FETCH_SITE => &mut named.fetch_site,
-                name if name == header::UPGRADE => {
-                    named.has_upgrade = true;
-                    continue;
-                }
-                _ => continue,
-            };
-            *lines = if matches!(lines, Lines::None) { Lines::One(value) } else { Lines::Several };
-        }
-        named
-    }
-}
-
-/// The lines of one header.
-#[derive(Debug, Default, Clone, Copy)]
-enum Lines<'a> {
-    #[default]
-    None,
-    One(&'a HeaderValue),
-    Several,
-}
-
-impl<'a> Lines<'a> {
-    /// What the header says; two lines of it say nothing, which is no value of any of them.
-    fn said(self) -> Option<&'a str> {
-        match self {
-            Self::None => None,
-            Self::One(value) => Some(value.to_str().unwrap_or_default()),
-            Self::Several => Some(""),
-        }
-    }
-}
-
-/// What a header says that is looked up by itself.
+/// What a header says; two lines of it say nothing, which is no value of any of them.
 fn said<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
-    let mut values = headers.get_all(name).iter();
-    let first = values.next()?;
-    if values.next().is_some() { Lines::Several } else { Lines::One(first) }.said()
+    let mut lines = headers.get_all(name).iter();
+    match (lines.next()?, lines.next()) {
+        (line, None) => Some(line.to_str().unwrap_or_default()),
+        (_, Some(_)) => Some(""),
+    }
 }
 
 /// The host and port without the port that the scheme has anyway, which browsers leave out.
@@ -381,14 +340,15 @@ fn is_of_name(byte: u8) -> bool {
 }
 
 /// The host that a request is for; `None` where HTTP/1.0 names none.
-fn host_of<'a>(request: &'a Request<Body>, lines: Lines<'a>) -> Result<Option<Host<'a>>, Problem> {
-    let named = match lines {
-        Lines::Several => return Err(invalid_host("there is more than one Host header")),
-        Lines::None if request.version() == Version::HTTP_11 => {
+fn host_of(request: &Request<Body>) -> Result<Option<Host<'_>>, Problem> {
+    let mut lines = request.headers().get_all(header::HOST).iter();
+    let named = match (lines.next(), lines.next()) {
+        (_, Some(_)) => return Err(invalid_host("there is more than one Host header")),
+        (None, _) if request.version() == Version::HTTP_11 => {
             return Err(invalid_host("there is no Host header"));
         }
-        Lines::None => None,
-        Lines::One(line) => Some(host(line.to_str().unwrap_or_default())?),
+        (None, _) => None,
+        (Some(line), None) => Some(host(line.to_str().unwrap_or_default())?),
     };
     // A target in absolute form names the host itself (RFC 9112, section 3.2.2).
     let of_target = request.uri().authority().map(|target| host(target.as_str())).transpose()?;
