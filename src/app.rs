@@ -5,6 +5,7 @@
 //! task of the service has an owner here, and the end waits for it for a bounded time. Tested in
 //! `tests/api/shutdown.rs`.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,13 +23,13 @@ use crate::grant_ends::EndReporter;
 use crate::guard_comparison::GuardComparison;
 use crate::http::{
     self, Api, Backups, BodyLimits, BoundListener, Extras, HandedSockets, Listener, OriginPolicy,
-    RecordCounter, RequestLayer, RequestRules, ServedParts, Server, Streams, TlsFiles,
+    RecordCounter, RequestLayer, RequestRules, Routes, ServeError, ServedParts, Server, Streams,
+    TlsFiles,
 };
 use crate::instrumented::InstrumentedStore;
 use crate::issuing::Issuing;
 use crate::metrics::Metrics;
 use crate::past_grants::PastGrants;
-use crate::startup_server::StartupServer;
 use keylatch_core::idempotency::{IdempotencyService, RecordLimits};
 use keylatch_core::lock::{LockService, WaiterLimits};
 use keylatch_core::store::Store;
@@ -38,6 +39,9 @@ use keylatch_stores::{OpenError, scheme_of};
 const LAST_TASKS: Duration = Duration::from_secs(2);
 /// How much of it the clients have to read that their run was interrupted.
 const LAST_ANSWERS: Duration = Duration::from_millis(250);
+
+/// A server that runs, and what closes its connections when it is cancelled.
+type Serving = (AbortOnDropHandle<Result<(), ServeError>>, CancellationToken);
 
 /// A service that is ready to serve.
 #[derive(Debug)]
@@ -54,8 +58,8 @@ pub struct App {
     /// Reports ends of grants for as long as this lives.
     _ends: AbortOnDropHandle<()>,
     closing: CancellationToken,
-    /// What was accepted while the store opened.
-    opening: Option<StartupServer>,
+    /// What serves since before the store was open.
+    serving: Option<Serving>,
 }
 
 impl App {
@@ -84,11 +88,15 @@ impl App {
     ) -> Result<Self, Error> {
         check_access(&config)?;
         let (settings, tls) = (config.server.clone(), tls_files(&config)?.map(Arc::new));
-        let metrics = Arc::new(Metrics::new());
-        let opening = StartupServer::start(settings, Arc::clone(&metrics), tls.as_ref(), listeners);
-        let app = Self::with_store(config, store.await?, metrics)?;
-        opening.hand_over(app.router());
-        Ok(Self { opening: Some(opening), ..app })
+        let (metrics, closing) = (Arc::new(Metrics::new()), CancellationToken::new());
+        let routes = Routes::to_come(closing.clone());
+        let server = Server::new(routes.clone(), settings, Arc::clone(&metrics), closing.clone());
+        let serving = start(server.with_listeners(listeners, tls.as_ref()));
+        let failed = closing.clone().drop_guard();
+        let app = Self::build(config, store.await?, metrics, closing)?;
+        failed.disarm();
+        routes.replace(app.router());
+        Ok(Self { tls, serving: Some(serving), ..app })
     }
 
     /// Whether the service would start with the configuration, as far as that is known without its
@@ -111,9 +119,19 @@ impl App {
         store: Arc<dyn Store>,
         metrics: Arc<Metrics>,
     ) -> Result<Self, Error> {
+        Self::build(config, store, metrics, CancellationToken::new())
+    }
+
+    /// The same, that is told by `closing` that it ends.
+    fn build(
+        config: Config,
+        store: Arc<dyn Store>,
+        metrics: Arc<Metrics>,
+        closing: CancellationToken,
+    ) -> Result<Self, Error> {
         let (past_grants, audit) = (Arc::new(PastGrants::new()), audit_log(&config, &metrics)?);
         let store: Arc<dyn Store> = Arc::new(InstrumentedStore::new(store, &metrics, &past_grants));
-        let ((locks, records), closing) = (services(&config, &store)?, CancellationToken::new());
+        let (locks, records) = services(&config, &store)?;
         let (authenticator, issuing) = (authenticator(&config)?, Issuing::open(&config)?);
         let guards = Arc::new(GuardComparison::new(&config.guard)?);
         let api = Api {
@@ -149,7 +167,7 @@ impl App {
             metrics,
             guards,
             closing,
-            opening: None,
+            serving: None,
         })
     }
 
@@ -166,30 +184,33 @@ impl App {
         closing: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Error> {
         let server = self.server().with_listener(listener, self.tls.clone(), ServedParts::ALL);
-        self.run(server, closing).await
+        self.run(start(server), closing).await
     }
 
     /// The same on several listeners, each as its settings say.
     pub async fn serve_on(
-        self,
+        mut self,
         listeners: Vec<BoundListener>,
         closing: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Error> {
-        let server = self.server().with_listeners(&listeners, self.tls.as_ref());
-        // The servers have them, and close them when they have accepted the last connection.
+        let serving = self
+            .serving
+            .take()
+            .unwrap_or_else(|| start(self.server().with_listeners(&listeners, self.tls.as_ref())));
+        // The server has them, and closes them when it has accepted the last connection.
         drop(listeners);
-        self.run(server, closing).await
+        self.run(serving, closing).await
     }
 
     /// A server of the routes without a listener.
     fn server(&self) -> Server {
         let (settings, metrics) = (self.config.server.clone(), Arc::clone(&self.metrics));
-        Server::new(self.router.clone(), settings, metrics, self.closing.clone())
+        Server::new(self.router.clone().into(), settings, metrics, self.closing.clone())
     }
 
     async fn run(
-        mut self,
-        server: Server,
+        self,
+        (serving, killed): Serving,
         closing: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Error> {
         let (locks, records) = (&self.locks, &self.records);
@@ -204,15 +225,9 @@ impl App {
         let of_issuing = of_issuing.map(|one| tokio::spawn(async move { one.follow().await }));
         let metrics = Arc::clone(&self.metrics);
         let of_metrics = tokio::spawn(async move { metrics.recent.sample_all().await });
-        let (unconnected, killed) = (CancellationToken::new(), server.killed());
-        let opening = self.opening.take();
+        let unconnected = CancellationToken::new();
         let connections = async {
-            let of_opening = async {
-                if let Some(opening) = opening {
-                    opening.end(&self.closing, &killed).await;
-                }
-            };
-            let (served, ()) = tokio::join!(server.run(), of_opening);
+            let served = serving.await;
             unconnected.cancel();
             served
         };
@@ -227,7 +242,7 @@ impl App {
         for following in [of_access, of_tls, of_issuing, Some(of_metrics)].into_iter().flatten() {
             following.abort();
         }
-        Ok(served?)
+        Ok(served.map_err(io::Error::from)??)
     }
 
     /// Lets requests and runs end, also runs whose client has gone, for as long as the settings
@@ -267,6 +282,11 @@ impl App {
     }
 }
 
+fn start(server: Server) -> Serving {
+    let killed = server.killed();
+    (AbortOnDropHandle::new(tokio::spawn(server.run())), killed)
+}
+
 /// Listens wherever the configuration says, or on the sockets that a service manager handed over.
 /// It has the addresses of the listeners then, where it had names.
 pub async fn bind(config: &mut Config) -> Result<Vec<BoundListener>, Error> {
@@ -281,7 +301,7 @@ pub async fn bind(config: &mut Config) -> Result<Vec<BoundListener>, Error> {
     Ok(bound)
 }
 
-fn router(config: &Config, api: Api) -> std::io::Result<Router> {
+fn router(config: &Config, api: Api) -> io::Result<Router> {
     warn_of_shared_origins(config);
     let requests = request_layer(config, &api.metrics, &api.authenticator, &api.audit);
     let extras = Extras { guards: &config.guard, sandbox: config.serves_sandbox() };
@@ -366,7 +386,7 @@ fn audit_log(config: &Config, metrics: &Metrics) -> Result<Option<Arc<AuditLog>>
     Ok(Some(Arc::new(log)))
 }
 
-fn of_audit(file: &str) -> impl FnOnce(std::io::Error) -> Error {
+fn of_audit(file: &str) -> impl FnOnce(io::Error) -> Error {
     |source| Error::Audit { file: file.to_owned(), source }
 }
 

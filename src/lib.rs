@@ -67,6 +67,5 @@ pub mod plain;
 mod rolling_stats;
 pub mod run;
 pub mod signals;
-mod startup_server;
 pub mod telemetry;
 pub mod traces;

@@ -25,7 +25,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use futures_util::future::{BoxFuture, FutureExt as _, try_join_all};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -66,8 +65,6 @@ struct Shared {
     metrics: Arc<Metrics>,
     places: Arc<Semaphore>,
     surplus_places: Arc<Semaphore>,
-    /// Cancelled with `closing`, or before.
-    accepting: CancellationToken,
     closing: CancellationToken,
     killed: CancellationToken,
     tasks: TaskTracker,
@@ -85,20 +82,19 @@ impl fmt::Debug for Server {
 pub struct ServeError(#[from] io::Error);
 
 impl Server {
-    /// A server of `router` without a listener, which shuts down when `closing` is cancelled.
-    pub fn new(
-        router: Router,
+    /// A server of `routes` without a listener, which shuts down when `closing` is cancelled.
+    pub(crate) fn new(
+        routes: Routes,
         settings: Settings,
         metrics: Arc<Metrics>,
         closing: CancellationToken,
     ) -> Self {
         let shared = Shared {
-            routes: router.into(),
+            routes,
             places: Arc::new(Semaphore::new(settings.max_connections)),
             surplus_places: Arc::new(Semaphore::new(SURPLUS)),
             settings,
             metrics,
-            accepting: closing.child_token(),
             closing,
             killed: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -140,16 +136,6 @@ impl Server {
         })
     }
 
-    /// The routes, for others to take their place.
-    pub(crate) fn routes(&self) -> Routes {
-        self.shared.routes.clone()
-    }
-
-    /// Ends the accepting when it is cancelled; the connections stay.
-    pub(crate) fn accepting(&self) -> CancellationToken {
-        self.shared.accepting.clone()
-    }
-
     /// Closes every connection when it is cancelled.
     pub fn killed(&self) -> CancellationToken {
         self.shared.killed.clone()
@@ -187,7 +173,7 @@ impl Shared {
         let write_timeout = Duration::from_millis(settings.write_timeout_ms);
         loop {
             let accept = listener::accept(&listener, write_timeout);
-            let Some(accepted) = self.accepting.run_until_cancelled(accept).await else {
+            let Some(accepted) = self.closing.run_until_cancelled(accept).await else {
                 return Ok(());
             };
             let (accepted, connections) = (accepted?, Arc::clone(&connections));
