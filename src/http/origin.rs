@@ -30,7 +30,7 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 use super::parts::ServedParts;
 use super::problem::{Code, Problem};
 use super::server::Settings;
-use crate::access::Identity;
+use crate::access::{CertificateNames, Identity};
 use keylatch_axum::CrossOrigin;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -40,8 +40,8 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 const MAX_AGE: Duration = Duration::from_secs(60 * 60);
 
 /// How a request came in, and of whom; an extension of each request that came over a connection of
-/// this server.
-#[derive(Debug, Clone)]
+/// this server. By default it is that of another server's: over plain HTTP, as far as is known.
+#[derive(Debug, Clone, Default)]
 pub(super) struct ConnectionInfo {
     /// Whether only programs of this machine reach the listener.
     pub(super) is_local: bool,
@@ -53,6 +53,8 @@ pub(super) struct ConnectionInfo {
     pub(super) serves: ServedParts,
     /// The address of the other end.
     pub(super) peer: Option<IpAddr>,
+    /// The names in the certificate that the client showed.
+    pub(super) certificate: Option<Arc<CertificateNames>>,
     /// The identity that sends the request, once the layer around all routes has found it. It is no
     /// extension of its own: that would be the fourth of a request, and the map of extensions grows
     /// with the fourth.
@@ -63,19 +65,6 @@ impl ConnectionInfo {
     /// How this request came in.
     pub(super) fn of<B>(request: &Request<B>) -> Option<&Self> {
         request.extensions().get()
-    }
-
-    /// That of a request whose connection another server has: over plain HTTP, as far as this
-    /// service knows.
-    pub(super) fn at_another_server() -> Self {
-        Self {
-            is_local: false,
-            is_tls: false,
-            is_surplus: false,
-            serves: ServedParts::ALL,
-            peer: None,
-            identity: None,
-        }
     }
 
     /// The identity that sends the request with these extensions, if it is known.

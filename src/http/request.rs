@@ -37,8 +37,7 @@ use super::pass_through::OWN;
 use super::problem::{Code, Problem, forbidden, overloaded, quota_exceeded, unauthenticated};
 use super::system;
 use crate::access::{
-    Authenticator, CertificateNames, Identity, KEYLATCH_AUTHORIZATION, RefusalPause,
-    RefusedCredential,
+    Authenticator, Identity, KEYLATCH_AUTHORIZATION, RefusalPause, RefusedCredential,
 };
 use crate::audit::AuditLog;
 use crate::metrics::{Metrics, RouteDurations};
@@ -227,8 +226,8 @@ impl RequestLayer {
             (_, Some(GuardAccess::Identity)) => (KEYLATCH_AUTHORIZATION, "Keylatch-Authorization"),
             _ => return Ok(()),
         };
-        let certificate = request.extensions().get::<Arc<CertificateNames>>();
-        let certificate = certificate.map(AsRef::as_ref);
+        let connection = ConnectionInfo::of(request);
+        let certificate = connection.and_then(|connection| connection.certificate.as_deref());
         let identity = authenticator.identify(request.headers(), &header, certificate);
         let identity = identity.map_err(|why| match why {
             RefusedCredential::NoIssuerKeys => {
@@ -242,8 +241,7 @@ impl RequestLayer {
             }
             return Err(quota_exceeded(refusal));
         }
-        let connection =
-            request.extensions_mut().get_or_insert_with(ConnectionInfo::at_another_server);
+        let connection = request.extensions_mut().get_or_insert_default::<ConnectionInfo>();
         connection.identity = Some(identity);
         Ok(())
     }

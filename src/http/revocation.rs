@@ -17,7 +17,7 @@ use super::api::Api;
 use super::caller::Caller;
 use super::origin::ConnectionInfo;
 use super::problem::Problem;
-use crate::access::{Authenticator, CertificateNames, Identity};
+use crate::access::Authenticator;
 
 /// How often a stream looks.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -28,21 +28,18 @@ pub(super) struct Revocation(Option<Proof>);
 /// What a request proved its identity by.
 struct Proof {
     authenticator: Arc<Authenticator>,
-    identity: Arc<Identity>,
+    connection: ConnectionInfo,
     headers: HeaderMap,
-    certificate: Option<Arc<CertificateNames>>,
 }
 
 impl FromRequestParts<Arc<Api>> for Revocation {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, Problem> {
-        let known = ConnectionInfo::identity(&parts.extensions).zip(api.authenticator.as_ref());
-        Ok(Self(known.map(|(identity, authenticator)| Proof {
-            authenticator: Arc::clone(authenticator),
-            identity: Arc::clone(identity),
-            headers: parts.headers.clone(),
-            certificate: parts.extensions.get().cloned(),
+        let known = parts.extensions.get::<ConnectionInfo>().zip(api.authenticator.clone());
+        Ok(Self(known.map(|(connection, authenticator)| {
+            let (connection, headers) = (connection.clone(), parts.headers.clone());
+            Proof { authenticator, connection, headers }
         })))
     }
 }
@@ -50,11 +47,12 @@ impl FromRequestParts<Arc<Api>> for Revocation {
 impl Revocation {
     /// Waits until `check` refuses the client, or nothing proves any more who it is.
     pub(super) async fn of(self, check: impl Fn(&Caller) -> Result<(), Problem>) {
-        let Some(Proof { authenticator, identity, headers, certificate }) = self.0 else {
+        let Some(Proof { authenticator, connection, headers }) = self.0 else {
             return future::pending().await;
         };
+        let Some(identity) = connection.identity else { return future::pending().await };
         let is_in = |identity| check(&Caller::from(identity)).is_ok();
-        let now = || authenticator.confirm(&identity, &headers, certificate.as_deref());
+        let now = || authenticator.confirm(&identity, &headers, connection.certificate.as_deref());
         while now().is_some_and(is_in) {
             sleep(PERIOD).await;
         }

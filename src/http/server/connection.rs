@@ -18,6 +18,7 @@ use axum::http::{Method, Request, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::future::{BoxFuture, FutureExt as _, TryFutureExt as _};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -33,8 +34,7 @@ use super::ListenerContext;
 use super::http2::{self, StreamExecutor, StreamProgress};
 use super::listener::AcceptedConnection;
 use super::phases::{
-    ActiveStream, ClientGone, ConnectionPhases, ConnectionTimeouts, RequestBody, TrackedBody,
-    TrackedIo,
+    ActiveRequest, ClientGone, ConnectionPhases, ConnectionTimeouts, RequestBody, TrackedIo,
 };
 use super::routes::Routes;
 use super::settings::Settings;
@@ -105,13 +105,13 @@ impl Connections {
             is_surplus,
             serves,
             peer,
-            identity: None,
+            ..ConnectionInfo::default()
         };
         let mut events = self.events(closed);
         let mut serving =
             ConnectionTask { all: &self, phases, events: &mut events, has_ended: &has_ended };
         match tls {
-            None => serving.http1(io, connection.into(), &routes).await,
+            None => serving.http1(io, connection, &routes).await,
             // In a box, so that a connection without TLS does not keep the room that one with TLS
             // takes.
             Some(tls) => Box::pin(serving.behind_tls(tls, io, connection, &routes)).await,
@@ -156,20 +156,19 @@ impl ConnectionTask<'_> {
         &mut self,
         tls: &Arc<TlsFiles>,
         io: I,
-        connection: ConnectionInfo,
+        mut connection: ConnectionInfo,
         routes: &Routes,
     ) {
         let Some(io) = self.handshake(tls, io).await else { return };
-        let certificate = client_certificate(&io);
         if let Some(chain) = io.get_ref().1.peer_certificates() {
+            connection.certificate = chain.first().map(|one| CertificateNames::read(one).into());
             let refused = Arc::clone(tls).until_refused(chain.to_vec());
             self.events.push(refused.map(|()| Event::Killed).boxed());
         }
-        let client = Client { connection, certificate };
         if io.get_ref().1.alpn_protocol() == Some(HTTP2) {
-            Box::pin(self.http2(io, client, routes)).await;
+            Box::pin(self.http2(io, connection, routes)).await;
         } else {
-            Box::pin(self.http1(io, client, routes)).await;
+            Box::pin(self.http1(io, connection, routes)).await;
         }
     }
 
@@ -190,7 +189,7 @@ impl ConnectionTask<'_> {
     async fn http1<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &mut self,
         io: I,
-        client: Client,
+        client: ConnectionInfo,
         routes: &Routes,
     ) {
         let phases = Arc::clone(&self.phases);
@@ -208,7 +207,7 @@ impl ConnectionTask<'_> {
             })
         });
         let mut http = self.all.http.clone();
-        let keep_alive = !client.connection.is_surplus;
+        let keep_alive = !client.is_surplus;
         let connection = http.keep_alive(keep_alive).serve_connection(io, service);
         let close = |connection: Pin<&mut http1::UpgradeableConnection<_, _>>| {
             connection.graceful_shutdown();
@@ -227,7 +226,7 @@ impl ConnectionTask<'_> {
     async fn http2<I: AsyncRead + AsyncWrite + Unpin>(
         &mut self,
         io: I,
-        client: Client,
+        client: ConnectionInfo,
         routes: &Routes,
     ) {
         let (phases, settings) = (Arc::clone(&self.phases), &self.all.settings);
@@ -237,7 +236,7 @@ impl ConnectionTask<'_> {
         let _ended = streams.guard();
         self.events.push(streams.flood().map(|()| Event::Killed).boxed());
         let service = service_fn(|request| {
-            let stream = (streams.begin(), ActiveStream::begin(&phases));
+            let stream = (streams.begin(), ActiveRequest::begin(&phases));
             answer_stream(routes, stream, &client, settings.max_headers, request)
         });
         let http = http2::builder(settings, streams.clone());
@@ -281,72 +280,48 @@ impl ConnectionTask<'_> {
     }
 }
 
-/// What is known of a client before it has sent a request.
-struct Client {
-    connection: ConnectionInfo,
-    certificate: Option<Arc<CertificateNames>>,
-}
-
-impl Client {
-    /// Says who sends a request.
-    fn introduce<B>(&self, request: &mut Request<B>) {
-        request.extensions_mut().insert(self.connection.clone());
-        if let Some(certificate) = &self.certificate {
-            request.extensions_mut().insert(Arc::clone(certificate));
-        }
-    }
-}
-
-impl From<ConnectionInfo> for Client {
-    fn from(connection: ConnectionInfo) -> Self {
-        Self { connection, certificate: None }
-    }
-}
-
-/// The names in the certificate that a client showed.
-fn client_certificate<I>(io: &TlsStream<I>) -> Option<Arc<CertificateNames>> {
-    let certificate = io.get_ref().1.peer_certificates()?.first()?;
-    Some(Arc::new(CertificateNames::read(certificate)))
-}
-
 /// The response to a request, whose end the phases follow.
 fn answer(
     routes: &Routes,
     phases: &Arc<ConnectionPhases>,
-    client: &Client,
+    client: &ConnectionInfo,
     is_gone: bool,
     mut request: Request<Incoming>,
 ) -> impl Future<Output = Result<Response<Body>, ClientGone>> + Send + use<> {
-    client.introduce(&mut request);
-    let begun = if is_gone { Err(ClientGone) } else { phases.busy() };
+    request.extensions_mut().insert(client.clone());
+    let active = if is_gone { Err(ClientGone) } else { ActiveRequest::begin(phases) };
     // No handler runs before this is polled.
     let body = |body| Body::new(RequestBody::new(body, phases));
     let answering = routes.current().call(request.map(body));
     let phases = Arc::clone(phases);
     async move {
-        begun?;
+        let active = active?;
         let Ok(response) = answering.await;
         if phases.has_unread_body() {
             let_hyper_look().await;
         }
         if response.body().size_hint().exact().is_some() {
-            phases.idle();
             return Ok(response);
         }
-        Ok(response.map(|body| Body::new(TrackedBody::new(body, phases))))
+        let until_end = move |frame| {
+            // The service is at work for as long as there is more of the body to come.
+            let _ = &active;
+            frame
+        };
+        Ok(response.map(|body| Body::new(body.map_frame(until_end))))
     }
 }
 
 /// The response to a request on a stream.
 fn answer_stream(
     routes: &Routes,
-    (progress, active): (Arc<StreamProgress>, Result<ActiveStream, ClientGone>),
-    client: &Client,
+    (progress, active): (Arc<StreamProgress>, Result<ActiveRequest, ClientGone>),
+    client: &ConnectionInfo,
     max_headers: usize,
     request: Request<Incoming>,
 ) -> impl Future<Output = Result<Response<Body>, ClientGone>> + Send + use<> {
     let mut request = http2::as_http1(request);
-    client.introduce(&mut request);
+    request.extensions_mut().insert(client.clone());
     let may_grant = may_grant(&request);
     let is_too_long = request.headers().len() > max_headers;
     let answering = routes.current().call(request.map(Body::new));

@@ -8,8 +8,8 @@
 //! for the services behind guards. Tested in `tests/api/http2.rs` and `http2_floods.rs`.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use super::phases::ActiveStream;
+use super::phases::ActiveRequest;
 use super::settings::Settings;
 
 /// What a client may send on a stream before the service has read it, and on all of a connection.
@@ -102,7 +102,7 @@ impl StreamExecutor {
 
     /// A new stream, whose future hyper hands over next.
     pub(super) fn begin(&self) -> Arc<StreamProgress> {
-        let progress = Arc::new(StreamProgress::new());
+        let progress = Arc::<StreamProgress>::default();
         *self.0.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&progress));
         progress
     }
@@ -158,32 +158,18 @@ impl Streams {
     }
 }
 
-/// Whose turn it is on a stream: the service's, or since when the client's.
-#[derive(Debug)]
+/// Whose turn it is on a stream.
+#[derive(Debug, Default)]
 pub(super) struct StreamProgress {
-    opened: Instant,
     is_answered: AtomicBool,
-    /// Milliseconds after `opened`, or [`OF_SERVICE`].
-    turn: AtomicU64,
+    /// Since when it is the client's turn, which has something to take; `None` while it is the
+    /// service's.
+    of_client: Mutex<Option<Instant>>,
 }
 
-const OF_SERVICE: u64 = u64::MAX;
-
 impl StreamProgress {
-    fn new() -> Self {
-        let (is_answered, turn) = (AtomicBool::new(false), AtomicU64::new(OF_SERVICE));
-        Self { opened: Instant::now(), is_answered, turn }
-    }
-
-    /// The client has something to take.
-    fn give(&self) {
-        let now = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(OF_SERVICE - 1);
-        self.turn.store(now, Ordering::Relaxed);
-    }
-
-    /// The client has taken everything.
-    fn taken(&self) {
-        self.turn.store(OF_SERVICE, Ordering::Relaxed);
+    fn turn(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.of_client.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Resolves when the client has taken nothing for `limit`.
@@ -197,11 +183,8 @@ impl StreamProgress {
     }
 
     fn left(&self, limit: Duration) -> Duration {
-        match self.turn.load(Ordering::Relaxed) {
-            OF_SERVICE => limit,
-            since => (self.opened + Duration::from_millis(since) + limit)
-                .saturating_duration_since(Instant::now()),
-        }
+        let end = self.turn().map(|since| since + limit);
+        end.map_or(limit, |end| end.saturating_duration_since(Instant::now()))
     }
 }
 
@@ -209,10 +192,10 @@ impl StreamProgress {
 pub(super) fn track(
     response: Response,
     progress: Arc<StreamProgress>,
-    active: ActiveStream,
+    active: ActiveRequest,
 ) -> Response {
     progress.is_answered.store(true, Ordering::Relaxed);
-    progress.give();
+    *progress.turn() = Some(Instant::now());
     response
         .map(|body| Body::new(StreamBody { body, rest: Bytes::new(), progress, _active: active }))
 }
@@ -223,7 +206,7 @@ struct StreamBody {
     /// What was read of the body and not sent.
     rest: Bytes,
     progress: Arc<StreamProgress>,
-    _active: ActiveStream,
+    _active: ActiveRequest,
 }
 
 impl HttpBody for StreamBody {
@@ -235,7 +218,7 @@ impl HttpBody for StreamBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        self.progress.taken();
+        *self.progress.turn() = None;
         while self.rest.is_empty() {
             let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
             match frame.map(|frame| frame.map(Frame::into_data)) {
@@ -245,7 +228,7 @@ impl HttpBody for StreamBody {
                 None => return Poll::Ready(None),
             }
         }
-        self.progress.give();
+        *self.progress.turn() = Some(Instant::now());
         let piece = PIECE.min(self.rest.len());
         Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(piece)))))
     }

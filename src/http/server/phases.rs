@@ -2,9 +2,9 @@
 //! end.
 //!
 //! hyper has one timeout for the head and for idling, and sets a timer for each request. Here a
-//! request writes down a few numbers as it goes by, and its connection looks at them now and then.
-//! The stream of the connection and the body of a response tell the phases what goes by. The
-//! service's own time never counts against the client.
+//! request writes down what it is at as it goes by, and its connection looks at that now and then.
+//! The stream of the connection and each request tell the phases what goes by. The service's own
+//! time never counts against the client.
 //!
 //! The stream also ends a connection as TCP wants it: the service ends its side and reads until the
 //! client ends its own, because a socket that is closed with unread bytes is reset, and the reset
@@ -12,12 +12,11 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::{Bytes, HttpBody};
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 use tokio::time::Instant;
@@ -49,21 +48,44 @@ impl ConnectionTimeouts {
 
 /// What a connection is doing, and since when.
 #[derive(Debug)]
-pub(super) struct ConnectionPhases {
-    opened: Instant,
-    phase: AtomicU8,
-    /// Milliseconds after `opened`.
-    since: AtomicU64,
-    /// Since when nothing more can be written, likewise; [`FLOWING`] if it can.
-    stuck: AtomicU64,
+pub(super) struct ConnectionPhases(Mutex<Progress>);
+
+#[derive(Debug)]
+struct Progress {
+    phase: Phase,
+    since: Instant,
+    /// Since when nothing more can be written, if nothing can.
+    stuck: Option<Instant>,
     /// The client has ended its side. Its last bytes may be unread.
-    gone: AtomicBool,
+    is_gone: bool,
     /// The body of the request has bytes that no handler has read.
-    unread: AtomicBool,
+    has_unread_body: bool,
     /// Whether requests come side by side, as streams.
-    has_streams: AtomicBool,
-    /// The streams that are being answered.
-    streams: AtomicUsize,
+    has_streams: bool,
+    /// How many requests are being answered. The service is at work for the client meanwhile.
+    active: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Fresh,
+    Idle,
+    Head,
+    Leaving,
+    Upgraded,
+}
+
+impl Progress {
+    fn enter(&mut self, phase: Phase) {
+        (self.phase, self.since) = (phase, Instant::now());
+    }
+
+    /// Bytes went by, one way or the other.
+    fn carried(&mut self) {
+        if self.phase == Phase::Upgraded {
+            self.enter(Phase::Upgraded);
+        }
+    }
 }
 
 /// The client of a request went away before the request was served.
@@ -71,150 +93,108 @@ pub(super) struct ConnectionPhases {
 #[error("the client is gone")]
 pub(super) struct ClientGone;
 
-const FRESH: u8 = 0;
-const IDLE: u8 = 1;
-const HEAD: u8 = 2;
-const BUSY: u8 = 3;
-const LEAVING: u8 = 4;
-const UPGRADED: u8 = 5;
-const FLOWING: u64 = u64::MAX;
-
 impl ConnectionPhases {
     pub(super) fn new() -> Self {
-        Self {
-            opened: Instant::now(),
-            phase: AtomicU8::new(FRESH),
-            since: AtomicU64::new(0),
-            stuck: AtomicU64::new(FLOWING),
-            gone: AtomicBool::new(false),
-            unread: AtomicBool::new(false),
-            has_streams: AtomicBool::new(false),
-            streams: AtomicUsize::new(0),
-        }
+        Self(Mutex::new(Progress {
+            phase: Phase::Fresh,
+            since: Instant::now(),
+            stuck: None,
+            is_gone: false,
+            has_unread_body: false,
+            has_streams: false,
+            active: 0,
+        }))
     }
 
-    /// The service has a request. It is an error if its client has ended its side already.
-    pub(super) fn busy(&self) -> Result<(), ClientGone> {
-        if self.gone.load(Ordering::Acquire) {
-            return Err(ClientGone);
-        }
-        // How long this lasts is the service's affair, so the time does not matter.
-        self.phase.store(BUSY, Ordering::Release);
-        Ok(())
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The client has ended its side. Gives whether the service is at work for it: no other request
     /// will be served, and what was answered is still sent.
     pub(super) fn gone(&self) -> bool {
-        self.gone.store(true, Ordering::Release);
-        self.phase.load(Ordering::Acquire) == BUSY || self.streams.load(Ordering::Acquire) > 0
+        let mut progress = self.progress();
+        progress.is_gone = true;
+        progress.active > 0
     }
 
     /// From now on requests come as streams. What else comes, such as a ping, is no sign of a
     /// request: a connection without streams is idle.
     pub(super) fn begin_streams(&self) {
-        self.has_streams.store(true, Ordering::Release);
+        self.progress().has_streams = true;
     }
 
     /// Whether the handler left some of the request's body unread.
     pub(super) fn has_unread_body(&self) -> bool {
-        self.unread.load(Ordering::Acquire)
-    }
-
-    /// The service has answered, to the end.
-    pub(super) fn idle(&self) {
-        self.enter(IDLE);
+        self.progress().has_unread_body
     }
 
     /// When the time of the phase is over unless something happens; `None` while the service works.
     /// Looking again at that time, or when the service is done, is early enough.
     pub(super) fn deadline(&self, timeouts: &ConnectionTimeouts) -> Option<Instant> {
-        let limit = match self.phase.load(Ordering::Acquire) {
-            _ if self.streams.load(Ordering::Acquire) > 0 => None,
-            FRESH => Some(timeouts.first_byte),
-            IDLE => Some(timeouts.keep_alive),
-            HEAD => Some(timeouts.head),
-            LEAVING => Some(timeouts.leave),
-            UPGRADED => Some(timeouts.upgrade_idle),
-            _ => None,
+        let progress = self.progress();
+        let limit = match progress.phase {
+            Phase::Fresh => timeouts.first_byte,
+            Phase::Idle => timeouts.keep_alive,
+            Phase::Head => timeouts.head,
+            Phase::Leaving => timeouts.leave,
+            Phase::Upgraded => timeouts.upgrade_idle,
         };
-        let after = |millis| self.opened + Duration::from_millis(millis);
-        let phase = limit.map(|limit| after(self.since.load(Ordering::Acquire)) + limit);
-        let stuck = match self.stuck.load(Ordering::Acquire) {
-            FLOWING => None,
-            since => Some(after(since) + timeouts.write),
-        };
+        let phase = (progress.active == 0).then(|| progress.since + limit);
+        let stuck = progress.stuck.map(|since| since + timeouts.write);
         phase.into_iter().chain(stuck).min()
     }
 
     /// A write was taken, or not: then the client has to read before another can be.
-    fn wrote(&self, taken: bool) {
-        if taken {
-            self.stuck.store(FLOWING, Ordering::Release);
-            self.carried();
-        } else if self.stuck.load(Ordering::Acquire) == FLOWING {
-            self.stuck.store(self.now(), Ordering::Release);
+    fn wrote(&self, is_taken: bool) {
+        let mut progress = self.progress();
+        if is_taken {
+            progress.stuck = None;
+            progress.carried();
+        } else {
+            progress.stuck.get_or_insert_with(Instant::now);
         }
     }
 
     /// The client has sent something.
     pub(super) fn received(&self) {
-        let is_head = !self.has_streams.load(Ordering::Acquire);
-        if is_head && matches!(self.phase.load(Ordering::Acquire), FRESH | IDLE) {
-            self.enter(HEAD);
+        let mut progress = self.progress();
+        if !progress.has_streams && matches!(progress.phase, Phase::Fresh | Phase::Idle) {
+            progress.enter(Phase::Head);
         }
-        self.carried();
+        progress.carried();
     }
 
     /// The connection has changed to another protocol.
     pub(super) fn upgraded(&self) {
-        self.enter(UPGRADED);
-    }
-
-    /// Bytes went by, one way or the other.
-    fn carried(&self) {
-        if self.phase.load(Ordering::Acquire) == UPGRADED {
-            self.enter(UPGRADED);
-        }
-    }
-
-    /// The service has ended its side.
-    fn leaving(&self) {
-        self.enter(LEAVING);
-    }
-
-    fn enter(&self, phase: u8) {
-        self.since.store(self.now(), Ordering::Release);
-        self.phase.store(phase, Ordering::Release);
-    }
-
-    fn now(&self) -> u64 {
-        u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX - 1)
+        self.progress().enter(Phase::Upgraded);
     }
 }
 
-/// A stream that is being answered. The connection is idle when the last of them is dropped.
+/// A request that is being answered, until its response is read or nobody waits for it. The
+/// connection is idle when the last of them is dropped.
 #[derive(Debug)]
-pub(super) struct ActiveStream(Arc<ConnectionPhases>);
+pub(super) struct ActiveRequest(Arc<ConnectionPhases>);
 
-impl ActiveStream {
-    /// The service has a request on a stream. It is an error if its client has ended its side
-    /// already.
+impl ActiveRequest {
+    /// The service has a request. It is an error if its client has ended its side already.
     pub(super) fn begin(phases: &Arc<ConnectionPhases>) -> Result<Self, ClientGone> {
-        if phases.gone.load(Ordering::Acquire) {
+        let mut progress = phases.progress();
+        if progress.is_gone {
             return Err(ClientGone);
         }
-        phases.streams.fetch_add(1, Ordering::AcqRel);
+        progress.active += 1;
         Ok(Self(Arc::clone(phases)))
     }
 }
 
-impl Drop for ActiveStream {
+impl Drop for ActiveRequest {
     fn drop(&mut self) {
-        if self.0.phase.load(Ordering::Acquire) != LEAVING {
-            self.0.idle();
+        let mut progress = self.0.progress();
+        progress.active -= 1;
+        if progress.phase != Phase::Leaving {
+            progress.enter(Phase::Idle);
         }
-        self.0.streams.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -274,7 +254,7 @@ impl<I: Read + Write + Unpin> Write for TrackedIo<I> {
         if !self.shut_down {
             ready!(Pin::new(&mut self.inner).poll_shutdown(cx))?;
             self.shut_down = true;
-            self.phases.leaving();
+            self.phases.progress().enter(Phase::Leaving);
         }
         let mut unread = [0; 4096];
         loop {
@@ -312,7 +292,7 @@ pub(super) struct RequestBody {
 
 impl RequestBody {
     pub(super) fn new(body: Incoming, phases: &Arc<ConnectionPhases>) -> Self {
-        phases.unread.store(!body.is_end_stream(), Ordering::Release);
+        phases.progress().has_unread_body = !body.is_end_stream();
         Self { body, phases: Arc::clone(phases) }
     }
 }
@@ -327,7 +307,7 @@ impl HttpBody for RequestBody {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(cx);
         if matches!(frame, Poll::Ready(None)) || self.body.is_end_stream() {
-            self.phases.unread.store(false, Ordering::Release);
+            self.phases.progress().has_unread_body = false;
         }
         frame
     }
@@ -338,46 +318,5 @@ impl HttpBody for RequestBody {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
-    }
-}
-
-/// The body of a response. Until its end the service is at work; the time of its client begins
-/// after that.
-#[derive(Debug)]
-pub(super) struct TrackedBody {
-    body: Body,
-    phases: Arc<ConnectionPhases>,
-}
-
-impl TrackedBody {
-    /// `body`, whose length is not known, and whose end the phases follow.
-    pub(super) fn new(body: Body, phases: Arc<ConnectionPhases>) -> Self {
-        Self { body, phases }
-    }
-}
-
-impl HttpBody for TrackedBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-impl Drop for TrackedBody {
-    fn drop(&mut self) {
-        self.phases.idle();
     }
 }
