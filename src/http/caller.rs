@@ -7,6 +7,7 @@
 //! `tests/api/identities.rs`, `permissions.rs`, `quotas.rs` and, for each operation of the OpenAPI
 //! document, `access_matrix.rs`.
 
+use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,31 +30,29 @@ use keylatch_core::lock::{LockName, LockSet, Owner, Token};
 pub(super) struct Caller(Option<Arc<Identity>>);
 
 /// Room for locks in the quota of a client, until they are granted or this is dropped.
-#[derive(Debug, Default)]
-pub(super) struct LockQuotaPermit {
-    claim: LockClaim,
-    /// Those in namespaces, each with the locks that it is for.
-    namespaces: Vec<(LockClaim, Vec<LockName>)>,
+#[derive(Debug)]
+pub(super) struct LockRoom {
+    /// Those of each meter, with the locks that it counts.
+    claims: Vec<(LockClaim, Vec<LockName>)>,
     permit: QuotaPermit,
 }
 
-impl LockQuotaPermit {
+impl LockRoom {
     /// Gives back the permit to wait.
     pub(super) fn stop_waiting(&mut self) {
         self.permit = QuotaPermit::default();
     }
 
     /// Notes that the locks were granted for so long.
-    pub(super) fn keep(self, names: &[LockName], token: &Token, lasts: Duration) {
-        self.claim.keep(names, token, lasts);
-        for (claim, names) in self.namespaces {
+    pub(super) fn keep(self, token: &Token, lasts: Duration) {
+        for (claim, names) in self.claims {
             claim.keep(&names, token, lasts);
         }
     }
 }
 
 /// Room for the record of a key in the quota of a client, until a run began or this is dropped.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct RecordRoom {
     claims: Vec<RecordClaim>,
     _permit: QuotaPermit,
@@ -170,33 +169,24 @@ impl Caller {
         names: &[LockName],
         token: Option<&Token>,
         waits: bool,
-    ) -> Result<LockQuotaPermit, Problem> {
-        let Self(Some(identity)) = self else { return Ok(LockQuotaPermit::default()) };
-        let claim = identity.meter.claim_locks(names, token).map_err(quota_exceeded)?;
-        let mut namespaces = Vec::new();
-        for (meter, names) in identity.namespaces_of_locks(names) {
-            let claim = meter.claim_locks(&names, token).map_err(quota_exceeded)?;
-            namespaces.push((claim, names));
-        }
-        let permit =
-            if waits { self.enter(names, Meter::enter_waiter)? } else { QuotaPermit::default() };
-        Ok(LockQuotaPermit { claim, namespaces, permit })
+    ) -> Result<LockRoom, Problem> {
+        let claims = self.meters_of_locks(names);
+        let claims = claims.map(|(meter, names)| Ok((meter.claim_locks(&names, token)?, names)));
+        let claims = claims.collect::<Result<_, _>>().map_err(quota_exceeded)?;
+        let meters = self.meters_of_locks(names).filter(|_| waits).map(|(meter, _)| meter);
+        Ok(LockRoom { claims, permit: enter(meters, Meter::enter_waiter)? })
     }
 
     /// Notes in the quota of the client that it holds these locks for so long.
     pub(super) fn note_locks(&self, names: &[LockName], token: &Token, lasts: Duration) {
-        let Self(Some(identity)) = self else { return };
-        identity.meter.note_locks(names, token, lasts);
-        for (meter, names) in identity.namespaces_of_locks(names) {
+        for (meter, names) in self.meters_of_locks(names) {
             meter.note_locks(&names, token, lasts);
         }
     }
 
     /// Notes in the quota of the client that it holds these locks no longer.
     pub(super) fn remove_locks(&self, names: &[LockName], token: &Token) {
-        let Self(Some(identity)) = self else { return };
-        identity.meter.remove_locks(names, token);
-        for (meter, names) in identity.namespaces_of_locks(names) {
+        for (meter, names) in self.meters_of_locks(names) {
             meter.remove_locks(&names, token);
         }
     }
@@ -204,19 +194,18 @@ impl Caller {
     /// A permit of the client's quota for one more stream of events, about these locks or about
     /// all.
     pub(super) fn enter_stream(&self, names: &[LockName]) -> Result<QuotaPermit, Problem> {
-        self.enter(names, Meter::enter_stream)
+        enter(self.meters_of_locks(names).map(|(meter, _)| meter), Meter::enter_stream)
     }
 
-    /// A permit of each meter that counts what is done with these locks.
-    fn enter(
-        &self,
-        names: &[LockName],
-        enter: impl Fn(&Meter) -> Result<QuotaPermit, QuotaRefusal>,
-    ) -> Result<QuotaPermit, Problem> {
-        let Self(Some(identity)) = self else { return Ok(QuotaPermit::default()) };
-        let permit = enter(&identity.meter).map_err(quota_exceeded)?;
-        identity.namespaces_of_locks(names).try_fold(permit, |permit, (meter, _)| {
-            Ok(permit.and(enter(meter).map_err(quota_exceeded)?))
+    /// The meters that count what the client does with these locks, if it is an identity, each with
+    /// those that it counts.
+    fn meters_of_locks<'a>(
+        &'a self,
+        names: &'a [LockName],
+    ) -> impl Iterator<Item = (&'a Meter, Vec<LockName>)> {
+        self.0.iter().flat_map(|identity| {
+            let own = (&identity.meter, names.to_vec());
+            iter::once(own).chain(identity.namespaces_of_locks(names))
         })
     }
 
@@ -231,11 +220,8 @@ impl Caller {
     ) -> Result<RecordRoom, Problem> {
         let claims = self.meters_of_key(name).map(|meter| meter.claim_record(key, bytes as u64));
         let claims = claims.collect::<Result<_, _>>().map_err(quota_exceeded)?;
-        let mut meters = self.meters_of_key(name).filter(|_| waits);
-        let permit = meters.try_fold(QuotaPermit::default(), |permit, meter| {
-            meter.enter_waiter().map(|one| permit.and(one))
-        });
-        Ok(RecordRoom { claims, _permit: permit.map_err(quota_exceeded)? })
+        let meters = self.meters_of_key(name).filter(|_| waits);
+        Ok(RecordRoom { claims, _permit: enter(meters, Meter::enter_waiter)? })
     }
 
     /// The meters that count what the client does with a key, if it is an identity.
@@ -276,4 +262,14 @@ impl Caller {
     fn may(&self, cover: impl FnOnce(&Permissions) -> bool) -> bool {
         self.0.as_ref().is_none_or(|identity| cover(&identity.permissions))
     }
+}
+
+/// A permit of each of these meters.
+fn enter<'a>(
+    mut meters: impl Iterator<Item = &'a Meter>,
+    enter: impl Fn(&Meter) -> Result<QuotaPermit, QuotaRefusal>,
+) -> Result<QuotaPermit, Problem> {
+    let permit = meters
+        .try_fold(QuotaPermit::default(), |permit, meter| enter(meter).map(|one| permit.and(one)));
+    permit.map_err(quota_exceeded)
 }

@@ -72,14 +72,14 @@ pub(super) async fn create_lock(
             if !wait.is_zero() {
                 api.metrics.wait(grant.validity.waited());
             }
-            room.keep(names, &grant.token, grant.lease.ttl);
+            room.keep(&grant.token, grant.lease.ttl);
             auditor.granted([(&name, &grant.lease)]);
             let mut response = granted(StatusCode::CREATED, &name, &grant);
             response.headers_mut().insert(header::LOCATION, location(&name));
             Ok(response)
         }
         Acquisition::Again(grant) => {
-            room.keep(names, &grant.token, grant.lease.expires_in);
+            room.keep(&grant.token, grant.lease.expires_in);
             let unchanged = terms.unchanged(slice::from_ref(&grant.lease));
             let lease = lease_body(&name, &grant.token, &grant.lease, grant.validity);
             let lease = Lease { unchanged, ..lease };

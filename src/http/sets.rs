@@ -61,13 +61,13 @@ pub(super) async fn create_lock_set(
             if !wait.is_zero() {
                 api.metrics.wait(grant.validity.waited());
             }
-            room.keep(set.names(), &grant.token, ttl);
+            room.keep(&grant.token, ttl);
             auditor.granted(set.names().iter().zip(&grant.lease));
             let unchanged = terms.unchanged(&grant.lease);
             Ok(granted(StatusCode::CREATED, &set, &grant, unchanged))
         }
         Acquisition::Again(grant) => {
-            room.keep(set.names(), &grant.token, ttl);
+            room.keep(&grant.token, ttl);
             let unchanged = terms.unchanged(&grant.lease);
             Ok(granted(StatusCode::OK, &set, &grant, unchanged))
         }
