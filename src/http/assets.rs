@@ -2,9 +2,7 @@
 //! `/demo` on which to try it, where the toy shop is served.
 //!
 //! All pages have a policy under which nothing is loaded from elsewhere. Tested in
-//! `tests/browser/pages.rs`.
-
-use std::fmt::Write as _;
+//! `tests/browser/pages.rs` and `tests/api/sandbox.rs`.
 
 use axum::Router;
 use axum::extract::RawQuery;
@@ -13,6 +11,7 @@ use axum::response::{Html, IntoResponse};
 use axum::routing::get;
 
 use super::problem::{Code, Problem};
+use keylatch_core::lock::Token;
 
 /// A file, and the headers that it is served with.
 pub(super) type File = ([(HeaderName, &'static str); 3], &'static str);
@@ -28,36 +27,34 @@ pub(super) const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
 pub(super) const STYLE: &str = "text/css; charset=utf-8";
 
-pub(super) async fn module() -> File {
-    file(JAVASCRIPT, include_str!("../../assets/keylatch.js"))
-}
-
-/// As plain text: a browser shows it, and a compiler goes by its name.
-pub(super) async fn module_types() -> File {
-    file("text/plain; charset=utf-8", include_str!("../../assets/keylatch.d.ts"))
+/// The module that pages load.
+pub(super) fn module() -> Router {
+    let types = include_str!("../../assets/keylatch.d.ts");
+    Router::new()
+        .route(
+            "/assets/keylatch.js",
+            get(file(JAVASCRIPT, include_str!("../../assets/keylatch.js"))),
+        )
+        // As plain text: a browser shows it, and a compiler goes by its name.
+        .route("/assets/keylatch.d.ts", get(file("text/plain; charset=utf-8", types)))
 }
 
 /// The shop page and what it loads.
 pub(super) fn shop() -> Router {
     Router::new()
         .route("/demo", get(demo))
-        .route("/assets/demo.js", get(demo_script))
-        .route("/assets/demo.css", get(demo_style))
-}
-
-async fn demo_script() -> File {
-    file(JAVASCRIPT, include_str!("../../assets/demo.js"))
-}
-
-async fn demo_style() -> File {
-    file(STYLE, include_str!("../../assets/demo.css"))
+        .route("/assets/demo.js", get(file(JAVASCRIPT, include_str!("../../assets/demo.js"))))
+        .route("/assets/demo.css", get(file(STYLE, include_str!("../../assets/demo.css"))))
 }
 
 /// The shop page. Its form has a new key each time that it is loaded, for browsers without
 /// JavaScript; these also read here that their order was placed.
 async fn demo(RawQuery(query): RawQuery) -> Result<impl IntoResponse, Problem> {
+    let key = Token::generate().map_err(|error| {
+        Problem::new(Code::Internal, "No key could be made for the form.").caused_by(error)
+    })?;
     let page = include_str!("../../assets/demo.html")
-        .replace("{{idempotency_key}}", &new_key()?)
+        .replace("{{idempotency_key}}", key.expose())
         .replace("{{order}}", &placed_order(query.as_deref().unwrap_or_default()));
     // Not `no-store`, which keeps a page out of the back-forward cache as well.
     let headers = [(header::CONTENT_SECURITY_POLICY, POLICY), (header::CACHE_CONTROL, "no-cache")];
@@ -74,18 +71,6 @@ pub(super) fn file(content_type: &'static str, text: &'static str) -> File {
     (headers, text)
 }
 
-fn new_key() -> Result<String, Problem> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|error| {
-        Problem::new(Code::Internal, "No key could be made for the form.").caused_by(error)
-    })?;
-    Ok(bytes.iter().fold(String::new(), |mut key, byte| {
-        // Writing to a string does not fail.
-        let _ = write!(key, "{byte:02x}");
-        key
-    }))
-}
-
 /// The `order` of the query, if it looks like the id of one: it goes into the page.
 fn placed_order(query: &str) -> String {
     let order = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "order");
@@ -93,19 +78,4 @@ fn placed_order(query: &str) -> String {
         (1..=32).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_alphanumeric())
     });
     id.map(Into::into).unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nothing_but_an_id_gets_into_the_page() {
-        assert_eq!(placed_order("a=b&order=00ff"), "00ff");
-        for query in
-            ["", "order=", "order", "a=b", "order=%3Cscript%3E", "order=a%22", "a&order=a b"]
-        {
-            assert_eq!(placed_order(query), "", "{query}");
-        }
-    }
 }

@@ -17,7 +17,7 @@ use axum::response::{Html, IntoResponse as _, Redirect, Response};
 use axum::routing::get;
 use utoipa_swagger_ui::Config;
 
-use super::assets::{DOCS_POLICY, File, JAVASCRIPT, file};
+use super::assets::{DOCS_POLICY, JAVASCRIPT, file};
 use super::openapi::Document;
 use super::problem::{Code, Problem};
 
@@ -29,6 +29,8 @@ use super::problem::{Code, Problem};
 pub(super) fn pages(document: &Document) -> serde_json::Result<Router> {
     let document = Bytes::from(serde_json::to_string(document)? + "\n");
     let document = async move || ([(header::CONTENT_TYPE, "application/json")], document);
+    let index = Html(include_str!("../../assets/docs.html"));
+    let start = file(JAVASCRIPT, include_str!("../../assets/docs.js"));
     Ok(Router::new()
         .route("/docs", get(async || Redirect::to("/docs/")))
         .route("/docs/", get(index))
@@ -37,14 +39,6 @@ pub(super) fn pages(document: &Document) -> serde_json::Result<Router> {
         .route("/docs/{*rest}", get(part_of_swagger_ui))
         .route("/openapi.json", get(document))
         .layer(map_response(with_policy)))
-}
-
-async fn index() -> Html<&'static str> {
-    Html(include_str!("../../assets/docs.html"))
-}
-
-async fn start() -> File {
-    file(JAVASCRIPT, include_str!("../../assets/docs.js"))
 }
 
 /// A file of Swagger UI. One that it does not have is a problem like every other.

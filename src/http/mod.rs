@@ -112,9 +112,8 @@ pub fn router(
     let own = short
         .route("/v1/locks/", any(locks::empty_name))
         .merge(console::routes(extras.sandbox))
-        .route("/assets/keylatch.js", get(assets::module))
-        .route("/assets/keylatch.d.ts", get(assets::module_types))
         .with_state(api)
+        .merge(assets::module())
         .merge(if extras.sandbox { assets::shop() } else { Router::new() })
         .route("/problems", get(problem_pages::list))
         .merge(docs::pages(&extras.document(document.merge_from(rest)))?)

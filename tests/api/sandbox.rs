@@ -134,6 +134,20 @@ async fn plain_form_redirects_and_orders_once(service: &Service) {
 }
 
 #[tokio::test]
+async fn nothing_but_an_id_gets_into_the_page() {
+    let service = Service::start("memory:").await;
+    let shown = async |query: &str| {
+        let page = service.get(&format!("/demo{query}")).await.text;
+        let (_, rest) = page.split_once("data-order=\"").expect("the place of the order");
+        rest.split('"').next().unwrap_or_default().to_owned()
+    };
+    assert_eq!(shown("?a=b&order=00ff").await, "00ff");
+    for query in ["", "?order=", "?order", "?order=%3Cscript%3E", "?order=a%22", "?a&order=a%20b"] {
+        assert_eq!(shown(query).await, "", "{query}");
+    }
+}
+
+#[tokio::test]
 async fn overloaded_service_runs_nothing_and_names_the_next_key() {
     let service = Service::set(|config| config.server.max_requests = 1).await;
     let body = json!({"amount": 1, "currency": "EUR", "delay_ms": 1000});

@@ -38,7 +38,7 @@ pub(super) fn routes(shop: bool) -> Router<Arc<Api>> {
     let looks = Extension(Arc::new(held_locks::Looks::default()));
     Router::new()
         .route("/", get(move |request: Request| index(request, shop)))
-        .route("/assets/page.css", get(page_style))
+        .route("/assets/page.css", get(file(STYLE, include_str!("../../../assets/page.css"))))
         .route("/assets/console/{file}", get(asset))
         .route("/console/sign-in", get(sign_in))
         .route("/console/glance", get(glance::glance))
@@ -106,11 +106,6 @@ impl<S: Sync> FromRequestParts<S> for NamedLock {
 /// again.
 async fn sign_in(_: Caller) -> Redirect {
     Redirect::to("/")
-}
-
-/// The style of all pages.
-async fn page_style() -> File {
-    file(STYLE, include_str!("../../../assets/page.css"))
 }
 
 /// A file that the page loads.
