@@ -8,7 +8,6 @@
 
 mod document;
 mod events;
-mod held_lock;
 mod members;
 pub(super) mod parameters;
 pub(super) mod problems;
@@ -82,7 +81,7 @@ pub(super) fn complete(routes: OpenApi) -> Document {
     ProblemDocument::schemas(&mut referenced);
     components.schemas.extend(referenced);
     components.schemas.extend(events::schemas());
-    components.schemas.insert(HeldLock::name().into_owned(), held_lock::held_lock().into());
+    components.schemas.insert(HeldLock::name().into_owned(), events::held_lock().into());
     components.schemas.remove(&*SharedLock::name());
     for (name, schema) in &mut components.schemas {
         members::describe(name, schema);
