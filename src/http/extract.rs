@@ -90,19 +90,9 @@ impl<S: Send + Sync> FromRequestParts<S> for LeftEntry {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        let query = encoded_query(parts)?;
-        let mut entry = None;
-        for (parameter, value) in pairs(query) {
-            if parameter != "entry" {
-                return Err(no_parameter(&parameter));
-            }
-            if entry.is_some() {
-                return Err(invalid_query("entry", "is there twice"));
-            }
-            let name = EntryName::parse(&value);
-            entry = Some(name.map_err(|error| invalid_query("entry", &error.to_string()))?);
-        }
-        Ok(Self(entry))
+        let [entry] = parameters(encoded_query(parts)?, ["entry"])?;
+        let entry = entry.map(|name| EntryName::parse(&name)).transpose();
+        Ok(Self(entry.map_err(|error| invalid_query("entry", &error.to_string()))?))
     }
 }
 
@@ -137,13 +127,9 @@ impl<S: Send + Sync> FromRequestParts<S> for NoQuery {
         let Some((parameter, _)) = parts.uri.query().and_then(|query| pairs(query).next()) else {
             return Ok(Self);
         };
-        Err(no_parameter(&parameter))
+        let detail = format!("There is no parameter `{parameter}`; members go in the body.");
+        Err(Problem::new(Code::InvalidQuery, detail).with_field(parameter))
     }
-}
-
-fn no_parameter(parameter: &str) -> Problem {
-    let detail = format!("There is no parameter `{parameter}`; members go in the body.");
-    Problem::new(Code::InvalidQuery, detail).with_field(parameter)
 }
 
 /// The query, checked to be percent-encoded UTF-8.

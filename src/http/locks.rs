@@ -21,10 +21,7 @@ use super::extract::{
     LOCK_TOKEN, LeftEntry, ListQuery, Name, OptionalJson, OptionalToken, RequiredToken,
     WatchedName, segment, unknown_cursor,
 };
-use super::problem::{
-    Code, Problem, free, held, lock_broken, lock_not_held, not_alone, of_lock_error,
-    token_mismatch, too_many_holders,
-};
+use super::problem::{Code, Problem, free, held, lost, not_alone, of_lock_error, too_many_holders};
 use crate::access::LockAct;
 use keylatch_core::lock::{Acquisition, Grant, LockLoss, LockName, ReleaseReply, Renewal, Token};
 use keylatch_wire::{CreateLockRequest, HeldLock, Lease, LockEntries, LockPage, RenewLockRequest};
@@ -116,9 +113,7 @@ pub(super) async fn renew_lock(
             caller.note_locks(names, &token, lease.ttl);
             Ok(granted(StatusCode::OK, &name, &Grant { token, lease, validity }))
         }
-        Renewal::Lost(LockLoss::Broken(why)) => Err(lock_broken(&why)),
-        Renewal::Lost(LockLoss::NotHeld) => Err(lock_not_held()),
-        Renewal::Lost(LockLoss::Mismatch) => Err(token_mismatch()),
+        Renewal::Lost(loss) => Err(lost(&loss)),
     }
 }
 
@@ -152,8 +147,8 @@ pub(super) async fn release_lock(
             let entries = entries.iter().map(|entry| entry.as_str().to_owned()).collect();
             Ok(Json(LockEntries { entries }).into_response())
         }
-        ReleaseReply::NotHeld => Err(lock_not_held()),
-        ReleaseReply::Mismatch => Err(token_mismatch()),
+        ReleaseReply::NotHeld => Err(lost(&LockLoss::NotHeld)),
+        ReleaseReply::Mismatch => Err(lost(&LockLoss::Mismatch)),
     }
 }
 

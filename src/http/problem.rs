@@ -95,19 +95,14 @@ pub(super) fn set_not_alone(held: &SetContention) -> Problem {
 /// Some of several locks are lost; the problem is that of the first. `done` says what became of the
 /// others.
 pub(super) fn set_lost(lost: &[LostLock], done: &str) -> Problem {
-    let code_of = |loss: &LockLoss| match loss {
-        LockLoss::Broken(_) => Code::LockBroken,
-        LockLoss::Mismatch => Code::TokenMismatch,
-        LockLoss::NotHeld => Code::LockNotHeld,
-    };
     let first = lost.first().map_or(&LockLoss::NotHeld, |lost| &lost.loss);
     let detail =
         format!("You do not hold all of the locks; `locks` says which you lost, and how. {done}");
     let locks = lost.iter().map(|LostLock { name, loss }| keylatch_wire::LostLock {
         name: name.as_str().to_owned(),
-        code: code_of(loss).slug().to_owned(),
+        code: self::lost(loss).code().slug().to_owned(),
     });
-    Problem::new(code_of(first), detail).with(|problem| {
+    Problem::new(self::lost(first).code(), detail).with(|problem| {
         problem.locks = locks.collect();
         if let LockLoss::Broken(why) = first {
             problem.broken = Some(break_note(why));
@@ -122,9 +117,15 @@ pub(super) fn too_many_holders() -> Problem {
     not_now(Code::TooManyHolders, detail)
 }
 
-/// The lease of the client was broken.
-pub(super) fn lock_broken(why: &Break) -> Problem {
-    broken(Code::LockBroken, "Your lease was broken", why)
+/// The client does not hold the lock.
+pub(super) fn lost(loss: &LockLoss) -> Problem {
+    match loss {
+        LockLoss::Broken(why) => broken(Code::LockBroken, "Your lease was broken", why),
+        LockLoss::NotHeld => lock_not_held(),
+        LockLoss::Mismatch => {
+            Problem::new(Code::TokenMismatch, "The lock is held, and not with this token.")
+        }
+    }
 }
 
 fn broken(code: Code, what: &str, why: &Break) -> Problem {
@@ -162,10 +163,6 @@ fn not_now(code: Code, detail: &'static str) -> Problem {
 
 pub(super) fn lock_not_held() -> Problem {
     Problem::new(Code::LockNotHeld, "No client holds the lock: it was released or has expired.")
-}
-
-pub(super) fn token_mismatch() -> Problem {
-    Problem::new(Code::TokenMismatch, "The lock is held, and not with this token.")
 }
 
 /// The request has no identity, and what it asks for needs one, in the header of this name.

@@ -98,18 +98,9 @@ pub(super) async fn hold_lock(
         if let HoldEvent::Acquired(_) = event {
             room.stop_waiting();
         }
-        count_hold_event(&metrics, &event);
         encode_hold_event(event, &name, &metrics)
     }));
     Ok(with_token(response, &token))
-}
-
-fn count_hold_event(metrics: &Metrics, happened: &HoldEvent) {
-    match happened {
-        HoldEvent::Acquired(grant) => metrics.wait(grant.validity.waited()),
-        HoldEvent::Lost(lost) => metrics.lost_hold(loss_label(lost)),
-        _ => {}
-    }
 }
 
 fn encode_hold_event(
@@ -120,6 +111,7 @@ fn encode_hold_event(
     match happened {
         HoldEvent::Waiting { ahead } => event("waiting", &WaitingEvent { ahead }),
         HoldEvent::Acquired(grant) => {
+            metrics.wait(grant.validity.waited());
             event("acquired", &lease_body(name, &grant.token, &grant.lease, grant.validity))
         }
         HoldEvent::Renewed { lease, validity } => {
@@ -132,7 +124,10 @@ fn encode_hold_event(
             };
             event("renewed", &renewed)
         }
-        HoldEvent::Lost(lost) => event("lost", &why(&lost)),
+        HoldEvent::Lost(lost) => {
+            metrics.lost_hold(loss_label(&lost));
+            event("lost", &why(&lost))
+        }
         HoldEvent::Refused(refused) => {
             let problem = problem(refused);
             metrics.problem(problem.code());
