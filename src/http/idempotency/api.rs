@@ -467,20 +467,12 @@ fn header_map(named: BTreeMap<String, HeaderValues>) -> Result<HeaderMap, Proble
 }
 
 /// Who settles an unknown outcome, and why, as people read it.
-struct Settler {
-    by: Option<Owner>,
-    reason: Option<Reason>,
-}
+type Settler = (Option<String>, Option<String>);
 
-impl Settler {
-    /// What the record keeps of it, beside the headers of the response.
-    fn marks(&self) -> impl Iterator<Item = (String, Bytes)> {
-        let by = self.by.as_ref().map(|by| (CHOSEN_BY, by.as_str()));
-        let reason = self.reason.as_ref().map(|reason| (CHOSEN_REASON, reason.as_str()));
-        let mark =
-            |(name, text): (&str, &str)| (name.to_owned(), Bytes::copy_from_slice(text.as_bytes()));
-        by.into_iter().chain(reason).map(mark)
-    }
+/// What the record keeps of it, beside the headers of the response.
+fn marks((by, reason): &Settler) -> impl Iterator<Item = (String, Bytes)> {
+    let all = [(CHOSEN_BY, by), (CHOSEN_REASON, reason)].into_iter();
+    all.filter_map(|(name, text)| Some((name.to_owned(), Bytes::from(text.clone()?))))
 }
 
 /// What a record keeps of who settled it.
@@ -496,11 +488,12 @@ fn settler(caller: &Caller, body: &ResolveRecordRequest) -> Result<Settler, Prob
     let by = Owner::parse(body.by.as_deref().unwrap_or_default());
     let by = caller.label("by", by.map_err(|error| invalid("by", error))?)?;
     let reason = body.reason.as_deref().map(Reason::parse).transpose();
-    Ok(Settler { by, reason: reason.map_err(|error| invalid("reason", error))? })
+    let reason = reason.map_err(|error| invalid("reason", error))?;
+    let text = (by.map(|by| by.as_str().to_owned()), reason.map(|why| why.as_str().to_owned()));
+    Ok(text)
 }
 
-fn resolve_act(scope: &RecordScope, command: &ResolveCommand, settler: Settler) -> Act {
-    let Settler { by, reason } = settler;
+fn resolve_act(scope: &RecordScope, command: &ResolveCommand, (by, reason): Settler) -> Act {
     Act::Resolve {
         key: scope.key().as_str().to_owned(),
         method: scope.method().to_owned(),
@@ -511,8 +504,8 @@ fn resolve_act(scope: &RecordScope, command: &ResolveCommand, settler: Settler) 
             Settlement::NotExecuted => "not-executed",
             Settlement::Undone => "undone",
         },
-        by: by.map(|by| by.as_str().to_owned()),
-        reason: reason.map(|reason| reason.as_str().to_owned()),
+        by,
+        reason,
     }
 }
 
@@ -527,7 +520,7 @@ fn resolve_command(
     let end = match (body.outcome.as_deref(), body.answer) {
         (Some("completed"), given) => {
             let mut answer = answer(given.unwrap_or_default())?;
-            answer.headers.extend(settler.marks());
+            answer.headers.extend(marks(settler));
             Settlement::Done(kept_within(answer, limit))
         }
         (Some("not-executed"), None) => Settlement::NotExecuted,
@@ -555,32 +548,32 @@ fn begun_record(run: Run, begin: &BeginCommand, token: &Token) -> IdempotencyRec
 
 /// The record as any client may see it.
 pub(crate) fn record(view: &RecordView) -> IdempotencyRecord {
-    let (state, ended_at_millis) = match view.phase {
-        RecordStatus::InFlight { .. } => ("in-flight", None),
-        RecordStatus::Done { at_millis, .. } => ("done", Some(at_millis)),
-        RecordStatus::Unknown { since_millis, .. } => ("unknown", Some(since_millis)),
-    };
     let mut record = IdempotencyRecord {
-        state: state.into(),
         fencing_token: view.fencing_token.get(),
         attempts: view.attempts,
         begun_at: Some(at_millis(view.begun_at_millis)),
-        ended_at: ended_at_millis.map(at_millis),
         expires_in_ms: millis(view.expires_in),
         ..IdempotencyRecord::default()
     };
-    match &view.phase {
-        RecordStatus::InFlight { lease } => record.lease_expires_in_ms = Some(millis(*lease)),
-        RecordStatus::Done { kept, .. } => {
+    let (state, ended_at_millis) = match &view.phase {
+        RecordStatus::InFlight { lease } => {
+            record.lease_expires_in_ms = Some(millis(*lease));
+            ("in-flight", None)
+        }
+        RecordStatus::Done { kept, at_millis } => {
             record.status = Some(kept.status());
             record.answer_kept = Some(has_body(kept));
             if let StoredResponse::Answer(answer) = kept {
                 record.settled = settlement(answer);
             }
+            ("done", Some(*at_millis))
         }
-        RecordStatus::Unknown { reason, .. } => record.reason = Some(reason.as_str().into()),
-    }
-    record
+        RecordStatus::Unknown { reason, since_millis } => {
+            record.reason = Some(reason.as_str().into());
+            ("unknown", Some(*since_millis))
+        }
+    };
+    IdempotencyRecord { state: state.into(), ended_at: ended_at_millis.map(at_millis), ..record }
 }
 
 /// The record with its response, for a client that begins again.
