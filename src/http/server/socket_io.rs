@@ -34,10 +34,6 @@ const END: Interest = Interest::READABLE;
 /// How long to pause when the socket is ready for another reason than its end.
 const END_PAUSE: Duration = Duration::from_secs(1);
 
-/// Up to how many bytes a head and a body, or some events, are copied together, because the system
-/// takes one buffer sooner than several.
-const JOINED_MAX: usize = 2048;
-
 /// Lets as many connections wait to be accepted as the system allows (`net.core.somaxconn`). The
 /// default of tokio and of the standard library is 128, which a burst of clients overflows.
 pub(super) fn lengthen_queue(listener: &impl AsFd) -> io::Result<()> {
@@ -80,13 +76,7 @@ macro_rules! stream_socket {
             }
 
             fn write_now(&self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
-                if let [buffer] = buffers {
-                    return self.try_write(buffer);
-                }
-                match join_buffers(buffers, &mut [0; JOINED_MAX]) {
-                    Some(joined) => self.try_write(joined),
-                    None => self.try_write_vectored(buffers),
-                }
+                self.try_write_vectored(buffers)
             }
         }
     };
@@ -94,17 +84,6 @@ macro_rules! stream_socket {
 
 stream_socket!(TcpStream, tcp);
 stream_socket!(UnixStream, unix);
-
-/// All buffers in one, if they fit.
-fn join_buffers<'a>(buffers: &[IoSlice<'_>], joined: &'a mut [u8]) -> Option<&'a [u8]> {
-    let mut bytes = 0;
-    for buffer in buffers {
-        let end = bytes + buffer.len();
-        joined.get_mut(bytes..end)?.copy_from_slice(buffer);
-        bytes = end;
-    }
-    Some(&joined[..bytes])
-}
 
 /// The bytes of a socket.
 pub type SocketIo<S> = Join<<S as StreamSocket>::Reader, WriteHalf<S>>;
