@@ -94,9 +94,12 @@ impl<'a> Guards<'a> {
     }
 
     fn requests_of(&self, guard: &Guard) -> io::Result<RequestLayer> {
-        let requests = self.requests.with_deadline(guard.deadline());
-        let admission = Admission::new(guard, &self.named)?;
-        Ok(requests.over(guard.cross_origin.into()).with_admission(admission))
+        Ok(RequestLayer {
+            deadline: guard.deadline(),
+            class: guard.cross_origin.into(),
+            admission: Some(Arc::new(Admission::new(guard, &self.named)?)),
+            ..self.requests.clone()
+        })
     }
 }
 

@@ -119,7 +119,9 @@ pub fn router(
         .merge(docs::pages(&extras.document(document.merge_from(rest)))?)
         .method_not_allowed_fallback(system::method_not_allowed)
         .fallback(system::not_found);
-    let long_poll = layered(long_poll, requests.with_extra_time(max_wait));
+    // A client may wait before its request takes its time.
+    let waiting = RequestLayer { deadline: requests.deadline + max_wait, ..requests.clone() };
+    let long_poll = layered(long_poll, waiting);
     let own = layered(own, requests.clone());
     let of_app =
         guards.rest()?.map(|rest| rest.merge(guarded.clone()).nest(pass_through::OWN, own.clone()));
@@ -143,7 +145,8 @@ fn shop_routes(
     records: &Arc<IdempotencyService>,
     requests: &RequestLayer,
 ) -> Result<Router, InvalidSetting> {
-    let of_shop = requests.with_deadline(sandbox::deadline()).over(CrossOrigin::Refuse.into());
+    let class = CrossOrigin::Refuse.into();
+    let of_shop = RequestLayer { deadline: sandbox::deadline(), class, ..requests.clone() };
     let mut shop = sandbox::routers(records, |path| !extras.serves_shop_at(path));
     shop.try_fold(Router::new(), |all, one| Ok(all.merge(layered(one?, of_shop.clone()))))
 }

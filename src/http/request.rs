@@ -56,14 +56,16 @@ const MAX_ID_LEN: usize = 128;
 /// The one layer around every route.
 #[derive(Debug, Clone)]
 pub struct RequestLayer {
-    shared: Arc<RequestRules>,
-    deadline: Duration,
-    class: RouteClass,
+    pub(super) shared: Arc<RequestRules>,
+    /// How long a request may take.
+    pub(super) deadline: Duration,
+    /// What the routes take from web pages.
+    pub(super) class: RouteClass,
     /// What lets requests in at a guarded route.
-    admission: Option<Arc<Admission>>,
+    pub(super) admission: Option<Arc<Admission>>,
     /// The histograms of the route that this layer is around. There are none before its first
     /// request.
-    durations: RouteDurations,
+    pub(super) durations: RouteDurations,
 }
 
 /// What all layers have in common: what they ask of requests, and where they say what became of
@@ -91,30 +93,6 @@ impl RequestLayer {
     pub(crate) fn new(shared: RequestRules, deadline: Duration) -> Self {
         let (shared, class) = (Arc::new(shared), RouteClass::Api);
         Self { shared, deadline, class, admission: None, durations: RouteDurations::default() }
-    }
-
-    /// The same, with a deadline that is later by `wait`, for routes on which a client may wait.
-    #[must_use]
-    pub fn with_extra_time(&self, wait: Duration) -> Self {
-        self.with_deadline(self.deadline + wait)
-    }
-
-    /// The same, with another deadline, for routes that take their time.
-    #[must_use]
-    pub fn with_deadline(&self, deadline: Duration) -> Self {
-        Self { deadline, ..self.clone() }
-    }
-
-    /// The same over routes that take something else from web pages.
-    #[must_use]
-    pub(super) fn over(&self, class: RouteClass) -> Self {
-        Self { class, ..self.clone() }
-    }
-
-    /// The same over a guarded route that lets requests in so.
-    #[must_use]
-    pub(super) fn with_admission(&self, admission: Admission) -> Self {
-        Self { admission: Some(Arc::new(admission)), ..self.clone() }
     }
 
     /// Counts a request, and finds out whether it may pass.
