@@ -183,7 +183,8 @@ impl App {
         listener: impl Listener,
         closing: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Error> {
-        let server = self.server().with_listener(listener, self.tls.clone(), ServedParts::ALL);
+        let server =
+            self.server().with_listener(Arc::new(listener), self.tls.clone(), ServedParts::ALL);
         self.run(start(server), closing).await
     }
 

@@ -11,7 +11,6 @@ use std::ops::ControlFlow;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use axum::body::{Body, HttpBody as _};
 use axum::http::{Method, Request, StatusCode};
@@ -27,14 +26,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until};
 use tokio_rustls::server::TlsStream;
-use tokio_util::sync::CancellationToken;
 use tower::Service as _;
 
-use super::ListenerContext;
+use super::Shared;
 use super::http2::{self, StreamExecutor, StreamProgress};
 use super::listener::AcceptedConnection;
 use super::phases::{
-    ActiveRequest, ClientGone, ConnectionPhases, ConnectionTimeouts, RequestBody, TrackedIo,
+    ActiveRequest, ClientGone, ConnectionPhases, RequestBody, TrackedIo, shortest_timeout,
 };
 use super::routes::Routes;
 use super::settings::Settings;
@@ -42,86 +40,45 @@ use super::socket_io::EndProbe;
 use super::tls::{HTTP2, TlsFiles};
 use crate::access::CertificateNames;
 use crate::http::origin::ConnectionInfo;
-use crate::metrics::{GaugeGuard, Metrics};
+use crate::metrics::GaugeGuard;
 use keylatch_axum::gateway::Tunnel;
-
-/// How long a client may send on after the service ended the connection.
-const LEAVE_TIME: Duration = Duration::from_secs(2);
 
 /// What the connections of a listener share.
 pub(super) struct Connections {
-    http: http1::Builder,
-    settings: Settings,
-    timeouts: ConnectionTimeouts,
-    context: ListenerContext,
-    closing: CancellationToken,
-    killed: CancellationToken,
-    metrics: Arc<Metrics>,
+    pub(super) server: Arc<Shared>,
+    pub(super) tls: Option<Arc<TlsFiles>>,
+    /// What is known of each before it is accepted.
+    pub(super) known: ConnectionInfo,
 }
 
 impl Connections {
-    pub(super) fn new(
-        settings: &Settings,
-        context: ListenerContext,
-        closing: &CancellationToken,
-        killed: &CancellationToken,
-        metrics: &Arc<Metrics>,
-    ) -> Self {
-        let mut http = http1::Builder::new();
-        http.max_headers(settings.max_headers)
-            .max_header_size(settings.header_limit_bytes)
-            .max_buf_size(settings.header_limit_bytes.max(8192))
-            .header_read_timeout(None);
-        let timeouts = ConnectionTimeouts {
-            first_byte: Duration::from_millis(settings.first_byte_timeout_ms),
-            head: Duration::from_millis(settings.header_timeout_ms),
-            keep_alive: Duration::from_millis(settings.keep_alive_timeout_ms),
-            write: Duration::from_millis(settings.write_timeout_ms),
-            leave: LEAVE_TIME,
-            upgrade_idle: Duration::from_millis(settings.upgrade_idle_timeout_ms),
-        };
-        let (closing, killed, metrics) = (closing.clone(), killed.clone(), Arc::clone(metrics));
-        let settings = settings.clone();
-        Self { http, settings, timeouts, context, closing, killed, metrics }
-    }
-
     /// Serves one connection until it ends, is idle or slow for too long, or the service shuts
     /// down. Over HTTP/1.1 a surplus one has one request.
     pub(super) async fn serve<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         self: Arc<Self>,
         accepted: AcceptedConnection<I>,
-        routes: Routes,
         is_surplus: bool,
         _place: OwnedSemaphorePermit,
     ) {
-        let _open = GaugeGuard::new(&self.metrics.connections);
+        let _open = GaugeGuard::new(&self.server.metrics.connections);
         let AcceptedConnection { io, peer, closed, has_ended } = accepted;
         let phases = Arc::new(ConnectionPhases::new());
-        let ListenerContext { is_local, tls, serves } = &self.context;
-        let (is_local, serves) = (*is_local, *serves);
-        let connection = ConnectionInfo {
-            is_local,
-            is_tls: tls.is_some(),
-            is_surplus,
-            serves,
-            peer,
-            ..ConnectionInfo::default()
-        };
+        let connection = ConnectionInfo { is_surplus, peer, ..self.known.clone() };
         let mut events = self.events(closed);
         let mut serving =
             ConnectionTask { all: &self, phases, events: &mut events, has_ended: &has_ended };
-        match tls {
-            None => serving.http1(io, connection, &routes).await,
+        match &self.tls {
+            None => serving.http1(io, connection).await,
             // In a box, so that a connection without TLS does not keep the room that one with TLS
             // takes.
-            Some(tls) => Box::pin(serving.behind_tls(tls, io, connection, &routes)).await,
+            Some(tls) => Box::pin(serving.behind_tls(tls, io, connection)).await,
         }
     }
 
     /// What may happen to a connection from outside. Each is looked at when it has happened, and
     /// not whenever the connection is, which would take the tokens' lock for each request.
     fn events(&self, closed: BoxFuture<'static, ()>) -> Events {
-        let (closing, killed) = (self.closing.clone(), self.killed.clone());
+        let (closing, killed) = (self.server.closing.clone(), self.server.killed.clone());
         FuturesUnordered::from_iter([
             self.check_at(None),
             closed.map(|()| Event::Gone).boxed(),
@@ -133,10 +90,21 @@ impl Connections {
     /// Looks at the connection at `deadline`, and before any other phase that it may enter until
     /// then can have lasted too long.
     fn check_at(&self, deadline: Option<Instant>) -> BoxFuture<'static, Event> {
-        let soonest = Instant::now() + self.timeouts.shortest();
+        let soonest = Instant::now() + shortest_timeout(&self.server.settings);
         let at = deadline.map_or(soonest, |deadline| deadline.min(soonest));
         sleep_until(at).map(|()| Event::Check).boxed()
     }
+}
+
+/// How HTTP/1.1 is spoken with these settings. The times are those of the phases.
+fn http1_builder(settings: &Settings, keep_alive: bool) -> http1::Builder {
+    let mut http = http1::Builder::new();
+    http.keep_alive(keep_alive)
+        .max_headers(settings.max_headers)
+        .max_header_size(settings.header_limit_bytes)
+        .max_buf_size(settings.header_limit_bytes.max(8192))
+        .header_read_timeout(None);
+    http
 }
 
 /// What may happen to one connection from outside.
@@ -157,7 +125,6 @@ impl ConnectionTask<'_> {
         tls: &Arc<TlsFiles>,
         io: I,
         mut connection: ConnectionInfo,
-        routes: &Routes,
     ) {
         let Some(io) = self.handshake(tls, io).await else { return };
         if let Some(chain) = io.get_ref().1.peer_certificates() {
@@ -166,9 +133,9 @@ impl ConnectionTask<'_> {
             self.events.push(refused.map(|()| Event::Killed).boxed());
         }
         if io.get_ref().1.alpn_protocol() == Some(HTTP2) {
-            Box::pin(self.http2(io, connection, routes)).await;
+            Box::pin(self.http2(io, connection)).await;
         } else {
-            Box::pin(self.http1(io, connection, routes)).await;
+            Box::pin(self.http1(io, connection)).await;
         }
     }
 
@@ -190,14 +157,13 @@ impl ConnectionTask<'_> {
         &mut self,
         io: I,
         client: ConnectionInfo,
-        routes: &Routes,
     ) {
-        let phases = Arc::clone(&self.phases);
+        let (phases, server) = (Arc::clone(&self.phases), &self.all.server);
         let io = TrackedIo::new(TokioIo::new(io), Arc::clone(&phases));
         let (tunnel, has_ended) = (OnceLock::new(), self.has_ended);
         let service = service_fn(|request| {
             let is_gone = may_grant(&request) && has_ended();
-            let answering = answer(routes, &phases, &client, is_gone, request);
+            let answering = answer(&server.routes, &phases, &client, is_gone, request);
             answering.map_ok(|response| {
                 if let Some(to) = response.extensions().get::<Tunnel>() {
                     // It is the last response, so no other tunnel is there yet.
@@ -206,9 +172,8 @@ impl ConnectionTask<'_> {
                 response
             })
         });
-        let mut http = self.all.http.clone();
-        let keep_alive = !client.is_surplus;
-        let connection = http.keep_alive(keep_alive).serve_connection(io, service);
+        let http = http1_builder(&server.settings, !client.is_surplus);
+        let connection = http.serve_connection(io, service);
         let close = |connection: Pin<&mut http1::UpgradeableConnection<_, _>>| {
             connection.graceful_shutdown();
             ControlFlow::Continue(())
@@ -223,13 +188,9 @@ impl ConnectionTask<'_> {
     }
 
     /// Serves HTTP/2.
-    async fn http2<I: AsyncRead + AsyncWrite + Unpin>(
-        &mut self,
-        io: I,
-        client: ConnectionInfo,
-        routes: &Routes,
-    ) {
-        let (phases, settings) = (Arc::clone(&self.phases), &self.all.settings);
+    async fn http2<I: AsyncRead + AsyncWrite + Unpin>(&mut self, io: I, client: ConnectionInfo) {
+        let (phases, server) = (Arc::clone(&self.phases), &self.all.server);
+        let settings = &server.settings;
         phases.begin_streams();
         let io = TrackedIo::new(TokioIo::new(io), Arc::clone(&phases));
         let streams = StreamExecutor::new(settings);
@@ -237,7 +198,7 @@ impl ConnectionTask<'_> {
         self.events.push(streams.flood().map(|()| Event::Killed).boxed());
         let service = service_fn(|request| {
             let stream = (streams.begin(), ActiveRequest::begin(&phases));
-            answer_stream(routes, stream, &client, settings.max_headers, request)
+            answer_stream(&server.routes, stream, &client, settings.max_headers, request)
         });
         let http = http2::builder(settings, streams.clone());
         let close = |connection: Pin<&mut hyper::server::conn::http2::Connection<_, _, _>>| {
@@ -258,13 +219,13 @@ impl ConnectionTask<'_> {
         mut step: Pin<&mut F>,
         close: impl Fn(Pin<&mut F>) -> ControlFlow<()>,
     ) -> Option<F::Output> {
-        let timeouts = &self.all.timeouts;
+        let settings = &self.all.server.settings;
         loop {
             tokio::select! {
                 // What happened to a client comes before what would be done for it.
                 biased;
                 event = self.events.next() => match event {
-                    Some(Event::Check) => match self.phases.deadline(timeouts) {
+                    Some(Event::Check) => match self.phases.deadline(settings) {
                         Some(deadline) if deadline <= Instant::now() => return None,
                         deadline => self.events.push(self.all.check_at(deadline)),
                     },

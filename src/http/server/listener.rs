@@ -9,7 +9,6 @@
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -99,18 +98,6 @@ const ENOTSOCK: i32 = 88;
 fn is_of_client(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
-}
-
-impl<L: Listener> Listener for Arc<L> {
-    type Io = L::Io;
-
-    async fn accept(&self, write_timeout: Duration) -> io::Result<AcceptedConnection<Self::Io>> {
-        (**self).accept(write_timeout).await
-    }
-
-    fn is_local(&self) -> io::Result<bool> {
-        (**self).is_local()
-    }
 }
 
 impl Listener for TcpListener {

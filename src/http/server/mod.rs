@@ -33,6 +33,7 @@ use tokio_util::task::TaskTracker;
 
 use self::connection::Connections;
 use self::listeners::Socket;
+use super::origin::ConnectionInfo;
 use super::parts::ServedParts;
 use crate::metrics::Metrics;
 
@@ -107,7 +108,7 @@ impl Server {
     #[must_use]
     pub fn with_listener(
         mut self,
-        listener: impl Listener,
+        listener: Arc<impl Listener>,
         tls: Option<Arc<TlsFiles>>,
         serves: ServedParts,
     ) -> Self {
@@ -162,37 +163,34 @@ impl Shared {
     /// The accept loop of one listener, which is closed when it ends.
     async fn accept_until_closing(
         self: Arc<Self>,
-        listener: impl Listener,
+        listener: Arc<impl Listener>,
         tls: Option<Arc<TlsFiles>>,
         serves: ServedParts,
     ) -> Result<(), ServeError> {
-        let context = ListenerContext { is_local: listener.is_local()?, tls, serves };
+        let known = ConnectionInfo {
+            is_local: listener.is_local()?,
+            is_tls: tls.is_some(),
+            serves,
+            ..ConnectionInfo::default()
+        };
         let (settings, metrics, tasks) = (&self.settings, &self.metrics, &self.tasks);
-        let connections = Connections::new(settings, context, &self.closing, &self.killed, metrics);
-        let connections = Arc::new(connections);
+        let connections = Arc::new(Connections { server: Arc::clone(&self), tls, known });
         let write_timeout = Duration::from_millis(settings.write_timeout_ms);
         loop {
-            let accept = listener::accept(&listener, write_timeout);
+            let accept = listener::accept(&*listener, write_timeout);
             let Some(accepted) = self.closing.run_until_cancelled(accept).await else {
                 return Ok(());
             };
             let (accepted, connections) = (accepted?, Arc::clone(&connections));
             if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
-                tasks.spawn(connections.serve(accepted, self.routes.clone(), false, place));
+                tasks.spawn(connections.serve(accepted, false, place));
             } else if let Ok(place) = Arc::clone(&self.surplus_places).try_acquire_owned() {
                 metrics.shed.inc();
-                let surplus = connections.serve(accepted, self.routes.clone(), true, place);
+                let surplus = connections.serve(accepted, true, place);
                 tasks.spawn(timeout(SURPLUS_TIME, surplus));
             } else {
                 metrics.shed.inc();
             }
         }
     }
-}
-
-/// What every connection of a listener has in common.
-struct ListenerContext {
-    is_local: bool,
-    tls: Option<Arc<TlsFiles>>,
-    serves: ServedParts,
 }

@@ -21,29 +21,21 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 use tokio::time::Instant;
 
-/// How long a connection may be in each phase that only its client can end.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct ConnectionTimeouts {
-    /// Until the first byte.
-    pub(super) first_byte: Duration,
-    /// From the first byte of a request's head to its last.
-    pub(super) head: Duration,
-    /// Between a response and the next request, in which the client reads the response.
-    pub(super) keep_alive: Duration,
-    /// While the client reads nothing of what it is sent.
-    pub(super) write: Duration,
-    /// Between the service's end of the connection and the client's.
-    pub(super) leave: Duration,
-    /// While a connection that changed to another protocol carries nothing.
-    pub(super) upgrade_idle: Duration,
-}
+use super::settings::Settings;
 
-impl ConnectionTimeouts {
-    /// How often a connection that is being served is looked at.
-    pub(super) fn shortest(&self) -> Duration {
-        let each = [self.head, self.keep_alive, self.write, self.leave, self.upgrade_idle];
-        each.into_iter().fold(self.first_byte, Duration::min)
-    }
+/// How long a client may send on after the service ended the connection, in milliseconds.
+const LEAVE_MS: u64 = 2000;
+
+/// How often a connection that is being served is looked at.
+pub(super) fn shortest_timeout(settings: &Settings) -> Duration {
+    let each = [
+        settings.first_byte_timeout_ms,
+        settings.header_timeout_ms,
+        settings.keep_alive_timeout_ms,
+        settings.write_timeout_ms,
+        settings.upgrade_idle_timeout_ms,
+    ];
+    Duration::from_millis(each.into_iter().fold(LEAVE_MS, u64::min))
 }
 
 /// What a connection is doing, and since when.
@@ -131,17 +123,18 @@ impl ConnectionPhases {
 
     /// When the time of the phase is over unless something happens; `None` while the service works.
     /// Looking again at that time, or when the service is done, is early enough.
-    pub(super) fn deadline(&self, timeouts: &ConnectionTimeouts) -> Option<Instant> {
+    pub(super) fn deadline(&self, settings: &Settings) -> Option<Instant> {
         let progress = self.progress();
         let limit = match progress.phase {
-            Phase::Fresh => timeouts.first_byte,
-            Phase::Idle => timeouts.keep_alive,
-            Phase::Head => timeouts.head,
-            Phase::Leaving => timeouts.leave,
-            Phase::Upgraded => timeouts.upgrade_idle,
+            Phase::Fresh => settings.first_byte_timeout_ms,
+            Phase::Idle => settings.keep_alive_timeout_ms,
+            Phase::Head => settings.header_timeout_ms,
+            Phase::Leaving => LEAVE_MS,
+            Phase::Upgraded => settings.upgrade_idle_timeout_ms,
         };
-        let phase = (progress.active == 0).then(|| progress.since + limit);
-        let stuck = progress.stuck.map(|since| since + timeouts.write);
+        let after = |since: Instant, millis| since + Duration::from_millis(millis);
+        let phase = (progress.active == 0).then(|| after(progress.since, limit));
+        let stuck = progress.stuck.map(|since| after(since, settings.write_timeout_ms));
         phase.into_iter().chain(stuck).min()
     }
 
