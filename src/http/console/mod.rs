@@ -10,8 +10,7 @@
 
 mod glance;
 mod held_locks;
-mod history;
-mod queue;
+mod lock;
 mod records;
 
 use std::sync::Arc;
@@ -43,8 +42,8 @@ pub(super) fn routes(shop: bool) -> Router<Arc<Api>> {
         .route("/console/sign-in", get(sign_in))
         .route("/console/glance", get(glance::glance))
         .route("/console/locks", get(held_locks::locks).layer(looks))
-        .route("/console/queue", get(queue::queue))
-        .route("/console/history", get(history::history))
+        .route("/console/queue", get(lock::queue))
+        .route("/console/history", get(lock::history))
         .route("/console/keys/{key}", get(records::record))
 }
 
