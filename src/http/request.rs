@@ -15,6 +15,7 @@ use std::cell::Cell;
 use std::error::Error;
 use std::future::poll_fn;
 use std::hash::{BuildHasher as _, RandomState};
+use std::iter;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -513,12 +514,6 @@ fn too_slow() -> Problem {
 
 /// An error and its causes, on one line.
 fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
+    let causes = iter::successors(Some(error), |error| (*error).source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
