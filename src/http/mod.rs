@@ -46,7 +46,7 @@ use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
 use self::guards::Guards;
-use self::idempotency::{api as records, erase, issue, list as record_list, settled};
+use self::idempotency::{api as records, issue, list as record_list, settled};
 use self::openapi::routes;
 use keylatch_axum::InvalidSetting;
 use keylatch_core::idempotency::IdempotencyService;
@@ -215,7 +215,7 @@ fn short_routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(records::renew_idempotency))
         .routes(routes!(records::fail_idempotency))
         .routes(routes!(records::resolve_idempotency))
-        .routes(routes!(erase::erase_idempotency_answer))
+        .routes(routes!(records::erase_idempotency_answer))
         .routes(routes!(system::get_info))
         .routes(routes!(backup::get_backup))
         .routes(routes!(system::get_liveness))

@@ -5,7 +5,8 @@
 //! another run did is a value with a status of its own, and an error becomes a problem. The JSON
 //! types are those of `keylatch-wire`. What types alone do not rule out is checked here, and a
 //! member that is wrong is named in the problem. The response of a run is given only to a client
-//! that begins again. Tested in `tests/api/idempotency_records.rs` and `invalid_bodies.rs`.
+//! that begins again. Tested in `tests/api/idempotency_records.rs`, `erasure.rs` and
+//! `invalid_bodies.rs`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -37,9 +38,9 @@ use keylatch_axum::{
     normalize_path, repeat_response, stored_headers, with_applied_wait, with_resolve,
 };
 use keylatch_core::idempotency::{
-    AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, Fingerprint, IdempotencyError,
-    IdempotencyKey, NoRoom, OnCrash, RecordKey, RecordScope, RecordStatus, RecordView,
-    ResolveCommand, ResolveReply, Run, RunEnd, RunRenewal, Scope, Settlement, Share,
+    AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, EraseReply, Fingerprint,
+    IdempotencyError, IdempotencyKey, NoRoom, OnCrash, RecordKey, RecordScope, RecordStatus,
+    RecordView, ResolveCommand, ResolveReply, Run, RunEnd, RunRenewal, Scope, Settlement, Share,
     StoredResponse, UNKNOWN_RETENTION, UnknownReason,
 };
 use keylatch_core::lock::{FencingToken, Owner, Reason, Token, TokenHash, Ttl};
@@ -267,6 +268,47 @@ pub(crate) async fn resolve_idempotency(
     };
     let (response, _) = auditor.follow(act, done, |act, (_, run)| act.name_run(*run)).await?;
     Ok(response)
+}
+
+/// Erase a response
+///
+/// Removes the body and the headers of a finished record, which may be personal data. Its status
+/// stays, and the key stays used until its retention ends: a repeat is not run, and reads that the
+/// response was not kept.
+#[utoipa::path(delete, path = "/v1/idempotency/{key}/answer",
+    responses((status = 204, description = "Nothing but the status is kept")))]
+pub(crate) async fn erase_idempotency_answer(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    auditor: Auditor,
+    path: RecordKeyPath,
+) -> Result<StatusCode, Problem> {
+    let (key, scope) = path.permitted(&caller, KeyAct::Erase)?;
+    let act = Act::Erase {
+        key: scope.key().as_str().to_owned(),
+        method: scope.method().to_owned(),
+        path: scope.path().to_owned(),
+    };
+    let done = async {
+        match api.records()?.erase(&key).await? {
+            EraseReply::Done(view) => {
+                api.count_record(&key, Some(&view));
+                Ok(StatusCode::NO_CONTENT)
+            }
+            EraseReply::Refused(view) => Err(match view.phase {
+                RecordStatus::Unknown { .. } => {
+                    let detail = "There is no response: the outcome is unknown.";
+                    let problem = Problem::new(Code::OutcomeUnknown, detail);
+                    problem.with(|problem| problem.resolve = resolve_url_of(&key, &scope))
+                }
+                RecordStatus::InFlight { .. } | RecordStatus::Done { .. } => {
+                    Problem::new(Code::RequestInProgress, "There is no response yet.")
+                }
+            }),
+            EraseReply::Absent => Err(no_record()),
+        }
+    };
+    auditor.follow(act, done, |_, _| ()).await
 }
 
 /// The key that the path names, and its scope as the query does.

@@ -5,7 +5,6 @@
 
 pub(super) mod api;
 mod document;
-pub(super) mod erase;
 pub(super) mod issue;
 pub(super) mod list;
 pub(super) mod settled;
