@@ -38,9 +38,9 @@ use keylatch_axum::{
     normalize_path, repeat_response, stored_headers, with_applied_wait, with_resolve,
 };
 use keylatch_core::idempotency::{
-    AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, EraseReply, Fingerprint,
-    IdempotencyError, IdempotencyKey, NoRoom, OnCrash, RecordKey, RecordScope, RecordStatus,
-    RecordView, ResolveCommand, ResolveReply, Run, RunEnd, RunRenewal, Scope, Settlement, Share,
+    Answer, BeginCommand, BeginReply, EndReply, EraseReply, Fingerprint, IdempotencyError,
+    IdempotencyKey, NoRoom, OnCrash, RecordKey, RecordScope, RecordStatus, RecordView,
+    ResolveCommand, ResolveReply, Run, RunEnd, RunRenewal, Scope, Settlement, Share,
     StoredResponse, UNKNOWN_RETENTION, UnknownReason,
 };
 use keylatch_core::lock::{FencingToken, Owner, Reason, Token, TokenHash, Ttl};
@@ -131,14 +131,9 @@ pub(crate) async fn complete_idempotency(
     } else {
         records.complete(&key, &token.hash(), RunEnd::Done(kept_within(answer, limit))).await?
     };
-    match reply {
-        CompleteReply::Done(view) => {
-            api.count_record(&key, Some(&view));
-            Ok(Json(record(&view)))
-        }
-        CompleteReply::Refused(view) => Err(not_yours(&view, &key, &scope)),
-        CompleteReply::Absent => Err(no_record()),
-    }
+    let view = of_own_run(reply, &key, &scope)?;
+    api.count_record(&key, Some(&view));
+    Ok(Json(record(&view)))
 }
 
 /// Renew
@@ -174,14 +169,9 @@ pub(crate) async fn abandon_idempotency(
     RequiredToken(token): RequiredToken,
 ) -> Result<StatusCode, Problem> {
     let (key, scope) = path.permitted(&caller, KeyAct::Use)?;
-    match api.records()?.abandon(&key, &token.hash()).await? {
-        AbandonReply::Done(()) => {
-            api.count_record(&key, None);
-            Ok(StatusCode::NO_CONTENT)
-        }
-        AbandonReply::Refused(view) => Err(not_yours(&view, &key, &scope)),
-        AbandonReply::Absent => Err(no_record()),
-    }
+    of_own_run(api.records()?.abandon(&key, &token.hash()).await?, &key, &scope)?;
+    api.count_record(&key, None);
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Fail
@@ -202,15 +192,11 @@ pub(crate) async fn fail_idempotency(
     let reason = body.reason.as_deref().map(Reason::parse).transpose();
     let reason = reason.map_err(|error| invalid("reason", error))?;
     let end = RunEnd::Unknown(UnknownReason::Reported);
-    match api.records()?.complete(&key, &token.hash(), end).await? {
-        CompleteReply::Done(view) => {
-            api.count_record(&key, Some(&view));
-            auditor.failed(&scope, view.fencing_token, reason.as_ref());
-            Ok(Json(record(&view)))
-        }
-        CompleteReply::Refused(view) => Err(not_yours(&view, &key, &scope)),
-        CompleteReply::Absent => Err(no_record()),
-    }
+    let reply = api.records()?.complete(&key, &token.hash(), end).await?;
+    let view = of_own_run(reply, &key, &scope)?;
+    api.count_record(&key, Some(&view));
+    auditor.failed(&scope, view.fencing_token, reason.as_ref());
+    Ok(Json(record(&view)))
 }
 
 /// Look at a record
@@ -378,7 +364,15 @@ fn found(view: &RecordView, begin: &BeginCommand) -> Response {
     }
 }
 
-/// The response to a token that does not have the run.
+/// What was done to a run with its token, if the token has the run.
+fn of_own_run<T>(reply: EndReply<T>, key: &RecordKey, scope: &RecordScope) -> Result<T, Problem> {
+    match reply {
+        EndReply::Done(done) => Ok(done),
+        EndReply::Refused(view) => Err(not_yours(&view, key, scope)),
+        EndReply::Absent => Err(no_record()),
+    }
+}
+
 fn not_yours(view: &RecordView, key: &RecordKey, scope: &RecordScope) -> Problem {
     match view.phase {
         RecordStatus::Unknown { .. } => {
