@@ -203,32 +203,31 @@ impl Auditor {
         result
     }
 
-    /// Writes that locks were granted.
     pub(super) fn granted<'a>(&self, leases: impl IntoIterator<Item = (&'a LockName, &'a Lease)>) {
-        let Some(author) = &self.0 else { return };
         for (name, lease) in leases {
-            author.write(&Act::granted(name, lease), None);
+            self.write(|| Act::granted(name, lease));
         }
     }
 
-    /// Writes that a lock was released.
     pub(super) fn released(&self, name: &LockName, release: &Release) {
+        self.write(|| Act::released(name, release));
+    }
+
+    fn write(&self, act: impl FnOnce() -> Act) {
         if let Some(author) = &self.0 {
-            author.write(&Act::released(name, release), None);
+            author.write(&act(), None);
         }
     }
 
     /// Writes that a run failed half way, as its client says.
     pub(super) fn failed(&self, scope: &RecordScope, run: FencingToken, reason: Option<&Reason>) {
-        let Some(author) = &self.0 else { return };
-        let act = Act::Fail {
+        self.write(|| Act::Fail {
             key: scope.key().as_str().to_owned(),
             method: scope.method().to_owned(),
             path: scope.path().to_owned(),
             fencing_token: run.get(),
             reason: reason.map(|reason| reason.as_str().to_owned()),
-        };
-        author.write(&act, None);
+        });
     }
 
     /// What writes how a connection holds a lock, if there is a log.
@@ -276,7 +275,7 @@ impl HoldObserver for HoldAuditor {
 
 impl Author {
     fn write(&self, act: &Act, result: Option<Progress>) {
-        write(&self.log, &self.id.0, self.identity.as_deref(), act, result);
+        write(&self.log, Some(&self.id.0), self.identity.as_deref(), act, result);
     }
 }
 
@@ -288,21 +287,17 @@ pub(super) fn is_refusal(method: &str, code: Code) -> bool {
     (400..500).contains(&code.status()) && !finds_nothing
 }
 
-/// Writes an act of a request; `result` is how far one is that the store is asked for.
+/// Writes an act of a request, or of the service itself where there is no `id`; `result` is how far
+/// one is that the store is asked for.
 pub(super) fn write(
     log: &AuditLog,
-    id: &HeaderValue,
+    id: Option<&HeaderValue>,
     identity: Option<&Identity>,
     act: &Act,
     result: Option<Progress>,
 ) {
     let identity = identity.map(|identity| identity.name.as_str());
-    let request_id = Some(id.to_str().unwrap_or_default());
+    let request_id = id.map(|id| id.to_str().unwrap_or_default());
     let is_of_stranger = matches!(act, Act::Refused { is_stranger: true, .. });
     log.write(&Line { request_id, identity, act, result }, is_of_stranger);
-}
-
-/// Writes an act of the service itself.
-pub(super) fn write_own(log: &AuditLog, act: &Act, result: Progress) {
-    log.write(&Line { request_id: None, identity: None, act, result: Some(result) }, false);
 }

@@ -350,7 +350,7 @@ impl RequestTicket {
             let (subject, code, route) = (self.subject.clone(), code.slug(), route.to_owned());
             let is_stranger = shared.authenticator.is_some() && self.identity.is_none();
             let act = Act::Refused { method, route, status, code, subject, is_stranger };
-            write(audit, &self.id, self.identity.as_deref(), &act, None);
+            write(audit, Some(&self.id), self.identity.as_deref(), &act, None);
         }
         response.headers_mut().insert(X_REQUEST_ID, self.id.clone());
         if self.names_source {

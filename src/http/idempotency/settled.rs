@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::http::api::Api;
-use crate::http::audit::{Act, Progress, write_own};
+use crate::http::audit::{Act, Progress, write};
 use keylatch_axum::gateway::{SettleObserver, SettleStep};
 use keylatch_core::store::Effect;
 
@@ -21,7 +21,7 @@ pub(in crate::http) fn observer(api: &Api) -> SettleObserver {
             tracing::info!(fencing_token, step.is_done, "an upstream settled an unknown outcome");
         }
         if let Some(audit) = &audit {
-            write_own(audit, &act(&step), progress(step.result));
+            write(audit, None, None, &act(&step), Some(progress(step.result)));
         }
     })
 }
