@@ -404,7 +404,7 @@ impl Config {
             guard
                 .check_route()
                 .map_err(|wrong| format!("`{}` {}", key(wrong.setting), wrong.rule))?;
-            let is_free = !http::idempotency::is_in_the_way(&guard.path);
+            let is_free = !http::guards::is_in_the_way(&guard.path);
             check(&key("path"), is_free, "must not hold a path of the service itself")?;
             let twice = self.guard[..place].iter().any(|other| other.path == guard.path);
             check(&key("path"), !twice, "must not be that of another guard")?;

@@ -15,7 +15,7 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 
 use super::api::Api;
-use super::body::invalid;
+use super::api::body::invalid;
 use super::origin::ConnectionInfo;
 use super::problem::{Problem, forbidden, quota_exceeded, unauthenticated};
 use crate::access::{

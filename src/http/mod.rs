@@ -7,30 +7,20 @@
 mod api;
 mod assets;
 mod audit;
-mod backup;
-mod body;
-mod breaks;
 mod caller;
 mod console;
 mod docs;
 mod extract;
-mod guards;
-pub mod idempotency;
-mod locks;
+pub(crate) mod guards;
 mod openapi;
 mod origin;
 mod parts;
-mod pass_through;
 mod problem;
 mod problem_pages;
-mod record_counts;
 mod request;
 mod revocation;
 mod sandbox;
 mod server;
-mod sets;
-mod streams;
-mod system;
 
 use std::io;
 use std::sync::Arc;
@@ -45,13 +35,15 @@ use tower_http::map_response_body::MapResponseBodyLayer;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
-use self::guards::Guards;
-use self::idempotency::{api as records, issue, list as record_list, settled};
+use self::api::{backup, breaks, issued_keys, locks, record_list, records, sets, streams, system};
+use self::guards::{Guards, settled};
 use self::openapi::routes;
 use keylatch_axum::InvalidSetting;
 use keylatch_core::idempotency::IdempotencyService;
 
+pub use api::record_counts::RecordCounter;
 pub use api::{Api, Backups, Streams};
+pub use guards::PassThrough;
 pub use keylatch_axum::{
     BodyLimits, CrossOrigin, DeriveKey, FieldName, Guard, GuardAccess, KeyPart, KeySource,
     MissingKey, Mode, OnStoreDown, Settle,
@@ -59,9 +51,7 @@ pub use keylatch_axum::{
 pub use openapi::Document;
 pub use origin::{Cors, OriginPolicy};
 pub use parts::{Part, ServedParts};
-pub use pass_through::PassThrough;
 pub use problem::{Code, Problem};
-pub use record_counts::RecordCounter;
 pub(crate) use request::RequestRules;
 pub use request::{RequestLayer, RequestService};
 pub use sandbox::SandboxMode;
@@ -124,10 +114,10 @@ pub fn router(
     let long_poll = layered(long_poll, waiting);
     let own = layered(own, requests.clone());
     let of_app =
-        guards.rest()?.map(|rest| rest.merge(guarded.clone()).nest(pass_through::OWN, own.clone()));
+        guards.rest()?.map(|rest| rest.merge(guarded.clone()).nest(guards::OWN, own.clone()));
     let all = own.merge(long_poll).merge(guarded).merge(shop);
     Ok(match of_app {
-        Some(of_app) => pass_through::by_listener(with_cors(all, cors), with_cors(of_app, cors)),
+        Some(of_app) => guards::by_listener(with_cors(all, cors), with_cors(of_app, cors)),
         None => with_cors(all, cors),
     })
 }
@@ -174,7 +164,7 @@ impl Extras<'_> {
     /// The whole document, where `own` is that of the API itself.
     fn document(&self, own: OpenApi) -> Document {
         let shop = sandbox::document(|path| !self.serves_shop_at(path));
-        openapi::complete(own.merge_from(idempotency::document(self.guards)).merge_from(shop))
+        openapi::complete(own.merge_from(guards::document(self.guards)).merge_from(shop))
     }
 }
 
@@ -211,7 +201,7 @@ fn short_routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(streams::hold_lock))
         .routes(routes!(streams::watch_lock))
         .routes(routes!(record_list::list_idempotency))
-        .routes(routes!(issue::issue_idempotency_key))
+        .routes(routes!(issued_keys::issue_idempotency_key))
         .routes(routes!(records::renew_idempotency))
         .routes(routes!(records::fail_idempotency))
         .routes(routes!(records::resolve_idempotency))

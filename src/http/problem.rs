@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
 
-use super::body::{break_note, public_holders};
+use super::api::body::{break_note, public_holders};
 use crate::access::{QuotaKind, QuotaRefusal, RefusedCredential};
 use keylatch_core::lock::{
     Break, Contention, Holding, LockError, LockLoss, LostLock, SetContention, Waiter,

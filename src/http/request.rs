@@ -31,12 +31,12 @@ use tower::{Layer, Service};
 use tracing::field::display;
 
 use super::X_REQUEST_ID;
+use super::api::system;
 use super::audit::{Act, RequestId, Subject, is_refusal, write};
+use super::guards::OWN;
 use super::origin::{ConnectionInfo, OriginPolicy, RouteClass};
 use super::parts::{Part, ServedParts};
-use super::pass_through::OWN;
 use super::problem::{Code, Problem, forbidden, overloaded, quota_exceeded, unauthenticated};
-use super::system;
 use crate::access::{
     Authenticator, Identity, KEYLATCH_AUTHORIZATION, RefusalPause, RefusedCredential,
 };

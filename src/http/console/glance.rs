@@ -13,10 +13,10 @@ use serde::Serialize;
 
 use crate::access::Permissions;
 use crate::http::api::Api;
-use crate::http::body::Json;
+use crate::http::api::body::Json;
+use crate::http::api::record_counts::MAX_COUNT;
+use crate::http::api::system::store_info;
 use crate::http::caller::Caller;
-use crate::http::record_counts::MAX_COUNT;
-use crate::http::system::store_info;
 use crate::metrics::StreamKind;
 use crate::rolling_stats::{SAMPLE, Sample};
 use keylatch_wire::{ObservedGuard, StoreInfo, millis};

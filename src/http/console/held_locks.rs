@@ -26,7 +26,7 @@ use tokio::sync::{Mutex as AsyncMutex, watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::http::api::Api;
-use crate::http::body::held_lock;
+use crate::http::api::body::held_lock;
 use crate::http::caller::Caller;
 use crate::http::extract::ListQuery;
 use crate::http::problem::Problem;

@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::NamedLock;
 use crate::access::LockAct;
 use crate::http::api::Api;
-use crate::http::body::{Json, at_millis, grant_end, mode, slots};
+use crate::http::api::body::{Json, at_millis, grant_end, mode, slots};
 use crate::http::caller::Caller;
 use crate::http::problem::Problem;
 use crate::past_grants::PastGrant;

@@ -23,13 +23,13 @@ use axum::response::{Html, IntoResponse as _, Redirect, Response};
 use axum::routing::get;
 
 use super::api::Api;
+use super::api::system::no_resource;
 use super::assets::{File, JAVASCRIPT, POLICY, STYLE, file};
 use super::caller::Caller;
 use super::extract::pairs;
 use super::origin::ConnectionInfo;
 use super::parts::{Part, ServedParts};
 use super::problem::{Code, Problem};
-use super::system::no_resource;
 use keylatch_core::lock::LockName;
 
 /// The page and what is for it alone. With `shop` it leads to the toy shop.

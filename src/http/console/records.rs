@@ -12,9 +12,9 @@ use serde::Serialize;
 
 use crate::access::KeyAct;
 use crate::http::api::Api;
-use crate::http::body::Json;
+use crate::http::api::body::Json;
+use crate::http::api::records::{self as of_api, RecordKeyPath, answer_headers};
 use crate::http::caller::Caller;
-use crate::http::idempotency::api::{self as of_api, RecordKeyPath, answer_headers};
 use crate::http::problem::Problem;
 use keylatch_core::idempotency::{RecordStatus, StoredResponse};
 use keylatch_wire::IdempotencyRecord;

@@ -24,7 +24,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 pub use self::document::Document;
 pub(super) use self::signature::{describe, operation_id, routes};
-use super::system::PROMISE;
+use super::api::system::PROMISE;
 use keylatch_wire::{HeldLock, ProblemDocument, SharedLock};
 
 /// What `examples.json` has for a schema, a member of one, a request, a stream, or a problem beside

@@ -17,13 +17,13 @@ use utoipa_axum::router::UtoipaMethodRouter;
 use super::problems::{self, BODY, CHANGE};
 use super::{example, parameters};
 use crate::http::api::Api;
+use crate::http::api::{record_list::RecordQuery, records::RecordKeyPath};
 use crate::http::audit::Auditor;
 use crate::http::caller::Caller;
 use crate::http::extract::{
     LeftEntry, ListQuery, Name, NamedSet, NoQuery, OptionalJson, OptionalToken, PreferredWait,
     RequiredToken, ResultJson, WatchLimit, WatchedName,
 };
-use crate::http::idempotency::{api::RecordKeyPath, list::RecordQuery};
 use crate::http::problem::Code::{self, *};
 use crate::http::revocation::Revocation;
 

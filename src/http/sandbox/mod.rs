@@ -26,13 +26,13 @@ use utoipa::openapi::{
 use utoipa::{PartialSchema as _, Path as _, ToSchema};
 
 use self::orders::{Item, Order, OrderBook, OrderError};
-use super::body::Json;
+use super::api::body::Json;
+use super::api::record_list::resolve_url;
+use super::api::system;
 use super::extract::parse;
-use super::idempotency::list::resolve_url;
-use super::idempotency::{add_headers, name_operation};
+use super::guards::{add_headers, name_operation};
 use super::openapi::problems::{self, HEALTH};
 use super::problem::{Code, Problem};
-use super::system;
 use keylatch_axum::gateway::wants_page;
 use keylatch_axum::{
     BodyLimits, DeriveKey, Guard, IdempotencyLayer, InvalidSetting, MissingKey, RetentionPolicy,

@@ -14,13 +14,13 @@ use serde::Deserialize;
 use tower::ServiceExt as _;
 use tower::util::MapResponseLayer;
 
-use super::origin::ConnectionInfo;
-use super::parts::{Part, ServedParts};
-use super::server::ListenerSettings;
+use crate::http::origin::ConnectionInfo;
+use crate::http::parts::{Part, ServedParts};
+use crate::http::server::ListenerSettings;
 use keylatch_axum::{Guard, ProblemCode};
 
 /// Where keylatch's own paths are beside those of an app.
-pub(super) const OWN: &str = "/.keylatch";
+pub(in crate::http) const OWN: &str = "/.keylatch";
 
 /// The section `gateway` of the configuration.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -53,13 +53,13 @@ impl PassThrough {
     }
 
     /// What lets through what no other guard names.
-    pub(super) fn guard(&self, guards: &[Guard]) -> Option<Guard> {
+    pub(in crate::http) fn guard(&self, guards: &[Guard]) -> Option<Guard> {
         (!self.upstream.is_empty()).then(|| Guard::around(&self.upstream, guards))
     }
 }
 
 /// The routes of each listener: those of an app where guards alone are served.
-pub(super) fn by_listener(all: Router, of_app: Router) -> Router {
+pub(in crate::http) fn by_listener(all: Router, of_app: Router) -> Router {
     let of_app = of_app.layer(MapResponseLayer::new(lead_below_own));
     Router::new().fallback(async move |request: Request| {
         let serves =

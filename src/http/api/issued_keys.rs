@@ -9,8 +9,8 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::StatusCode;
 
-use crate::http::api::Api;
-use crate::http::body::{Json, at_millis, invalid};
+use super::Api;
+use super::body::{Json, at_millis, invalid};
 use crate::http::caller::Caller;
 use crate::http::extract::{NoQuery, OptionalJson};
 use crate::http::problem::{Code, Problem};

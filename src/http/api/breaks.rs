@@ -13,13 +13,13 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::StatusCode;
 
-use super::api::Api;
-use super::audit::{Act, Auditor};
+use super::Api;
 use super::body::{Json, break_command, end_wait_command, lock_history};
-use super::caller::Caller;
-use super::extract::{Name, OptionalJson};
-use super::problem::{Code, Problem, fence_mismatch, lock_not_held};
 use crate::access::LockAct;
+use crate::http::audit::{Act, Auditor};
+use crate::http::caller::Caller;
+use crate::http::extract::{Name, OptionalJson};
+use crate::http::problem::{Code, Problem, fence_mismatch, lock_not_held};
 use keylatch_core::lock::{BreakCommand, BreakReply, LockName};
 use keylatch_wire::{BreakLockRequest, EndWaitRequest, LockBreak, LockHistory, millis};
 
@@ -32,7 +32,7 @@ use keylatch_wire::{BreakLockRequest, EndWaitRequest, LockBreak, LockHistory, mi
 #[utoipa::path(post, path = "/v1/locks/{name}/break",
     request_body(content = BreakLockRequest, description = "Whose lease to break, and why"),
     responses((status = 200, description = "The lease is broken", body = LockBreak)))]
-pub(super) async fn break_lock(
+pub(crate) async fn break_lock(
     State(api): State<Arc<Api>>,
     caller: Caller,
     auditor: Auditor,
@@ -53,7 +53,7 @@ pub(super) async fn break_lock(
 #[utoipa::path(post, path = "/v1/locks/{name}/end-wait",
     request_body(content = EndWaitRequest, description = "Whose wait to end, and why"),
     responses((status = 204, description = "The wait has ended")))]
-pub(super) async fn end_lock_wait(
+pub(crate) async fn end_lock_wait(
     State(api): State<Arc<Api>>,
     caller: Caller,
     auditor: Auditor,
@@ -112,7 +112,7 @@ async fn end(
 /// What was released is not here.
 #[utoipa::path(get, path = "/v1/locks/{name}/history",
     responses((status = 200, description = "How earlier grants ended", body = LockHistory)))]
-pub(super) async fn get_lock_history(
+pub(crate) async fn get_lock_history(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Name(name): Name,

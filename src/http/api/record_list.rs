@@ -11,8 +11,8 @@ use std::sync::Arc;
 use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
 
-use crate::http::api::Api;
-use crate::http::body::{Json, at_millis};
+use super::Api;
+use super::body::{Json, at_millis};
 use crate::http::caller::Caller;
 use crate::http::extract::{invalid_query, page, parameters, plain, segment, unknown_cursor};
 use crate::http::problem::Problem;

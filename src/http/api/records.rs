@@ -22,16 +22,16 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::list::resolve_url_of;
+use super::Api;
+use super::body::{Json, at_millis, invalid};
+use super::locks::with_token;
+use super::record_list::resolve_url_of;
 use crate::access::KeyAct;
-use crate::http::api::Api;
 use crate::http::audit::{Act, Auditor};
-use crate::http::body::{Json, at_millis, invalid};
 use crate::http::caller::Caller;
 use crate::http::extract::{
     OptionalJson, OptionalToken, PreferredWait, RequiredToken, ResultJson, parameters,
 };
-use crate::http::locks::with_token;
 use crate::http::problem::{Code, Problem};
 use keylatch_axum::{
     CHOSEN, CHOSEN_BY, CHOSEN_REASON, Guard, IDEMPOTENT_BODY, has_body, kept_within,

@@ -18,9 +18,9 @@ use keylatch_core::idempotency::{IdempotencyService, PhaseName, RecordFilter};
 use keylatch_core::store::ListRecords;
 
 /// How long a count waits for the store.
-pub(super) const COUNT_LIMIT: Duration = Duration::from_secs(1);
+pub(crate) const COUNT_LIMIT: Duration = Duration::from_secs(1);
 /// How many records of a state, and how many locks, are counted at most.
-pub(super) const MAX_COUNT: usize = 1000;
+pub(crate) const MAX_COUNT: usize = 1000;
 
 /// The last count of unknown records and of those in flight.
 #[derive(Debug, Default)]
@@ -34,7 +34,7 @@ impl RecordCounter {
 
     /// The counts, of which those of unfinished records may be of a moment ago. Those who come
     /// meanwhile wait for the same count.
-    pub(super) async fn counts(&self, records: &IdempotencyService) -> RecordCounts {
+    pub(crate) async fn counts(&self, records: &IdempotencyService) -> RecordCounts {
         let mut last = self.last.lock().await;
         let [unknown, in_flight] = match *last {
             Some((at, counts)) if at.elapsed() < Self::KEPT_FOR => counts,

@@ -33,7 +33,7 @@ use keylatch_wire::{
 
 /// A value as the body of a response.
 #[derive(Debug)]
-pub(super) struct Json<T>(pub(super) T);
+pub(crate) struct Json<T>(pub(crate) T);
 
 impl<T: Serialize> IntoResponse for Json<T> {
     fn into_response(self) -> Response {
@@ -48,7 +48,7 @@ impl<T: Serialize> IntoResponse for Json<T> {
 }
 
 /// What the core is to acquire.
-pub(super) fn acquire_request<T>(
+pub(crate) fn acquire_request<T>(
     body: CreateLockRequest,
     target: T,
     token: Option<Token>,
@@ -84,12 +84,12 @@ fn limit(mode: Option<LockMode>, limit: Option<u64>) -> Result<Limit, Problem> {
 }
 
 /// The name of an entry.
-pub(super) fn entry(name: &str) -> Result<EntryName, Problem> {
+pub(crate) fn entry(name: &str) -> Result<EntryName, Problem> {
     EntryName::parse(name).map_err(|error| invalid("entry", error))
 }
 
 /// What the core is to break.
-pub(super) fn break_command(body: BreakLockRequest) -> Result<BreakCommand, Problem> {
+pub(crate) fn break_command(body: BreakLockRequest) -> Result<BreakCommand, Problem> {
     let BreakLockRequest { reason, fencing_token, slot, by, grace_ms } = body;
     let fencing_token = fencing_token.ok_or_else(|| {
         invalid("fencing_token", "is required: it names the grant that is to be broken")
@@ -102,7 +102,7 @@ pub(super) fn break_command(body: BreakLockRequest) -> Result<BreakCommand, Prob
 }
 
 /// Which wait the core is to end.
-pub(super) fn end_wait_command(body: EndWaitRequest) -> Result<BreakCommand, Problem> {
+pub(crate) fn end_wait_command(body: EndWaitRequest) -> Result<BreakCommand, Problem> {
     let EndWaitRequest { reason, waiter, by } = body;
     let waiter =
         waiter.ok_or_else(|| invalid("waiter", "is required: it names the wait that is to end"))?;
@@ -128,7 +128,7 @@ fn end_command(
 }
 
 /// What the core is to hold.
-pub(super) fn hold_request(
+pub(crate) fn hold_request(
     body: HoldLockRequest,
     name: LockName,
     token: Token,
@@ -147,7 +147,7 @@ pub(super) fn hold_request(
 }
 
 /// The several locks that the core is to acquire.
-pub(super) fn set_acquire_request(
+pub(crate) fn set_acquire_request(
     body: CreateLocksRequest,
     token: Option<Token>,
     max_ttl: Ttl,
@@ -161,7 +161,7 @@ pub(super) fn set_acquire_request(
 }
 
 /// Several locks by their names.
-pub(super) fn lock_set(names: &[String]) -> Result<LockSet, Problem> {
+pub(crate) fn lock_set(names: &[String]) -> Result<LockSet, Problem> {
     let names = names.iter().enumerate().map(|(index, name)| {
         LockName::parse(name).map_err(|error| {
             let field = format!("names[{index}]");
@@ -173,7 +173,7 @@ pub(super) fn lock_set(names: &[String]) -> Result<LockSet, Problem> {
 }
 
 /// Several locks as their holder sees them.
-pub(super) fn lease_set<'a>(
+pub(crate) fn lease_set<'a>(
     set: &'a LockSet,
     token: &'a Token,
     leases: &[lock::Lease],
@@ -199,7 +199,7 @@ pub(super) fn lease_set<'a>(
 }
 
 /// A lock as its holder sees it.
-pub(super) fn lease_body<'a>(
+pub(crate) fn lease_body<'a>(
     name: &'a LockName,
     token: &'a Token,
     lease: &'a lock::Lease,
@@ -224,18 +224,18 @@ pub(super) fn lease_body<'a>(
 }
 
 /// What a request asks for that a grant of before may not have.
-pub(super) struct RequestedChanges {
+pub(crate) struct RequestedChanges {
     ttl: Ttl,
     owner: Option<Owner>,
 }
 
 impl RequestedChanges {
-    pub(super) fn new(ttl: Ttl, owner: Option<&Owner>) -> Self {
+    pub(crate) fn new(ttl: Ttl, owner: Option<&Owner>) -> Self {
         Self { ttl, owner: owner.cloned() }
     }
 
     /// The members of the request that changed nothing of these leases.
-    pub(super) fn unchanged<'a>(self, leases: &[lock::Lease]) -> Vec<Cow<'a, str>> {
+    pub(crate) fn unchanged<'a>(self, leases: &[lock::Lease]) -> Vec<Cow<'a, str>> {
         let is_other_owner =
             |lease: &lock::Lease| self.owner.is_some() && lease.owner != self.owner;
         let has_other_ttl = leases.iter().any(|lease| lease.ttl != self.ttl.get());
@@ -246,12 +246,12 @@ impl RequestedChanges {
 }
 
 /// The mode as a response has it: an exclusive lock has none.
-pub(super) fn mode(limit: Limit) -> Option<LockMode> {
+pub(crate) fn mode(limit: Limit) -> Option<LockMode> {
     limit.is_shared().then_some(LockMode::Shared)
 }
 
 /// How many were asked for to hold the lock together, if any number was.
-pub(super) fn slots(limit: Limit) -> Option<u64> {
+pub(crate) fn slots(limit: Limit) -> Option<u64> {
     match limit {
         Limit::Counted(slots) => Some(slots.get().into()),
         Limit::Exclusive | Limit::Shared => None,
@@ -259,7 +259,7 @@ pub(super) fn slots(limit: Limit) -> Option<u64> {
 }
 
 /// A held lock as any client sees it.
-pub(super) fn held_lock(holding: &Holding) -> HeldLock {
+pub(crate) fn held_lock(holding: &Holding) -> HeldLock {
     let Holding { first, count, .. } = holding;
     if !first.limit.is_shared() {
         return HeldLock::Exclusive(public_lock(first));
@@ -276,7 +276,7 @@ pub(super) fn held_lock(holding: &Holding) -> HeldLock {
 }
 
 /// Those that hold a lock together, by slot.
-pub(super) fn public_holders(holding: &Holding) -> Vec<PublicHolder> {
+pub(crate) fn public_holders(holding: &Holding) -> Vec<PublicHolder> {
     let mut holders: Vec<_> = holding.holders().map(public_holder).collect();
     holders.sort_unstable_by_key(|holder| holder.slot);
     holders
@@ -298,7 +298,7 @@ fn owner_of(holder: &Holder) -> Option<String> {
 }
 
 /// Why a lease was broken.
-pub(super) fn break_note(why: &Break) -> BreakNote {
+pub(crate) fn break_note(why: &Break) -> BreakNote {
     BreakNote {
         reason: why.reason.as_str().to_owned(),
         by: why.by.as_ref().map(|by| by.as_str().to_owned()),
@@ -307,12 +307,12 @@ pub(super) fn break_note(why: &Break) -> BreakNote {
 }
 
 /// How earlier grants ended.
-pub(super) fn lock_history(ends: &[GrantEnd]) -> LockHistory {
+pub(crate) fn lock_history(ends: &[GrantEnd]) -> LockHistory {
     LockHistory { ends: ends.iter().map(grant_end).collect() }
 }
 
 /// How a grant ended, as any client sees it.
-pub(super) fn grant_end(end: &GrantEnd) -> keylatch_wire::GrantEnd {
+pub(crate) fn grant_end(end: &GrantEnd) -> keylatch_wire::GrantEnd {
     let broken = end.broken().map(|why| break_note(why));
     keylatch_wire::GrantEnd {
         fencing_token: end.fencing_token.get(),
@@ -326,7 +326,7 @@ pub(super) fn grant_end(end: &GrantEnd) -> keylatch_wire::GrantEnd {
 }
 
 /// A holder with its lock, as any client sees them.
-pub(super) fn public_lock(holder: &Holder) -> PublicLock {
+pub(crate) fn public_lock(holder: &Holder) -> PublicLock {
     PublicLock {
         name: holder.name.as_str().to_owned(),
         owner: owner_of(holder),
@@ -342,7 +342,7 @@ pub(super) fn public_lock(holder: &Holder) -> PublicLock {
 }
 
 /// Some of the held locks.
-pub(super) fn lock_page(page: &Page<Holding>) -> LockPage {
+pub(crate) fn lock_page(page: &Page<Holding>) -> LockPage {
     LockPage {
         locks: page.entries.iter().map(held_lock).collect(),
         next_cursor: page.next.as_ref().map(|cursor| cursor.as_str().to_owned()),
@@ -350,12 +350,12 @@ pub(super) fn lock_page(page: &Page<Holding>) -> LockPage {
 }
 
 /// The TTL that is asked for, or the default, if the store takes that long a one.
-pub(super) fn ttl(millis: Option<u64>, max: Ttl) -> Result<Ttl, Problem> {
+pub(crate) fn ttl(millis: Option<u64>, max: Ttl) -> Result<Ttl, Problem> {
     Ok(asked_ttl(millis, max)?.unwrap_or_else(|| Ttl::DEFAULT.min(max)))
 }
 
 /// The TTL that is asked for, if one is.
-pub(super) fn asked_ttl(millis: Option<u64>, max: Ttl) -> Result<Option<Ttl>, Problem> {
+pub(crate) fn asked_ttl(millis: Option<u64>, max: Ttl) -> Result<Option<Ttl>, Problem> {
     let Some(millis) = millis else { return Ok(None) };
     let ttl = Ttl::from_millis(millis).map_err(|error| invalid("ttl_ms", error))?;
     if ttl > max {
@@ -369,18 +369,18 @@ pub(super) fn asked_ttl(millis: Option<u64>, max: Ttl) -> Result<Option<Ttl>, Pr
 }
 
 /// A member of the body is wrong.
-pub(super) fn invalid(field: &'static str, why: impl std::fmt::Display) -> Problem {
+pub(crate) fn invalid(field: &'static str, why: impl std::fmt::Display) -> Problem {
     Problem::new(Code::InvalidBody, format!("`{field}` {why}.")).with_field(field)
 }
 
 /// The time so many milliseconds after 1970 began, as RFC 3339.
-pub(super) fn at_millis(millis: u64) -> String {
+pub(crate) fn at_millis(millis: u64) -> String {
     let millis = i64::try_from(millis).unwrap_or(i64::MAX);
     Timestamp::from_millisecond(millis).unwrap_or(Timestamp::MAX).to_string()
 }
 
 /// The time on the wall clock after `duration`, to the millisecond, as RFC 3339.
-pub(super) fn in_millis(duration: Duration) -> String {
+pub(crate) fn in_millis(duration: Duration) -> String {
     let then = Duration::from_micros(unix_micros()).saturating_add(duration);
     at_millis(u64::try_from(then.as_millis()).unwrap_or(u64::MAX))
 }

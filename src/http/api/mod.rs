@@ -4,6 +4,18 @@
 //! Invariant: a stream has its permit for as long as its connection lasts. Tested in
 //! `tests/api/hold.rs`, `watch.rs` and `slow_readers.rs`.
 
+pub(super) mod backup;
+pub(super) mod body;
+pub(super) mod breaks;
+pub(super) mod issued_keys;
+pub(super) mod locks;
+pub(super) mod record_counts;
+pub(super) mod record_list;
+pub(super) mod records;
+pub(super) mod sets;
+pub(super) mod streams;
+pub(super) mod system;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,8 +26,8 @@ use futures_util::stream::{Stream, StreamExt as _};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use self::record_counts::RecordCounter;
 use super::problem::{Code, Problem, overloaded};
-use super::record_counts::RecordCounter;
 use crate::access::{Authenticator, QuotaPermit};
 use crate::audit::AuditLog;
 use crate::guard_comparison::GuardComparison;

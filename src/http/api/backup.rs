@@ -19,11 +19,11 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::api::Api;
-use super::audit::{Act, Auditor};
-use super::caller::Caller;
-use super::problem::{Code, Problem};
+use super::Api;
 use crate::access::Permissions;
+use crate::http::audit::{Act, Auditor};
+use crate::http::caller::Caller;
+use crate::http::problem::{Code, Problem};
 use keylatch_core::store::Backup;
 
 /// Copy the store
@@ -33,7 +33,7 @@ use keylatch_core::store::Backup;
 /// One copy is made at a time. An engine that is shared makes its own copies.
 #[utoipa::path(get, path = "/v1/backup",
     responses((status = 200, description = "The copy", body = Vec<u8>, content_type = "application/octet-stream")))]
-pub(super) async fn get_backup(
+pub(crate) async fn get_backup(
     State(api): State<Arc<Api>>,
     caller: Caller,
     auditor: Auditor,

@@ -12,19 +12,19 @@ use axum::response::{IntoResponse as _, Response};
 use futures_util::future::join;
 use tokio::time::timeout;
 
-use super::api::Api;
+use super::Api;
 use super::body::Json;
-use super::caller::Caller;
-use super::problem::{Code, Problem, overloaded};
 use super::record_counts::{COUNT_LIMIT, MAX_COUNT};
 use crate::access::{Identity, Permissions};
+use crate::http::caller::Caller;
+use crate::http::problem::{Code, Problem, overloaded};
 use crate::metrics::RecordCounts;
 use keylatch_core::lock::{LockCounts, LockService};
 use keylatch_core::store::{Effect, ListLocks, StoreHealth};
 use keylatch_wire::{ServiceInfo, StoreInfo};
 
 /// What is promised, in the words of the README.
-pub(super) const PROMISE: [&str; 4] = [
+pub(crate) const PROMISE: [&str; 4] = [
     "Exclusive while valid: a grant is exclusive until you sent the request + waited_ms + valid_for_ms.",
     "Fencing tokens only rise: a grant's token is larger than that of every earlier grant that it cannot be \
      held together with, also after a restart.",
@@ -37,7 +37,7 @@ pub(super) const PROMISE: [&str; 4] = [
 /// Its version, its store, and what it promises on that store.
 #[utoipa::path(get, path = "/v1/info",
     responses((status = 200, description = "What this service is", body = ServiceInfo)))]
-pub(super) async fn get_info(State(api): State<Arc<Api>>, _: Caller) -> Json<ServiceInfo> {
+pub(crate) async fn get_info(State(api): State<Arc<Api>>, _: Caller) -> Json<ServiceInfo> {
     let health = api.locks.health().await.ok();
     let named = |names: &Vec<&'static str>| names.iter().map(|&name| name.into()).collect();
     let differing = api.guards.differing().clone();
@@ -52,7 +52,7 @@ pub(super) async fn get_info(State(api): State<Arc<Api>>, _: Caller) -> Json<Ser
     })
 }
 
-pub(super) fn store_info(api: &Api, health: Option<StoreHealth>) -> StoreInfo {
+pub(crate) fn store_info(api: &Api, health: Option<StoreHealth>) -> StoreInfo {
     let tier = health.as_ref().map(|health| health.tier);
     let (id, facts, advice) =
         health.map(|health| (health.id, health.facts, health.advice)).unwrap_or_default();
@@ -74,7 +74,7 @@ pub(super) fn store_info(api: &Api, health: Option<StoreHealth>) -> StoreInfo {
 /// answer, or a part of the store that is in it has ended.
 #[utoipa::path(get, path = "/livez",
     responses((status = 200, description = "It is", body = String, content_type = "text/plain", example = json!("ok"))))]
-pub(super) async fn get_liveness(State(api): State<Arc<Api>>) -> Result<&'static str, Problem> {
+pub(crate) async fn get_liveness(State(api): State<Arc<Api>>) -> Result<&'static str, Problem> {
     if api.locks.is_alive() {
         return Ok("ok");
     }
@@ -88,7 +88,7 @@ pub(super) async fn get_liveness(State(api): State<Arc<Api>>) -> Result<&'static
 /// Asks the store. A load balancer leaves the instance alone while this fails.
 #[utoipa::path(get, path = "/readyz",
     responses((status = 200, description = "It can", body = String, content_type = "text/plain", example = json!("ok"))))]
-pub(super) async fn get_readiness(State(api): State<Arc<Api>>) -> Result<&'static str, Problem> {
+pub(crate) async fn get_readiness(State(api): State<Arc<Api>>) -> Result<&'static str, Problem> {
     if api.closing.is_cancelled() {
         return Err(overloaded("The service is shutting down."));
     }
@@ -107,7 +107,7 @@ pub(super) async fn get_readiness(State(api): State<Arc<Api>>) -> Result<&'stati
 /// be those of 2 s ago.
 #[utoipa::path(get, path = "/metrics",
     responses((status = 200, description = "The counters", body = String, content_type = "application/openmetrics-text")))]
-pub(super) async fn get_metrics(
+pub(crate) async fn get_metrics(
     State(api): State<Arc<Api>>,
     caller: Caller,
 ) -> Result<Response, Problem> {
@@ -151,7 +151,7 @@ async fn count_held(locks: &LockService) -> Option<u64> {
     is_enough.then_some(page.entries.len() as u64)
 }
 
-pub(super) async fn not_found(uri: Uri) -> Problem {
+pub(crate) async fn not_found(uri: Uri) -> Problem {
     if !uri.path().starts_with("/v1/locks/") {
         return no_resource();
     }
@@ -160,10 +160,10 @@ pub(super) async fn not_found(uri: Uri) -> Problem {
     Problem::new(Code::NotFound, detail)
 }
 
-pub(super) fn no_resource() -> Problem {
+pub(crate) fn no_resource() -> Problem {
     Problem::new(Code::NotFound, "There is no such resource.")
 }
 
-pub(super) async fn method_not_allowed() -> Problem {
+pub(crate) async fn method_not_allowed() -> Problem {
     Problem::new(Code::MethodNotAllowed, "The resource does not take this method.")
 }

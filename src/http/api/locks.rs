@@ -11,18 +11,20 @@ use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use super::api::Api;
-use super::audit::Auditor;
+use super::Api;
 use super::body::{
     Json, RequestedChanges, acquire_request, asked_ttl, held_lock, lease_body, lock_page,
 };
-use super::caller::Caller;
-use super::extract::{
+use crate::access::LockAct;
+use crate::http::audit::Auditor;
+use crate::http::caller::Caller;
+use crate::http::extract::{
     LOCK_TOKEN, LeftEntry, ListQuery, Name, OptionalJson, OptionalToken, RequiredToken,
     WatchedName, segment, unknown_cursor,
 };
-use super::problem::{Code, Problem, free, held, lost, not_alone, of_lock_error, too_many_holders};
-use crate::access::LockAct;
+use crate::http::problem::{
+    Code, Problem, free, held, lost, not_alone, of_lock_error, too_many_holders,
+};
 use keylatch_core::lock::{Acquisition, Grant, LockLoss, LockName, ReleaseReply, Renewal, Token};
 use keylatch_wire::{CreateLockRequest, HeldLock, Lease, LockEntries, LockPage, RenewLockRequest};
 
@@ -49,7 +51,7 @@ use keylatch_wire::{CreateLockRequest, HeldLock, Lease, LockEntries, LockPage, R
         (status = 200, description = "The lock was yours already: the same grant, with what is left of it",
             body = Lease<'static>, headers(("Lock-Token" = String, description = "The token of the lease"))),
     ))]
-pub(super) async fn create_lock(
+pub(crate) async fn create_lock(
     State(api): State<Arc<Api>>,
     caller: Caller,
     auditor: Auditor,
@@ -98,7 +100,7 @@ pub(super) async fn create_lock(
 #[utoipa::path(put, path = "/v1/locks/{name}",
     responses((status = 200, description = "The lease continues", body = Lease<'static>,
         headers(("Lock-Token" = String, description = "The token of the lease")))))]
-pub(super) async fn renew_lock(
+pub(crate) async fn renew_lock(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Name(name): Name,
@@ -127,7 +129,7 @@ pub(super) async fn renew_lock(
         (status = 204, description = "The lease is over"),
         (status = 200, description = "The token holds the lock by other entries: these have names", body = LockEntries),
     ))]
-pub(super) async fn release_lock(
+pub(crate) async fn release_lock(
     State(api): State<Arc<Api>>,
     caller: Caller,
     auditor: Auditor,
@@ -159,7 +161,7 @@ pub(super) async fn release_lock(
 /// that waits for other locks as well.
 #[utoipa::path(get, path = "/v1/locks/{name}",
     responses((status = 200, description = "A client holds it", body = HeldLock)))]
-pub(super) async fn get_lock(
+pub(crate) async fn get_lock(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Name(name): Name,
@@ -181,7 +183,7 @@ pub(super) async fn get_lock(
 /// read everything.
 #[utoipa::path(get, path = "/v1/locks",
     responses((status = 200, description = "Some of the held locks", body = LockPage)))]
-pub(super) async fn list_locks(
+pub(crate) async fn list_locks(
     State(api): State<Arc<Api>>,
     caller: Caller,
     ListQuery(query): ListQuery,
@@ -192,7 +194,7 @@ pub(super) async fn list_locks(
 }
 
 /// What a path without a name is answered.
-pub(super) async fn empty_name() -> Problem {
+pub(crate) async fn empty_name() -> Problem {
     Problem::new(Code::InvalidName, "The name is not valid: it is empty.").with_field("name")
 }
 
@@ -202,7 +204,7 @@ fn granted(status: StatusCode, name: &LockName, grant: &Grant) -> Response {
 }
 
 /// The response with the token in its header.
-pub(super) fn with_token(mut response: Response, token: &Token) -> Response {
+pub(crate) fn with_token(mut response: Response, token: &Token) -> Response {
     // A token consists of visible ASCII, which a header always takes.
     if let Ok(mut token) = HeaderValue::from_str(token.expose()) {
         token.set_sensitive(true);

@@ -22,17 +22,17 @@ use futures_util::stream::{self, StreamExt as _};
 use serde::Serialize;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::api::Api;
-use super::audit::{Auditor, loss_label};
+use super::Api;
 use super::body::{break_note, held_lock, hold_request, in_millis, lease_body, public_lock};
-use super::caller::Caller;
-use super::extract::{Name, OptionalJson, OptionalToken, WatchLimit, WatchedName};
 use super::locks::with_token;
-use super::problem::{
+use crate::access::LockAct;
+use crate::http::audit::{Auditor, loss_label};
+use crate::http::caller::Caller;
+use crate::http::extract::{Name, OptionalJson, OptionalToken, WatchLimit, WatchedName};
+use crate::http::problem::{
     Code, Problem, forbidden, held, not_alone, of_lock_error, overloaded, too_many_holders,
 };
-use super::revocation::Revocation;
-use crate::access::LockAct;
+use crate::http::revocation::Revocation;
 use crate::metrics::{Metrics, StreamKind};
 use keylatch_core::lock::{
     HoldEvent, HoldRefusal, Holder, LockError, LockName, LossReason, Token, WatchEvent,
@@ -63,7 +63,7 @@ const REVOKED: &str = "You may not hold this lock any more.";
     responses((status = 200, description = "What happens to the lock, as server-sent events", body = String,
         content_type = "text/event-stream",
         headers(("Lock-Token" = String, description = "The token of the lease, if it is acquired")))))]
-pub(super) async fn hold_lock(
+pub(crate) async fn hold_lock(
     State(api): State<Arc<Api>>,
     caller: Caller,
     revocation: Revocation,
@@ -186,7 +186,7 @@ fn problem(refused: HoldRefusal) -> Problem {
 #[utoipa::path(get, path = "/v1/locks/{name}/events",
     responses((status = 200, description = "What happens to the lock, as server-sent events", body = String,
         content_type = "text/event-stream")))]
-pub(super) async fn watch_lock(
+pub(crate) async fn watch_lock(
     State(api): State<Arc<Api>>,
     caller: Caller,
     revocation: Revocation,

@@ -1,19 +1,12 @@
-//! Idempotency keys over HTTP: the API of records, and what the guarded routes need of the service.
+//! What the gateway in front of other services asks of this one.
 //!
 //! The layer that guards and the gateway behind it are `keylatch-axum`, which programs use for
 //! their own routes too. Tested in the `idempotency_*.rs` files of `tests/api`.
 
-pub(super) mod api;
-mod document;
-pub(super) mod issue;
-pub(super) mod list;
-pub(super) mod settled;
-
-use super::origin::ConnectionInfo;
+use crate::http::api::record_list;
+use crate::http::origin::ConnectionInfo;
 use crate::traces::CallSpan;
 use keylatch_axum::gateway::{ClientConnection, ServerHooks, client_address, holds};
-
-pub(super) use document::{add_headers, document, name_operation};
 
 /// What the service's own paths begin with, for no guard to stand in their way.
 const OWN: [&str; 14] = [
@@ -45,7 +38,7 @@ pub(super) const GATEWAY_HOOKS: ServerHooks = ServerHooks {
         client_address(request, connection.and_then(|connection| connection.peer))
     },
     identity: |parts| Some(ConnectionInfo::identity(&parts.extensions)?.name.as_str().to_owned()),
-    resolve_url: list::resolve_url,
+    resolve_url: record_list::resolve_url,
     begin_call: |request, origin, resend| {
         let span = CallSpan::start(request, origin, resend)?;
         Some(Box::new(|answer| span.end(answer)))

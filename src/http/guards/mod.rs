@@ -4,6 +4,11 @@
 //! layer that runs a request once is within. Tested in `tests/api/idempotency_gateway.rs` and
 //! `pass_through.rs`.
 
+mod document;
+mod hooks;
+mod pass_through;
+pub(super) mod settled;
+
 use std::future::ready;
 use std::io;
 use std::sync::Arc;
@@ -11,8 +16,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 
-use super::idempotency::GATEWAY_HOOKS;
-use super::pass_through::{OWN, PassThrough};
+use self::hooks::GATEWAY_HOOKS;
 use super::{RequestLayer, layered};
 use crate::kept_lock::KeptLock;
 use crate::metrics::Metrics;
@@ -21,6 +25,11 @@ use keylatch_axum::{Guard, InvalidSetting, IssuedKeys};
 use keylatch_client::https::{HttpsClient, Trust, https_client};
 use keylatch_core::idempotency::IdempotencyService;
 use keylatch_core::lock::{LockService, Ttl};
+
+pub(super) use self::document::{add_headers, document, name_operation};
+pub(crate) use self::hooks::is_in_the_way;
+pub use self::pass_through::PassThrough;
+pub(super) use self::pass_through::{OWN, by_listener};
 
 /// The guards of the configuration, and how their upstreams are reached.
 pub(super) struct Guards<'a> {

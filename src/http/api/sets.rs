@@ -13,14 +13,16 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
-use super::api::Api;
-use super::audit::Auditor;
+use super::Api;
 use super::body::{Json, RequestedChanges, asked_ttl, lease_set, lock_set, set_acquire_request};
-use super::caller::Caller;
-use super::extract::{NamedSet, NoQuery, OptionalJson, OptionalToken, RequiredToken};
 use super::locks::with_token;
-use super::problem::{Problem, of_lock_error, set_held, set_lost, set_not_alone, too_many_holders};
 use crate::access::LockAct;
+use crate::http::audit::Auditor;
+use crate::http::caller::Caller;
+use crate::http::extract::{NamedSet, NoQuery, OptionalJson, OptionalToken, RequiredToken};
+use crate::http::problem::{
+    Problem, of_lock_error, set_held, set_lost, set_not_alone, too_many_holders,
+};
 use keylatch_core::entry::Few;
 use keylatch_core::lock::{Acquisition, Grant, Lease, LockSet, LostLock, ReleaseReply, SetRenewal};
 use keylatch_wire::{CreateLocksRequest, LeaseSet, RenewLocksRequest};
@@ -41,7 +43,7 @@ use keylatch_wire::{CreateLocksRequest, LeaseSet, RenewLocksRequest};
         (status = 200, description = "The locks were yours already: the same grants, with what is left of them",
             body = LeaseSet<'static>, headers(("Lock-Token" = String, description = "The token of the leases"))),
     ))]
-pub(super) async fn create_lock_set(
+pub(crate) async fn create_lock_set(
     State(api): State<Arc<Api>>,
     caller: Caller,
     auditor: Auditor,
@@ -87,7 +89,7 @@ pub(super) async fn create_lock_set(
     request_body(content = RenewLocksRequest, description = "Which locks, and for how long"),
     responses((status = 200, description = "The leases continue", body = LeaseSet<'static>,
         headers(("Lock-Token" = String, description = "The token of the leases")))))]
-pub(super) async fn renew_lock_set(
+pub(crate) async fn renew_lock_set(
     State(api): State<Arc<Api>>,
     caller: Caller,
     _: NoQuery,
@@ -113,7 +115,7 @@ pub(super) async fn renew_lock_set(
 /// lost before.
 #[utoipa::path(delete, path = "/v1/locks",
     responses((status = 204, description = "The leases are over")))]
-pub(super) async fn release_lock_set(
+pub(crate) async fn release_lock_set(
     State(api): State<Arc<Api>>,
     caller: Caller,
     auditor: Auditor,
