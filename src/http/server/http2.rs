@@ -16,7 +16,7 @@ use std::time::Duration;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::{HeaderMap, HeaderValue, Request, Version, header};
 use axum::response::Response;
-use hyper::body::{Frame, SizeHint};
+use hyper::body::Frame;
 use hyper::rt::Executor;
 use hyper::server::conn::http2::Builder;
 use tokio::time::{Instant, sleep};
@@ -235,15 +235,5 @@ impl HttpBody for StreamBody {
 
     fn is_end_stream(&self) -> bool {
         self.rest.is_empty() && self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        let (body, rest) = (self.body.size_hint(), self.rest.len() as u64);
-        let mut hint = SizeHint::new();
-        hint.set_lower(body.lower() + rest);
-        if let Some(upper) = body.upper() {
-            hint.set_upper(upper + rest);
-        }
-        hint
     }
 }
