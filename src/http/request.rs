@@ -146,8 +146,7 @@ impl RequestLayer {
         route: Option<&str>,
         others: i64,
     ) -> Result<(), Problem> {
-        let urgency = Urgency::of(request, self.class, route);
-        self.shared.make_room(others, urgency, ConnectionInfo::of(request))?;
+        self.shared.make_room(request, self.class, route, others)?;
         if let Err(why) = self.shared.origins.check(request, self.class, route) {
             match &self.admission {
                 // One that only observes refuses nothing.
@@ -450,49 +449,34 @@ fn id_of(request: &Request<Body>) -> HeaderValue {
     NEXT_ID.replace(NEXT_ID.get().wrapping_add(1)).into()
 }
 
-/// How much of the service a request may find in use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Urgency {
-    /// All of it: a full service is alive, and restarting it would not make it less full.
-    Health,
-    /// Up to the limit: it ends or keeps a lease or a run, so it makes room.
-    End,
-    /// All but the last tenth, so that no number of runs and waits keeps the others out.
-    Other,
-}
-
-impl Urgency {
-    fn of(request: &Request<Body>, class: RouteClass, route: Option<&str>) -> Self {
-        if class != RouteClass::Api {
-            return Self::Other;
-        }
-        let route = route.unwrap_or_default();
-        match *request.method() {
-            _ if route == "/livez" => Self::Health,
-            Method::DELETE | Method::PUT => Self::End,
-            Method::POST if route.ends_with("/renew") || route.ends_with("/break") => Self::End,
-            _ => Self::Other,
-        }
-    }
-}
-
 impl RequestRules {
-    /// Lets a request in beside so many others.
+    /// Lets a request in beside so many others, if there is room for such a one.
     fn make_room(
         &self,
+        request: &Request<Body>,
+        class: RouteClass,
+        route: Option<&str>,
         others: i64,
-        urgency: Urgency,
-        connection: Option<&ConnectionInfo>,
     ) -> Result<(), Problem> {
-        if urgency == Urgency::Other && connection.is_some_and(|connection| connection.is_surplus) {
+        let route = route.filter(|_| class == RouteClass::Api).unwrap_or_default();
+        // A full service is alive, and restarting it would not make it less full.
+        if route == "/livez" {
+            return Ok(());
+        }
+        let keeps_or_ends = match *request.method() {
+            Method::DELETE | Method::PUT => class == RouteClass::Api,
+            Method::POST => route.ends_with("/renew") || route.ends_with("/break"),
+            _ => false,
+        };
+        let is_surplus = ConnectionInfo::of(request).is_some_and(|it| it.is_surplus);
+        if is_surplus && !keeps_or_ends {
             // Its connection was counted as shed.
             return Err(overloaded("The service has too many connections."));
         }
-        let room = match urgency {
-            Urgency::Health => i64::MAX,
-            Urgency::End => self.max_requests,
-            Urgency::Other => self.max_requests - self.max_requests / 10,
-        };
+        // The last tenth is for what keeps or ends a lease or a run, which makes room: no number of
+        // runs and waits keeps it out.
+        let reserved = if keeps_or_ends { 0 } else { self.max_requests / 10 };
+        let room = self.max_requests - reserved;
         if others < room {
             return Ok(());
         }
