@@ -198,30 +198,16 @@ pub(crate) async fn watch_lock(
     let place = api.streams.open(StreamKind::Watch, permit)?;
     let events = api.locks.watch(name.clone(), api.closing.clone()).await?;
     let revoked = revocation.of(move |caller| caller.check_lock(LockAct::Read, &name));
-    let mut ids = Ids::default();
+    // A stream without a fencing token so far has 0.
+    let (mut fencing_token, mut number) = (0, 0);
     let events = ReceiverStream::new(events).map(move |happened| {
-        let id = ids.of(&happened);
-        encode_watch_event(&happened).map(|event| event.id(id))
+        number += 1;
+        if let Some(holder) = holder(&happened) {
+            fencing_token = holder.fencing_token.get();
+        }
+        encode_watch_event(&happened).map(|event| event.id(format!("{fencing_token}-{number}")))
     });
     Ok(place.respond(events.take(limit).take_until(revoked)))
-}
-
-/// Tells the events of one stream apart.
-#[derive(Default)]
-struct Ids {
-    /// The last fencing token, 0 before there was one.
-    fencing_token: u64,
-    number: u64,
-}
-
-impl Ids {
-    fn of(&mut self, happened: &WatchEvent) -> String {
-        if let Some(holder) = holder(happened) {
-            self.fencing_token = holder.fencing_token.get();
-        }
-        self.number += 1;
-        format!("{}-{}", self.fencing_token, self.number)
-    }
 }
 
 fn holder(happened: &WatchEvent) -> Option<&Holder> {
