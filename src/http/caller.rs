@@ -129,12 +129,6 @@ impl Caller {
         if self.may(cover) { Ok(()) } else { Err(forbidden(format!("You may not {what}."))) }
     }
 
-    /// Refuses to issue a key to who may use none. It is good on one route, to whoever may send
-    /// requests there.
-    pub(super) fn check_issuing(&self) -> Result<(), Problem> {
-        self.check_whole(Permissions::cover_issuing, "use any key")
-    }
-
     /// The principal of an idempotency key: the identity or, where it may act for it, the one that
     /// the request names.
     pub(super) fn principal(&self, named: Option<&str>) -> Result<Principal, Problem> {

@@ -23,12 +23,11 @@ use keylatch_core::lock::{
     self, Break, BreakCommand, EntryName, FencingToken, GrantEnd, Holder, Holding, Limit, LockName,
     LockSet, Owner, Reason, Slots, Token, Ttl, Validity,
 };
-use keylatch_core::store::Page;
 use keylatch_core::time::unix_micros;
 use keylatch_wire::{
     BreakLockRequest, BreakNote, CreateLockRequest, CreateLocksRequest, EndKind, EndWaitRequest,
-    HeldLock, HoldLockRequest, Lease, LeaseSet, LeasedLock, LockHistory, LockMode, LockPage,
-    PublicHolder, PublicLock, SecretToken, SharedLock, millis,
+    HeldLock, HoldLockRequest, Lease, LeaseSet, LeasedLock, LockMode, PublicHolder, PublicLock,
+    SecretToken, SharedLock, millis,
 };
 
 /// A value as the body of a response.
@@ -306,11 +305,6 @@ pub(crate) fn break_note(why: &Break) -> BreakNote {
     }
 }
 
-/// How earlier grants ended.
-pub(crate) fn lock_history(ends: &[GrantEnd]) -> LockHistory {
-    LockHistory { ends: ends.iter().map(grant_end).collect() }
-}
-
 /// How a grant ended, as any client sees it.
 pub(crate) fn grant_end(end: &GrantEnd) -> keylatch_wire::GrantEnd {
     let broken = end.broken().map(|why| break_note(why));
@@ -338,14 +332,6 @@ pub(crate) fn public_lock(holder: &Holder) -> PublicLock {
         limit: slots(holder.limit),
         slot: holder.limit.is_shared().then_some(holder.slot),
         broken: holder.broken.as_deref().map(break_note),
-    }
-}
-
-/// Some of the held locks.
-pub(crate) fn lock_page(page: &Page<Holding>) -> LockPage {
-    LockPage {
-        locks: page.entries.iter().map(held_lock).collect(),
-        next_cursor: page.next.as_ref().map(|cursor| cursor.as_str().to_owned()),
     }
 }
 

@@ -14,7 +14,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 
 use super::Api;
-use super::body::{Json, break_command, end_wait_command, lock_history};
+use super::body::{Json, break_command, end_wait_command, grant_end};
 use crate::access::LockAct;
 use crate::http::audit::{Act, Auditor};
 use crate::http::caller::Caller;
@@ -118,5 +118,6 @@ pub(crate) async fn get_lock_history(
     Name(name): Name,
 ) -> Result<Json<LockHistory>, Problem> {
     caller.check_lock(LockAct::Read, &name)?;
-    Ok(Json(lock_history(&api.locks.recall(&name).await?)))
+    let ends = api.locks.recall(&name).await?;
+    Ok(Json(LockHistory { ends: ends.iter().map(grant_end).collect() }))
 }

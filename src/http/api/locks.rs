@@ -12,9 +12,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use super::Api;
-use super::body::{
-    Json, RequestedChanges, acquire_request, asked_ttl, held_lock, lease_body, lock_page,
-};
+use super::body::{Json, RequestedChanges, acquire_request, asked_ttl, held_lock, lease_body};
 use crate::access::LockAct;
 use crate::http::audit::Auditor;
 use crate::http::caller::Caller;
@@ -190,7 +188,8 @@ pub(crate) async fn list_locks(
 ) -> Result<Json<LockPage>, Problem> {
     caller.check_list(&query.prefix)?;
     let page = api.locks.list(&query).await?.ok_or_else(unknown_cursor)?;
-    Ok(Json(lock_page(&page)))
+    let next_cursor = page.next.map(|cursor| cursor.as_str().to_owned());
+    Ok(Json(LockPage { locks: page.entries.iter().map(held_lock).collect(), next_cursor }))
 }
 
 /// What a path without a name is answered.

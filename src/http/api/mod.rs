@@ -99,9 +99,7 @@ impl Api {
     pub(super) fn response_limit(&self) -> Result<usize, Problem> {
         Ok(self.response_limit_bytes.min(self.records()?.answer_limit()))
     }
-}
 
-impl Api {
     /// Has the quota that counts a record count what became of it, whoever did it; `None` where its
     /// key is free again.
     pub(super) fn count_record(&self, key: &RecordKey, view: Option<&RecordView>) {
