@@ -38,12 +38,10 @@ pub(super) struct LockRoom {
 }
 
 impl LockRoom {
-    /// Gives back the permit to wait.
     pub(super) fn stop_waiting(&mut self) {
         self.permit = QuotaPermit::default();
     }
 
-    /// Notes that the locks were granted for so long.
     pub(super) fn keep(self, token: &Token, lasts: Duration) {
         for (claim, names) in self.claims {
             claim.keep(&names, token, lasts);
@@ -59,7 +57,6 @@ pub(super) struct RecordRoom {
 }
 
 impl RecordRoom {
-    /// Notes that the record is there for so long.
     pub(super) fn keep(self, key: RecordKey, lasts: Duration) {
         for claim in self.claims {
             claim.keep(key, lasts);
@@ -242,13 +239,11 @@ impl Caller {
         Ok(reader)
     }
 
-    /// What the client may do.
     pub(super) fn permissions(&self) -> Permissions {
         let identity = self.0.as_ref();
         identity.map_or_else(Permissions::everything, |identity| identity.permissions.clone())
     }
 
-    /// The name of the identity.
     pub(super) fn identity(&self) -> Option<&str> {
         self.0.as_ref().map(|identity| identity.name.as_str())
     }
@@ -258,7 +253,6 @@ impl Caller {
     }
 }
 
-/// A permit of each of these meters.
 fn enter<'a>(
     mut meters: impl Iterator<Item = &'a Meter>,
     enter: impl Fn(&Meter) -> Result<QuotaPermit, QuotaRefusal>,

@@ -82,12 +82,10 @@ fn limit(mode: Option<LockMode>, limit: Option<u64>) -> Result<Limit, Problem> {
     }
 }
 
-/// The name of an entry.
 pub(crate) fn entry(name: &str) -> Result<EntryName, Problem> {
     EntryName::parse(name).map_err(|error| invalid("entry", error))
 }
 
-/// What the core is to break.
 pub(crate) fn break_command(body: BreakLockRequest) -> Result<BreakCommand, Problem> {
     let BreakLockRequest { reason, fencing_token, slot, by, grace_ms } = body;
     let fencing_token = fencing_token.ok_or_else(|| {
@@ -100,7 +98,6 @@ pub(crate) fn break_command(body: BreakLockRequest) -> Result<BreakCommand, Prob
     Ok(BreakCommand { slot, grace, ..end_command(false, fencing_token, reason, by)? })
 }
 
-/// Which wait the core is to end.
 pub(crate) fn end_wait_command(body: EndWaitRequest) -> Result<BreakCommand, Problem> {
     let EndWaitRequest { reason, waiter, by } = body;
     let waiter =
@@ -159,7 +156,6 @@ pub(crate) fn set_acquire_request(
     acquire_request(create, set, token, max_ttl, max_wait)
 }
 
-/// Several locks by their names.
 pub(crate) fn lock_set(names: &[String]) -> Result<LockSet, Problem> {
     let names = names.iter().enumerate().map(|(index, name)| {
         LockName::parse(name).map_err(|error| {
@@ -296,7 +292,6 @@ fn owner_of(holder: &Holder) -> Option<String> {
     holder.owner.as_ref().map(|owner| owner.as_str().to_owned())
 }
 
-/// Why a lease was broken.
 pub(crate) fn break_note(why: &Break) -> BreakNote {
     BreakNote {
         reason: why.reason.as_str().to_owned(),
@@ -354,7 +349,6 @@ pub(crate) fn asked_ttl(millis: Option<u64>, max: Ttl) -> Result<Option<Ttl>, Pr
     Ok(Some(ttl))
 }
 
-/// A member of the body is wrong.
 pub(crate) fn invalid(field: &'static str, why: impl std::fmt::Display) -> Problem {
     Problem::new(Code::InvalidBody, format!("`{field}` {why}.")).with_field(field)
 }

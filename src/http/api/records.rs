@@ -420,7 +420,6 @@ async fn fingerprint(
     Ok(guard.fingerprint(target, &headers, &content).await)
 }
 
-/// The run that a request begins.
 fn begin_command(
     body: &BeginRecordRequest,
     (key, scope): (RecordKey, RecordScope),
@@ -545,7 +544,6 @@ fn resolve_act(scope: &RecordScope, command: &ResolveCommand, (by, reason): Sett
     }
 }
 
-/// What a request says about an outcome that was unknown.
 fn resolve_command(
     body: ResolveRecordRequest,
     key: RecordKey,

@@ -21,7 +21,6 @@ use crate::metrics::StreamKind;
 use crate::rolling_stats::{SAMPLE, Sample};
 use keylatch_wire::{ObservedGuard, StoreInfo, millis};
 
-/// What an operator sees first.
 #[derive(Debug, Serialize)]
 pub(super) struct Glance {
     version: &'static str,
@@ -67,7 +66,6 @@ impl CountedRecords {
     }
 }
 
-/// The streams of events that are open at this instance.
 #[derive(Debug, Serialize)]
 struct OpenStreams {
     hold: i64,

@@ -187,7 +187,6 @@ impl OrderBook {
         })
     }
 
-    /// The record of a number.
     fn key(&self, number: u32) -> RecordKey {
         self.scope().record(&IdempotencyKey::from(number))
     }

@@ -110,7 +110,6 @@ fn http1_builder(settings: &Settings, keep_alive: bool) -> http1::Builder {
 /// What may happen to one connection from outside.
 type Events = FuturesUnordered<BoxFuture<'static, Event>>;
 
-/// One connection that is being served.
 struct ConnectionTask<'a> {
     all: &'a Connections,
     phases: Arc<ConnectionPhases>,
@@ -187,7 +186,6 @@ impl ConnectionTask<'_> {
         }
     }
 
-    /// Serves HTTP/2.
     async fn http2<I: AsyncRead + AsyncWrite + Unpin>(&mut self, io: I, client: ConnectionInfo) {
         let (phases, server) = (Arc::clone(&self.phases), &self.all.server);
         let settings = &server.settings;
@@ -273,7 +271,6 @@ fn answer(
     }
 }
 
-/// The response to a request on a stream.
 fn answer_stream(
     routes: &Routes,
     (progress, active): (Arc<StreamProgress>, Result<ActiveRequest, ClientGone>),

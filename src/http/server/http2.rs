@@ -87,7 +87,6 @@ struct Streams {
 }
 
 impl StreamExecutor {
-    /// An executor for a connection with these settings.
     pub(super) fn new(settings: &Settings) -> Self {
         Self(Arc::new(Streams {
             next: Mutex::default(),
@@ -147,7 +146,6 @@ impl<F: Future<Output: Send> + Send + 'static> Executor<F> for StreamExecutor {
 }
 
 impl Streams {
-    /// Counts a stream that ended.
     fn count(&self, progress: &StreamProgress) {
         if progress.is_answered.load(Ordering::Relaxed) {
             let fewer = |resets: usize| resets.checked_sub(1);

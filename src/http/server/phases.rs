@@ -158,7 +158,6 @@ impl ConnectionPhases {
         progress.carried();
     }
 
-    /// The connection has changed to another protocol.
     pub(super) fn upgraded(&self) {
         self.progress().enter(Phase::Upgraded);
     }

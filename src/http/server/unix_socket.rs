@@ -115,7 +115,6 @@ async fn remove_stale(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Which file is at `path`.
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     let found = fs::symlink_metadata(path)?;
     Ok((found.dev(), found.ino()))
