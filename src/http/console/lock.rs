@@ -9,8 +9,8 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use jiff::Timestamp;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::NamedLock;
 use crate::access::LockAct;
@@ -19,14 +19,8 @@ use crate::http::api::body::{Json, at_millis, grant_end, mode, slots};
 use crate::http::caller::Caller;
 use crate::http::problem::Problem;
 use crate::past_grants::PastGrant;
-use keylatch_core::lock;
-use keylatch_wire::{GrantEnd, LockMode, millis};
-
-/// The waiters of a lock, first come first.
-#[derive(Debug, Serialize)]
-pub(super) struct Queue {
-    waiting: Vec<Waiter>,
-}
+use keylatch_core::lock::{self, Owner};
+use keylatch_wire::{LockMode, millis};
 
 #[derive(Debug, Serialize)]
 struct Waiter {
@@ -38,11 +32,12 @@ struct Waiter {
     limit: Option<u64>,
 }
 
+/// The waiters of a lock, first come first.
 pub(super) async fn queue(
     State(api): State<Arc<Api>>,
     caller: Caller,
     NamedLock(name): NamedLock,
-) -> Result<Json<Queue>, Problem> {
+) -> Result<Json<Value>, Problem> {
     caller.check_lock(LockAct::Read, &name)?;
     let waiters = api.locks.look_at_queue(&name).await?.into_iter();
     let waiting = waiters.map(|lock::Waiter { owner, waited, limit, .. }| Waiter {
@@ -51,46 +46,28 @@ pub(super) async fn queue(
         mode: mode(limit),
         limit: slots(limit),
     });
-    Ok(Json(Queue { waiting: waiting.collect() }))
+    Ok(Json(json!({"waiting": waiting.collect::<Vec<_>>()})))
 }
 
-/// The earlier grants of a lock, the oldest end first.
-#[derive(Debug, Serialize)]
-pub(super) struct History {
-    /// Since when the instance remembers releases.
-    releases_since: Timestamp,
-    ends: Vec<End>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-enum End {
-    Release {
-        fencing_token: u64,
-        owner: Option<String>,
-        acquired_at: String,
-        ended_at: String,
-        how: &'static str,
-    },
-    Other(GrantEnd),
-}
-
+/// The earlier grants of a lock, the oldest end first, and since when the instance remembers
+/// releases.
 pub(super) async fn history(
     State(api): State<Arc<Api>>,
     caller: Caller,
     NamedLock(name): NamedLock,
-) -> Result<Json<History>, Problem> {
+) -> Result<Json<Value>, Problem> {
     caller.check_lock(LockAct::Read, &name)?;
     let kept = api.locks.recall(&name).await?;
     let ends = api.past_grants.of(&name, kept).into_iter().map(|past| match past {
-        PastGrant::End(end) => End::Other(grant_end(&end)),
-        PastGrant::Release { fencing_token, owner, span } => End::Release {
-            fencing_token: fencing_token.get(),
-            owner: owner.map(|owner| owner.as_str().to_owned()),
-            acquired_at: at_millis(span.acquired_at_millis),
-            ended_at: at_millis(span.ended_at_millis),
-            how: "released",
-        },
+        PastGrant::End(end) => json!(grant_end(&end)),
+        PastGrant::Release { fencing_token, owner, span } => json!({
+            "fencing_token": fencing_token.get(),
+            "owner": owner.as_ref().map(Owner::as_str),
+            "acquired_at": at_millis(span.acquired_at_millis),
+            "ended_at": at_millis(span.ended_at_millis),
+            "how": "released",
+        }),
     });
-    Ok(Json(History { releases_since: api.past_grants.since(), ends: ends.collect() }))
+    let ends: Vec<_> = ends.collect();
+    Ok(Json(json!({"releases_since": api.past_grants.since(), "ends": ends})))
 }
