@@ -70,21 +70,12 @@ pub(super) struct BatchChanges {
     pub(super) ages: BTreeMap<RecordKey, AgeRow>,
     /// The last fencing token of each bucket that gave one.
     pub(super) fences: BTreeMap<u8, FencingToken>,
-    /// Write or take away what shows whether there is room.
-    pub(super) probe: Option<Probe>,
 }
 
 impl BatchChanges {
     pub(super) fn last_fencing_token(&self) -> FencingToken {
         self.fences.values().copied().max().unwrap_or_default()
     }
-}
-
-/// One of the two transactions of a probe.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Probe {
-    Write,
-    Remove,
 }
 
 /// Why a file cannot be used.
@@ -241,18 +232,18 @@ pub(super) fn write(
     for (key, age) in &changes.ages {
         put(connection, PUT_AGE, &age_key(key.as_bytes()), age.encode()?)?;
     }
-    match changes.probe {
-        Some(Probe::Write) => {
-            let row = vec![0; PROBE_BYTES];
-            put(connection, "INSERT OR REPLACE INTO probe VALUES (?1, ?2)", b"probe", row)?;
-        }
-        Some(Probe::Remove) => remove(connection, "DELETE FROM probe WHERE key = ?1", b"probe")?,
-        None => {}
-    }
     if let Some(head) = head {
         write_head(connection, head)?;
     }
     run(connection, "COMMIT", [])
+}
+
+/// Writes a row that nothing reads, and removes it.
+pub(super) fn probe(connection: &Connection) -> Result<(), FileError> {
+    let row = vec![0; PROBE_BYTES];
+    // Each is a transaction of its own.
+    put(connection, "INSERT OR REPLACE INTO probe VALUES (?1, ?2)", b"probe", row)?;
+    remove(connection, "DELETE FROM probe WHERE key = ?1", b"probe")
 }
 
 /// Whether the file says of all that changes what the changes make of it.
@@ -285,8 +276,7 @@ pub(super) fn has(connection: &Connection, changes: &BatchChanges) -> Result<boo
             return Ok(false);
         }
     }
-    // Nothing depends on whether a probe was kept.
-    Ok(changes.probe.is_none())
+    Ok(true)
 }
 
 /// Puts every lock and every record into `table`, but for long responses; gives the number of each.
