@@ -20,14 +20,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::hints::{ChangeWatchers, EndListeners, HintedEntry, Wakeups};
+use super::hints::{HintedEntry, LocalHints};
 #[cfg(feature = "embedded")]
 pub(crate) use fill::Fill;
 use keylatch_core::entry::{Entry, Few, Found};
 #[cfg(feature = "test-medium")]
 use keylatch_core::idempotency::StoredResponse;
 use keylatch_core::idempotency::{RecordKey, RecordRoom, RecordState};
-use keylatch_core::lock::{FencingToken, GrantEnd, LockName, LockState, Moment, TokenHash};
+use keylatch_core::lock::{FencingToken, GrantEnd, LockName, LockState, Moment};
 use keylatch_core::store::{Command, EntryCounts, Hints, Reply, StoreGauges, Topic};
 use keylatch_core::time::unix_micros;
 pub(crate) use sweep::{Due, Sweep};
@@ -43,9 +43,7 @@ const BREAKS_MAX: usize = 40;
 #[derive(Debug)]
 pub(super) struct Table {
     start: Instant,
-    wakeups: Wakeups,
-    changes: ChangeWatchers,
-    ends: EndListeners,
+    hints: LocalHints,
     shards: Box<[Mutex<Shard>]>,
     counts: TableCounts,
     room: Arc<RecordRoom>,
@@ -172,17 +170,6 @@ pub(super) struct Draft<E> {
     pub(super) moment: Moment,
 }
 
-/// Why a step changes an entry, or may do so in a moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum ChangeCause {
-    /// It does not.
-    None,
-    /// Something has ended by itself. A change that is on its way may have been made before that
-    /// end.
-    Lapse,
-    Command,
-}
-
 /// The reply to a command that changes nothing.
 #[derive(Debug)]
 pub(super) struct Refusal {
@@ -198,9 +185,7 @@ impl Table {
         let shards = (0..LockName::BUCKETS).map(|_| shard()).collect();
         Self {
             start: Instant::now(),
-            wakeups: Wakeups::default(),
-            changes: ChangeWatchers::default(),
-            ends: EndListeners::default(),
+            hints: LocalHints::default(),
             shards,
             counts: TableCounts::default(),
             room: Arc::default(),
@@ -221,34 +206,41 @@ impl Table {
 
     /// The reply to a command that would change nothing; `None` where it would.
     pub(super) fn refuse(&self, command: &Command) -> Option<Refusal> {
-        let (reply, cause) = match command {
+        match command {
             Command::Lock(names, command) => {
-                let (_, drafts, reply) = self.consider::<LockState>(names.names(), command);
-                (Reply::Lock(reply), drafts.iter().map(Draft::cause).max())
+                let (reply, has_lapsed) = self.refuse_step::<LockState>(names.names(), command)?;
+                Some(Refusal { reply: Reply::Lock(reply), has_lapsed })
             }
             Command::Record(key, command) => {
                 let key = slice::from_ref(key);
-                let (_, drafts, reply) = self.consider::<RecordState>(key, command);
-                (Reply::Record(reply), drafts.iter().map(Draft::cause).max())
+                let (reply, has_lapsed) = self.refuse_step::<RecordState>(key, command)?;
+                Some(Refusal { reply: Reply::Record(reply), has_lapsed })
             }
+        }
+    }
+
+    fn refuse_step<E: TableEntry>(
+        &self,
+        keys: &[E::Key],
+        command: &E::Command,
+    ) -> Option<(E::Reply, bool)> {
+        let (_, drafts, reply) = self.consider::<E>(keys, command);
+        let is_unchanged = |Draft { before, after, moment }: &Draft<E>| {
+            after == before || *after == before.live(moment)
         };
-        let cause = cause.unwrap_or(ChangeCause::None);
-        let has_lapsed = cause == ChangeCause::Lapse;
-        (cause != ChangeCause::Command).then_some(Refusal { reply, has_lapsed })
+        let has_lapsed = drafts.iter().any(|draft| draft.before.has_lapsed(&draft.moment));
+        drafts.iter().all(is_unchanged).then_some((reply, has_lapsed))
     }
 
     fn run<E: TableEntry>(&self, keys: &[E::Key], command: &E::Command) -> E::Reply {
         let (mut shards, drafts, reply) = self.consider::<E>(keys, command);
-        let mut wakeups = Vec::new();
         for ((key, place), Draft { before, after, .. }) in
             keys.iter().zip(&shards.places).zip(drafts)
         {
             if before != after {
-                wakeups.extend(self.put(&mut shards.shards[*place], key, &before, after));
+                self.put(&mut shards.shards[*place], key, &before, after);
             }
         }
-        drop(shards);
-        self.wake(wakeups);
         reply
     }
 
@@ -291,18 +283,12 @@ impl Table {
     pub(super) fn install<E: TableEntry>(&self, key: &E::Key, state: E) {
         let mut shard = self.shard(E::bucket(key));
         let before = shard.state(key);
-        let wakeups = self.put(&mut shard, key, &before, state);
-        drop(shard);
-        self.wake(wakeups);
+        self.put(&mut shard, key, &before, state);
     }
 
     /// Hints about an entry from now on.
     pub(super) fn subscribe(&self, topic: Topic) -> Hints {
-        match topic {
-            Topic::Turn(name, token) => self.wakeups.subscribe(name, token),
-            Topic::Changes(name) => self.changes.subscribe(name),
-            Topic::Ends => self.ends.subscribe(),
-        }
+        self.hints.subscribe(topic)
     }
 
     /// Lets the bucket's fencing tokens rise above `fencing_token`.
@@ -347,29 +333,20 @@ impl Table {
         (0..=u8::MAX).map(|bucket| self.shard(bucket).locks.len()).sum()
     }
 
-    /// Makes an entry that was `before` the one `after`, and reports that to its watchers in the
-    /// order in which it happens. Gives the waiters to wake. A grant that expired on its way is
-    /// kept all the same: the sweep forgets it, also on disk.
-    fn put<E: TableEntry>(
-        &self,
-        shard: &mut Shard,
-        key: &E::Key,
-        before: &E,
-        after: E,
-    ) -> Vec<(LockName, TokenHash)> {
-        if self.changes.any() {
-            before.report(key, &after, self.now(), &self.changes);
-        }
-        before.report_ends(key, &after, &self.ends);
+    /// Makes an entry that was `before` the one `after`, and tells waiters and watchers of that in
+    /// the order in which it happens. A grant that expired on its way is kept all the same: the
+    /// sweep forgets it, also on disk.
+    fn put<E: TableEntry>(&self, shard: &mut Shard, key: &E::Key, before: &E, after: E) {
+        self.hints.report(key, before, &after, self.now());
+        self.hints.report_ends(key, before, &after);
+        self.hints.wake(key, before, &after);
         self.count(before, &after);
         shard.note(key, before, &after);
-        let wakeups = E::new_wakeups(key, before, &after);
         if after.is_empty() {
             E::all_mut(shard).remove(key);
         } else {
             E::all_mut(shard).insert(key.clone(), after);
         }
-        wakeups
     }
 
     /// Counts an entry that becomes `after`.
@@ -379,12 +356,6 @@ impl Table {
             (false, true) => drop(E::count(&self.counts).fetch_add(1, Ordering::Relaxed)),
             (true, false) => drop(E::count(&self.counts).fetch_sub(1, Ordering::Relaxed)),
             _ => {}
-        }
-    }
-
-    fn wake(&self, wakeups: Vec<(LockName, TokenHash)>) {
-        for (name, token) in wakeups {
-            self.wakeups.wake(&name, &token);
         }
     }
 
@@ -447,14 +418,5 @@ impl<E: Entry> Draft<E> {
     /// Of an entry that is `state` at this moment.
     pub(super) fn of(state: E, moment: Moment) -> Self {
         Self { after: state.clone(), before: state, moment }
-    }
-
-    fn cause(&self) -> ChangeCause {
-        let Self { before, after, moment } = self;
-        match before.has_lapsed(moment) {
-            true if *after == before.live(moment) => ChangeCause::Lapse,
-            false if after == before => ChangeCause::None,
-            _ => ChangeCause::Command,
-        }
     }
 }

@@ -10,11 +10,12 @@ use std::fmt;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use keylatch_core::idempotency::RecordKey;
-use keylatch_core::lock::{FencingToken, LockName, TokenHash};
+use keylatch_core::lock::{FencingToken, LockName};
 use keylatch_core::store::{StoreError, StoreHealth, StoreProfile};
 use tokio::time::Instant;
 
 pub use super::timeline::{EngineTime, Timeline, Version};
+pub use crate::hints::TurnMark;
 
 /// How many changes [`ConditionalStore::write_all`] has at most: each may compare two rows, and an
 /// etcd takes 128 comparisons.
@@ -276,19 +277,6 @@ pub struct Change {
     pub above: Option<(Key, Option<Version>)>,
     /// What the engine may know of the row.
     pub outline: Outline,
-}
-
-/// For whom the turn is that a change brings: some bits of the hash of a waiter's token, from which
-/// nothing follows about the token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct TurnMark(pub u32);
-
-impl TurnMark {
-    /// The mark of the waiter with this token.
-    pub fn of(token: &TokenHash) -> Self {
-        let [a, b, c, d, ..] = *token.as_bytes();
-        Self(u32::from_be_bytes([a, b, c, d]))
-    }
 }
 
 /// What an engine may know of a row whose value it does not understand.

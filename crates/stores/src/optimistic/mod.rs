@@ -18,7 +18,6 @@ mod call;
 mod clock;
 pub mod conditional;
 mod floor;
-mod hints;
 mod list;
 mod news;
 mod reserved;
@@ -47,9 +46,9 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::hints::LocalHints;
 use crate::sweeper;
 use conditional::{Change, ConditionalStore, EngineTime, Guard, Key, Mark, Notice, Outline};
-use hints::LocalHints;
 use reserved::ReservedLocks;
 use sets::{PendingSet, SetWorker};
 use slot::PendingCommand;

@@ -34,9 +34,9 @@ use super::conditional::{
     Change, ConditionalStore, EngineTime, Guard, Key, Mark, Notice, ReadReply, TOGETHER, Version,
 };
 use super::floor::Floors;
-use super::hints::LocalHints;
 use super::reserved::ReservedLocks;
 use super::value::{Draft, Kind, StepTraits, Value};
+use crate::hints::LocalHints;
 
 /// How many steps the task takes at once.
 const ARRIVALS: usize = 1024;
@@ -275,7 +275,7 @@ impl SetWorker {
         if was.is_none() && !self.engine.forgets() {
             guard = Guard { until: guard.until.min(rows.floors.lasts(name.bucket())), ..guard };
         }
-        let outline = draft.outline(name);
+        let outline = draft.outline();
         let value = encode(&draft.into_value(), timeline, limit)?;
         let (key, mark) = (LockState::row_key(name), Mark::default());
         Ok(Change { key, was, value, mark, guard, above, outline })

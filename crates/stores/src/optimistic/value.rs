@@ -23,8 +23,8 @@ use keylatch_core::lock::{
 use keylatch_core::snapshot::{SnapshotError, deserialize_time};
 use serde::{Deserialize, Serialize};
 
-use super::conditional::{EngineTime, Guard, Key, Outline, Row, Timeline, TurnMark, Version};
-use crate::hints::HintedEntry;
+use super::conditional::{EngineTime, Guard, Key, Outline, Row, Timeline, Version};
+use crate::hints::{HintedEntry, new_turns};
 
 /// The format of a value with the times of the engine's clock, and of one with stamps. The formats
 /// 1 and 2 were those of builds before the first release.
@@ -47,8 +47,6 @@ pub(crate) trait Kind: HintedEntry {
     fn row_key(key: &Self::Key) -> Key;
     /// The entry that an engine keeps there.
     fn key_of(row_key: &Key) -> Option<Self::Key>;
-    /// The lock that it is, if it is one.
-    fn lock_name(key: &Self::Key) -> Option<&LockName>;
     /// Whether nothing happened to an entry in which others wait, but that some joined them or
     /// stay.
     fn has_only_joins(&self, after: &Self) -> bool;
@@ -69,10 +67,6 @@ impl Kind for LockState {
 
     fn key_of(row_key: &Key) -> Option<LockName> {
         if let Key::Lock(name) = row_key { Some(name.clone()) } else { None }
-    }
-
-    fn lock_name(name: &LockName) -> Option<&LockName> {
-        Some(name)
     }
 
     fn has_only_joins(&self, after: &Self) -> bool {
@@ -115,10 +109,6 @@ impl Kind for RecordState {
 
     fn key_of(row_key: &Key) -> Option<Self::Key> {
         if let Key::Record(key) = row_key { Some(*key) } else { None }
-    }
-
-    fn lock_name(_: &Self::Key) -> Option<&LockName> {
-        None
     }
 
     fn has_only_joins(&self, _: &Self) -> bool {
@@ -257,16 +247,15 @@ impl<E: Kind> Draft<'_, E> {
     }
 
     /// What the engine may know of the new value.
-    pub(super) fn outline(&self, key: &E::Key) -> Outline {
+    pub(super) fn outline(&self) -> Outline {
         let kept = self.state.kept_until().map_or(Duration::ZERO, |end| end + ROW_LINGERS);
         // For as long as the other command may still be carried out.
         let undone = self.moment.now + 2 * DECISION_LASTS;
-        let turns = E::new_wakeups(key, &self.before.state, &self.state);
         Outline {
             given: self.given(),
             lasts: if self.seen.is_undo { kept.max(undone) } else { kept },
             is_promise: self.seen.is_promise,
-            turns: turns.iter().map(|(_, token)| TurnMark::of(token)).collect(),
+            turns: new_turns(&self.before.state, &self.state),
         }
     }
 
@@ -336,7 +325,7 @@ impl<E: Kind> Value<E> {
             reply
         });
         let replies = replies.collect();
-        let (guard, outline) = (draft.guard(), draft.outline(key));
+        let (guard, outline) = (draft.guard(), draft.outline());
         let only_joins = draft.has_only_joins();
         Decision { replies, guard, outline, only_joins, change: draft.change() }
     }

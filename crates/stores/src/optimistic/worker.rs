@@ -37,10 +37,10 @@ use super::conditional::{
     WriteReply,
 };
 use super::floor::Floors;
-use super::hints::LocalHints;
 use super::reserved::ReservedLocks;
 use super::slot::{LastRowState, PendingCommand, RestCause, Slot, fail};
 use super::value::{Decision, Kind, Value};
+use crate::hints::LocalHints;
 
 /// How many keys one call of the engine has at most.
 const BATCH: usize = 64;

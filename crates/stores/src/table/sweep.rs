@@ -101,8 +101,7 @@ impl Table {
             let found = shard.look_for_stale(sweep, &moment, most);
             for key in &found.keys {
                 let before: E = shard.state(key);
-                let wakeups = self.put(shard, key, &before, before.live(&moment));
-                self.wake(wakeups);
+                self.put(shard, key, &before, before.live(&moment));
             }
             found
         })
