@@ -27,7 +27,6 @@ pub fn memory() -> Arc<dyn Store> {
     Arc::new(Memory { id, _sweeper: sweeper::start(Arc::clone(&table)), table })
 }
 
-/// Opens `memory:`.
 pub(crate) async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn Store>, OpenError> {
     check(url, settings).map(|()| memory())
 }
@@ -37,7 +36,6 @@ pub(crate) fn check(url: &str, _: Settings<'_>) -> Result<(), OpenError> {
     if url == "memory:" { Ok(()) } else { Err(OpenError::MemoryWithPath) }
 }
 
-/// A [`Store`] in memory.
 #[derive(Debug)]
 struct Memory {
     /// Which store it is, as this process has none of another one's.

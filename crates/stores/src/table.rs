@@ -39,7 +39,6 @@ const CLOCK_ORIGIN: Duration = Duration::from_secs(2 * 366 * 24 * 60 * 60);
 /// make any number.
 const BREAKS_MAX: usize = 40;
 
-/// A table of locks and records in memory.
 #[derive(Debug)]
 pub(super) struct Table {
     start: Instant,
@@ -192,7 +191,6 @@ impl Table {
         }
     }
 
-    /// Runs a command.
     pub(super) fn step(&self, command: &Command) -> Reply {
         match command {
             Command::Lock(names, command) => {
@@ -279,14 +277,12 @@ impl Table {
         (shard.state(key), self.moment(&shard))
     }
 
-    /// Makes `state` the entry's.
     pub(super) fn install<E: TableEntry>(&self, key: &E::Key, state: E) {
         let mut shard = self.shard(E::bucket(key));
         let before = shard.state(key);
         self.put(&mut shard, key, &before, state);
     }
 
-    /// Hints about an entry from now on.
     pub(super) fn subscribe(&self, topic: Topic) -> Hints {
         self.hints.subscribe(topic)
     }
@@ -308,7 +304,6 @@ impl Table {
         StoreGauges { room, entries: Some(entries), ..StoreGauges::default() }
     }
 
-    /// What the table's clock shows.
     pub(super) fn now(&self) -> Duration {
         CLOCK_ORIGIN + self.start.elapsed()
     }
@@ -376,13 +371,11 @@ impl Table {
 }
 
 impl Shard {
-    /// The moment of a step in this shard.
     fn moment(&self, now: Moment) -> Moment {
         let Self { last_fencing_token, breaks_from, .. } = *self;
         Moment { last_fencing_token, breaks_from, ..now }
     }
 
-    /// What it has under the key.
     fn state<E: TableEntry>(&self, key: &E::Key) -> E {
         E::all(self).get(key).cloned().unwrap_or_default()
     }
@@ -415,7 +408,6 @@ pub(super) fn step<E: Entry>(
 }
 
 impl<E: Entry> Draft<E> {
-    /// Of an entry that is `state` at this moment.
     pub(super) fn of(state: E, moment: Moment) -> Self {
         Self { after: state.clone(), before: state, moment }
     }

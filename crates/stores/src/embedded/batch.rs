@@ -18,9 +18,7 @@ use keylatch_core::store::{Command, Reply};
 /// Entries that a sweep has found.
 #[derive(Debug, Default)]
 pub(super) struct SweptKeys {
-    /// Locks that have expired.
     pub(super) locks: Vec<LockName>,
-    /// Records that have.
     pub(super) records: Vec<RecordKey>,
     /// Records that have become older.
     pub(super) aged: Vec<RecordKey>,
@@ -56,7 +54,6 @@ impl BatchEntry for RecordState {
 }
 
 impl<'a> Batch<'a> {
-    /// No request so far.
     pub(super) fn on(table: &'a Table) -> Self {
         Self { table, changes: BatchChanges::default() }
     }

@@ -97,7 +97,6 @@ pub(super) struct Engine {
     in_use: bool,
     /// Whether nothing was written since [`Engine::compact`] found nothing more to do.
     at_rest: bool,
-    /// The copy that is being made, if one is.
     snapshot: Weak<Snapshot>,
 }
 
@@ -149,7 +148,6 @@ impl Engine {
         Ok((engine, table, counts))
     }
 
-    /// Whether the file is open for changes.
     pub(super) fn is_writable(&self) -> bool {
         self.connection.is_some()
     }

@@ -83,12 +83,10 @@ pub async fn embedded(path: &Path) -> Result<Arc<dyn Store>, OpenError> {
     Ok(Arc::new(store))
 }
 
-/// Opens the store at `embedded:DIRECTORY`.
 pub(crate) async fn open(url: &str, _: Settings<'_>) -> Result<Arc<dyn Store>, OpenError> {
     embedded(directory_of(url)?).await
 }
 
-/// Checks a URL.
 pub(crate) fn check(url: &str, _: Settings<'_>) -> Result<(), OpenError> {
     directory_of(url).map(drop)
 }

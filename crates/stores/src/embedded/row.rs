@@ -37,7 +37,6 @@ pub(super) struct Head {
     pub(super) fence_limit: u64,
 }
 
-/// Why a row cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RowError {
     #[error("a row cannot be coded")]
@@ -144,7 +143,6 @@ pub(super) fn decode_lock(row: &[u8], now: Duration) -> Result<LockState, RowErr
     Ok(lock_at_rest(&LockState::decode(row)?, now))
 }
 
-/// The record that a row holds, likewise.
 pub(super) fn decode_record(row: &[u8], now: Duration) -> Result<RecordState, RowError> {
     Ok(record_at_rest(&RecordState::decode(row)?, now))
 }
@@ -177,7 +175,6 @@ pub(super) fn record_of_run(key: &[u8]) -> Result<RecordKey, RowError> {
     record_key(key)
 }
 
-/// The key of a record.
 pub(super) fn record_key(key: &[u8]) -> Result<RecordKey, RowError> {
     Ok(RecordKey::from_bytes(key.try_into().map_err(|_| RowError::Key)?))
 }

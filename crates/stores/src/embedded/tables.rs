@@ -59,7 +59,6 @@ const PROBE_BYTES: usize = 64 * 1024;
 /// How many pages of the file one step gives back.
 const SLICE: usize = 256;
 
-/// What a batch of commands comes to.
 #[derive(Debug, Clone, Default)]
 pub(super) struct BatchChanges {
     pub(super) locks: BTreeMap<LockName, LockState>,
@@ -207,7 +206,6 @@ pub(super) fn head(connection: &Connection) -> Result<Head, FileError> {
     Ok(postcard::from_bytes(verify_checksum(HEAD, &row)?).map_err(RowError::from)?)
 }
 
-/// Writes what the file says of itself.
 pub(super) fn write_head(connection: &Connection, head: &Head) -> Result<(), FileError> {
     let value = postcard::to_allocvec(head).map_err(RowError::from)?;
     put(connection, "INSERT OR REPLACE INTO head VALUES (?1, ?2)", HEAD, value)

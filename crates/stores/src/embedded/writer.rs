@@ -55,7 +55,6 @@ type Job = Box<dyn FnOnce(&Arc<Shared>) -> u64 + Send>;
 
 type Queue = queue::Queue<Step, Job>;
 
-/// The way to the file and the table.
 pub(super) struct Writer {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,

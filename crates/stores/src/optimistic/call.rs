@@ -14,7 +14,6 @@ use tokio::time::timeout;
 use super::conditional::Timeline;
 use super::value::{Kind, Value};
 
-/// How long a call of the engine may take.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
 
 /// A value as the engine keeps it, in `limit` bytes at most.

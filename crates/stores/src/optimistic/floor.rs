@@ -30,7 +30,6 @@ const GRANT_LASTS: Duration = Duration::from_secs(8);
 /// How long a sweep waits between raising a floor and removing the rows below it.
 pub(super) const REMOVAL_PAUSE: Duration = Duration::from_secs(10);
 
-/// The floors that this process has read.
 #[derive(Debug, Default)]
 pub(super) struct Floors {
     read: HashMap<u8, Floor>,
@@ -146,7 +145,6 @@ pub fn floor_row(last: FencingToken) -> Result<Row, SnapshotError> {
     Ok(Row { version: Version(u128::from(last.get())), value })
 }
 
-/// The row of a floor.
 pub(super) fn floor_value(last: FencingToken, written: EngineTime) -> Value<LockState> {
     Value { last, written, ..Value::default() }
 }

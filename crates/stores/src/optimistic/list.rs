@@ -86,13 +86,10 @@ fn moment_of(engine: &dyn ConditionalStore, now: EngineTime) -> Moment {
 struct RowPage {
     /// Each with its row, if it is there.
     rows: Vec<(RecordKey, Option<Row>)>,
-    /// Whether no more follow.
     last: bool,
-    /// What the engine's clock showed.
     now: EngineTime,
 }
 
-/// The next records after one.
 async fn look(
     engine: &dyn ConditionalStore,
     query: &ListRecords,

@@ -66,7 +66,6 @@ pub fn optimistic(engine: impl ConditionalStore) -> Arc<dyn Store> {
     Arc::new(Optimistic::new(Arc::new(engine)))
 }
 
-/// Runs commands by the rules over an engine.
 #[derive(Debug)]
 pub(crate) struct Optimistic {
     engine: Arc<dyn ConditionalStore>,

@@ -52,12 +52,10 @@ pub(super) struct Slot<E: Kind> {
     call_rest: Option<Instant>,
 }
 
-/// What a notice says of a row.
 #[derive(Debug)]
 pub(super) struct HeardRow {
     /// Its version, if the notice says which.
     pub(super) version: Option<Version>,
-    /// The row, if the notice has it.
     pub(super) row: Option<Row>,
     /// Whether anything in this process depends on it.
     pub(super) is_wanted: bool,
@@ -177,7 +175,6 @@ impl<E: Kind> Slot<E> {
     }
 }
 
-/// Gives every command of a call the call's error.
 pub(super) fn fail<E: Kind>(commands: Vec<PendingCommand<E>>, error: &Arc<StoreError>) {
     for waiting in commands {
         // A caller that has gone reads no error.

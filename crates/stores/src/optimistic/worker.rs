@@ -62,7 +62,6 @@ const RESTS_FROM: u32 = 2;
 /// A value as the engine is to keep it, or why it cannot.
 type EncodedRow = Result<Vec<u8>, StoreError>;
 
-/// The task's state.
 pub(super) struct Worker<E: Kind> {
     pub(super) engine: Arc<dyn ConditionalStore>,
     pub(super) hints: Arc<LocalHints>,
@@ -116,7 +115,6 @@ struct Write<E: Kind> {
     is_gone: bool,
 }
 
-/// A key whose row is read.
 struct ReadKey<E: Kind> {
     key: E::Key,
     /// How many commands waited for it when the read began.
@@ -125,7 +123,6 @@ struct ReadKey<E: Kind> {
     is_heard: bool,
 }
 
-/// What a decision is made from.
 struct Basis<E> {
     version: Option<Version>,
     before: Value<E>,
@@ -135,14 +132,12 @@ struct Basis<E> {
     until: EngineTime,
 }
 
-/// What is to be done for a key now.
 enum Step<E: Kind> {
     Write(Box<(Write<E>, Change)>),
     Read,
     Nothing,
 }
 
-/// What the task waits for.
 enum Event<E: Kind> {
     /// Rows were read, each for so many commands; the floors come after them.
     Read {
@@ -151,11 +146,12 @@ enum Event<E: Kind> {
         sent: Instant,
         result: Result<ReadReply, StoreError>,
     },
-    /// A batch was written.
-    Written { writes: Vec<Write<E>>, sent: Instant, result: Result<WriteReply, StoreError> },
-    /// The key has rested after conflicts.
+    Written {
+        writes: Vec<Write<E>>,
+        sent: Instant,
+        result: Result<WriteReply, StoreError>,
+    },
     Rested(E::Key),
-    /// The timer of a rest fired.
     TimedOut(E::Key),
 }
 

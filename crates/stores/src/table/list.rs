@@ -23,7 +23,6 @@ use crate::cursor::{
 /// How many records a page looks at.
 const LOOKS: usize = 4096;
 
-/// A page of records that is being made.
 struct RecordPage<'a> {
     query: &'a ListRecords,
     entries: Vec<RecordSummary>,

@@ -34,7 +34,6 @@ impl Default for Due {
 }
 
 impl Due {
-    /// One of the entries ends at `end`.
     pub(super) fn add(&mut self, end: Duration) {
         self.bound = self.bound.min(end);
         self.next = self.next.min(end);
@@ -68,7 +67,6 @@ impl<E: TableEntry> Default for Sweep<E> {
 }
 
 impl<E: TableEntry> Sweep<E> {
-    /// How many entries were looked at.
     pub(crate) fn looks(&self) -> usize {
         self.looks
     }
