@@ -45,23 +45,25 @@ pub(super) struct Table {
     hints: LocalHints,
     shards: Box<[Mutex<Shard>]>,
     counts: TableCounts,
-    room: Arc<RecordRoom>,
 }
 
-/// What the table counts. It shares no line of a cache with other fields: a create and a release
-/// change it, and would take those fields from the other cores.
 #[derive(Debug, Default)]
-#[repr(align(128))]
 pub(super) struct TableCounts {
     held_locks: AtomicU64,
     done_records: AtomicU64,
+    room: Arc<RecordRoom>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Entries {
+    pub(super) locks: BTreeMap<LockName, LockState>,
+    pub(super) records: BTreeMap<RecordKey, RecordState>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Shard {
     last_fencing_token: FencingToken,
-    locks: BTreeMap<LockName, LockState>,
-    records: BTreeMap<RecordKey, RecordState>,
+    entries: Entries,
     /// The records that are in flight or unknown.
     unfinished: BTreeSet<RecordKey>,
     /// Before what time none of the locks ends by itself.
@@ -71,33 +73,33 @@ pub(super) struct Shard {
     breaks_from: Duration,
 }
 
-/// What the table keeps: the entries of one kind, of a shard.
 pub(super) trait TableEntry: HintedEntry {
-    /// The entries of a shard.
-    fn all(shard: &Shard) -> &BTreeMap<Self::Key, Self>;
-    /// The same, to change them.
-    fn all_mut(shard: &mut Shard) -> &mut BTreeMap<Self::Key, Self>;
+    fn all(entries: &Entries) -> &BTreeMap<Self::Key, Self>;
+    fn all_mut(entries: &mut Entries) -> &mut BTreeMap<Self::Key, Self>;
     /// The bound of when the first of them ends by itself, if the shard has one.
     fn due(_: &mut Shard) -> Option<&mut Due> {
         None
     }
     /// Keeps what the shard knows of such entries, when it becomes `after`.
     fn index(&self, _after: &Self, _: &Self::Key, _: &mut Shard) {}
-    /// Counts what it takes in the room of records, when it becomes `after`.
-    fn count_room(&self, _after: &Self, _room: &RecordRoom) {}
-    /// Whether it is one of those that the table counts: held locks, and records that are done.
-    fn is_counted(&self) -> bool;
-    /// Where the table counts them.
-    fn count(counts: &TableCounts) -> &AtomicU64;
+    /// Counts it when it becomes `after`.
+    fn count(&self, after: &Self, counts: &TableCounts);
+}
+
+/// Counts an entry that did or did not count, and does or does not now.
+fn count(counter: &AtomicU64, was: bool, is: bool) {
+    if was != is {
+        counter.fetch_add(u64::from(is).wrapping_sub(was.into()), Ordering::Relaxed);
+    }
 }
 
 impl TableEntry for LockState {
-    fn all(shard: &Shard) -> &BTreeMap<LockName, Self> {
-        &shard.locks
+    fn all(entries: &Entries) -> &BTreeMap<LockName, Self> {
+        &entries.locks
     }
 
-    fn all_mut(shard: &mut Shard) -> &mut BTreeMap<LockName, Self> {
-        &mut shard.locks
+    fn all_mut(entries: &mut Entries) -> &mut BTreeMap<LockName, Self> {
+        &mut entries.locks
     }
 
     fn due(shard: &mut Shard) -> Option<&mut Due> {
@@ -114,22 +116,19 @@ impl TableEntry for LockState {
         }
     }
 
-    fn is_counted(&self) -> bool {
-        self.holders().len() > 0
-    }
-
-    fn count(counts: &TableCounts) -> &AtomicU64 {
-        &counts.held_locks
+    fn count(&self, after: &Self, counts: &TableCounts) {
+        let is_held = |state: &Self| state.holders().len() > 0;
+        count(&counts.held_locks, is_held(self), is_held(after));
     }
 }
 
 impl TableEntry for RecordState {
-    fn all(shard: &Shard) -> &BTreeMap<RecordKey, Self> {
-        &shard.records
+    fn all(entries: &Entries) -> &BTreeMap<RecordKey, Self> {
+        &entries.records
     }
 
-    fn all_mut(shard: &mut Shard) -> &mut BTreeMap<RecordKey, Self> {
-        &mut shard.records
+    fn all_mut(entries: &mut Entries) -> &mut BTreeMap<RecordKey, Self> {
+        &mut entries.records
     }
 
     fn index(&self, after: &Self, key: &RecordKey, shard: &mut Shard) {
@@ -140,16 +139,10 @@ impl TableEntry for RecordState {
         }
     }
 
-    fn count_room(&self, after: &Self, room: &RecordRoom) {
-        room.count(self.room_use(), after.room_use());
-    }
-
-    fn is_counted(&self) -> bool {
-        self.record().is_some() && !self.is_unfinished()
-    }
-
-    fn count(counts: &TableCounts) -> &AtomicU64 {
-        &counts.done_records
+    fn count(&self, after: &Self, counts: &TableCounts) {
+        let is_done = |state: &Self| state.record().is_some() && !state.is_unfinished();
+        count(&counts.done_records, is_done(self), is_done(after));
+        counts.room.count(self.room_use(), after.room_use());
     }
 }
 
@@ -187,7 +180,6 @@ impl Table {
             hints: LocalHints::default(),
             shards,
             counts: TableCounts::default(),
-            room: Arc::default(),
         }
     }
 
@@ -300,7 +292,7 @@ impl Table {
             held_locks: self.counts.held_locks.load(Ordering::Relaxed),
             done_records: self.counts.done_records.load(Ordering::Relaxed),
         };
-        let room = Some(Arc::clone(&self.room));
+        let room = Some(Arc::clone(&self.counts.room));
         StoreGauges { room, entries: Some(entries), ..StoreGauges::default() }
     }
 
@@ -314,6 +306,7 @@ impl Table {
         let of_shard = |bucket| {
             let shard = self.shard(bucket);
             let whole = shard
+                .entries
                 .records
                 .values()
                 .filter(|state| !matches!(state.kept(), None | Some(StoredResponse::Stub(_))));
@@ -325,7 +318,7 @@ impl Table {
     /// How many locks the table remembers, expired ones included.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        (0..=u8::MAX).map(|bucket| self.shard(bucket).locks.len()).sum()
+        (0..=u8::MAX).map(|bucket| self.shard(bucket).entries.locks.len()).sum()
     }
 
     /// Makes an entry that was `before` the one `after`, and tells waiters and watchers of that in
@@ -335,22 +328,12 @@ impl Table {
         self.hints.report(key, before, &after, self.now());
         self.hints.report_ends(key, before, &after);
         self.hints.wake(key, before, &after);
-        self.count(before, &after);
+        before.count(&after, &self.counts);
         shard.note(key, before, &after);
         if after.is_empty() {
-            E::all_mut(shard).remove(key);
+            E::all_mut(&mut shard.entries).remove(key);
         } else {
-            E::all_mut(shard).insert(key.clone(), after);
-        }
-    }
-
-    /// Counts an entry that becomes `after`.
-    fn count<E: TableEntry>(&self, before: &E, after: &E) {
-        before.count_room(after, &self.room);
-        match (before.is_counted(), after.is_counted()) {
-            (false, true) => drop(E::count(&self.counts).fetch_add(1, Ordering::Relaxed)),
-            (true, false) => drop(E::count(&self.counts).fetch_sub(1, Ordering::Relaxed)),
-            _ => {}
+            E::all_mut(&mut shard.entries).insert(key.clone(), after);
         }
     }
 
@@ -377,7 +360,7 @@ impl Shard {
     }
 
     fn state<E: TableEntry>(&self, key: &E::Key) -> E {
-        E::all(self).get(key).cloned().unwrap_or_default()
+        E::all(&self.entries).get(key).cloned().unwrap_or_default()
     }
 
     /// Notes what the shard knows of all its entries together, when one that was `before` becomes

@@ -5,7 +5,6 @@
 //! sync nothing that is read is proof, so nothing is settled until the process starts again. The
 //! fault disk of the tests holds it.
 
-use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -82,9 +81,6 @@ impl LogLength {
 }
 
 /// The file and its log.
-///
-/// Each transaction changes something. When a commit fails, the file is opened again, and what it
-/// says shows whether the transaction is in it.
 pub(super) struct Engine {
     /// Closed before the medium, which unlocks the directory, is dropped.
     connection: Option<Connection>,
@@ -367,11 +363,5 @@ impl Drop for Engine {
         {
             tracing::warn!(%error, "the log stays beside the file");
         }
-    }
-}
-
-impl fmt::Debug for Engine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Engine").field("file", &self.medium.name).finish_non_exhaustive()
     }
 }

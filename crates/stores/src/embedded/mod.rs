@@ -224,9 +224,7 @@ impl Store for Embedded {
     }
 
     async fn list_locks(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError> {
-        if !self.writer.is_certain() {
-            self.writer.probe().await?;
-        }
+        self.writer.be_certain().await?;
         Ok(self.table.list(query))
     }
 
@@ -234,9 +232,7 @@ impl Store for Embedded {
         &self,
         query: &ListRecords,
     ) -> Result<Option<Page<RecordSummary>>, StoreError> {
-        if !self.writer.is_certain() {
-            self.writer.probe().await?;
-        }
+        self.writer.be_certain().await?;
         Ok(self.table.list_records(query))
     }
 

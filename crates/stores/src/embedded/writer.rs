@@ -32,7 +32,7 @@ use tokio::sync::oneshot;
 use super::answers::AnswersInUse;
 use super::batch::{Batch, SweptKeys};
 use super::engine::{Engine, Failure};
-use super::row::{is_same_lock_at_rest, record_in_memory};
+use super::row::{is_same_at_rest, record_in_memory};
 use super::snapshot::Snapshot;
 use super::tables::BatchChanges;
 use crate::table::Table;
@@ -144,6 +144,11 @@ impl Writer {
         self.between_batches(Committer::probe).await
     }
 
+    /// Has the table say all that the disk does.
+    pub(super) async fn be_certain(&self) -> Result<(), StoreError> {
+        if self.is_certain() { Ok(()) } else { self.probe().await }
+    }
+
     /// Takes a step towards a file without room that it does not need. Whether there are more.
     ///
     /// A store that is at rest is not asked, so that an idle process does not wake the thread.
@@ -159,13 +164,16 @@ impl Writer {
         self.between_batches(Committer::copy).await
     }
 
-    /// Has the thread do this, which writes what it likes.
+    /// Has the thread do this, unless its caller has gone by then.
     async fn between_batches<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Committer) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, StoreError> {
         self.ask(|answer: Answer<T>| {
             self.shared.push_job(Box::new(move |shared| {
+                if answer.is_closed() {
+                    return 0;
+                }
                 if let Some(done) = shared.with_committer(work) {
                     // A caller that has gone does not read its response.
                     let _ = answer.send(done.map_err(StoreError::from));
@@ -446,24 +454,24 @@ impl Committer {
     /// Whether the disk says something else of any entry.
     fn is_change(&self, changes: &BatchChanges) -> bool {
         let is_other_lock = |(name, state): (&LockName, &LockState)| {
-            !is_same_lock_at_rest(state, &self.table.look::<LockState>(name).0)
+            !is_same_at_rest(state, &self.table.look::<LockState>(name).0)
         };
         let is_other_record = |(key, state): (&RecordKey, &RecordState)| {
             *state != self.table.look::<RecordState>(key).0
         };
         !changes.ages.is_empty()
-            || changes.locks.iter().any(is_other_lock)
-            || changes.records.iter().any(is_other_record)
+            || changes.entries.locks.iter().any(is_other_lock)
+            || changes.entries.records.iter().any(is_other_record)
     }
 
     fn install(&self, changes: BatchChanges) {
         for (bucket, fencing_token) in changes.fences {
             self.table.raise(bucket, fencing_token);
         }
-        for (name, state) in changes.locks {
+        for (name, state) in changes.entries.locks {
             self.table.install(&name, state);
         }
-        for (key, state) in changes.records {
+        for (key, state) in changes.entries.records {
             self.table.install(&key, record_in_memory(state));
         }
     }

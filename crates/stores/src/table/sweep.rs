@@ -199,7 +199,7 @@ impl Shard {
     ) -> Found<E::Key> {
         let mut found = Found::NONE;
         let from = sweep.after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-        for (key, state) in E::all(self).range((from, Bound::Unbounded)).take(most) {
+        for (key, state) in E::all(&self.entries).range((from, Bound::Unbounded)).take(most) {
             found.looks += 1;
             if is_wanted(state) {
                 found.keys.push(key.clone());

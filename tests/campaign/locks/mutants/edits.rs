@@ -209,8 +209,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "embedded: a lease is over after a restart",
         Store::Embedded,
         "crates/stores/src/embedded/row.rs",
-        "    Ok(lock_at_rest(&LockState::decode(row)?, now))",
-        "    let now = if mutant!() { Duration::ZERO } else { now };\n    Ok(lock_at_rest(&LockState::decode(row)?, now))",
+        "    Ok(E::decode(row)?.at_rest(now))",
+        "    let now = if mutant!() { Duration::ZERO } else { now };\n    Ok(E::decode(row)?.at_rest(now))",
     ),
     edit(
         "memory: the fencing token has no floor of time",
