@@ -9,9 +9,11 @@
 //! Invariant: a slot that rests has no call under way, and a timer that ends its rest. The tests in
 //! `tests/stores/contention.rs` count what rests save.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use keylatch_core::entry::Few;
 use keylatch_core::store::StoreError;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -28,7 +30,7 @@ const CALL_REST: Duration = Duration::from_millis(2);
 /// A command whose caller waits for the reply.
 #[derive(Debug)]
 pub(super) struct PendingCommand<E: Kind> {
-    pub(super) key: E::Key,
+    pub(super) keys: Few<E::Key>,
     pub(super) command: E::Command,
     pub(super) reply: oneshot::Sender<Result<E::Reply, StoreError>>,
 }
@@ -83,6 +85,34 @@ pub(super) enum RestCause {
     Joins,
     /// The turn of a waiter of this process comes by it.
     Call,
+}
+
+/// Where the one batch of steps on several keys is.
+pub(super) enum SetTurn<E: Kind> {
+    /// There is none.
+    None,
+    /// It claims its keys and has their rows read.
+    Claims(SetBatch<E>),
+    /// It is written, or rests after a conflict.
+    Away,
+}
+
+/// Steps that are carried out together.
+pub(super) struct SetBatch<E: Kind> {
+    pub(super) steps: Vec<PendingCommand<E>>,
+    pub(super) keys: BTreeMap<E::Key, Progress>,
+    pub(super) conflicts: u32,
+}
+
+/// How far the claim of a key is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// A call about it is under way or about to be.
+    Busy,
+    /// Its row is read for the batch.
+    Reading,
+    /// Its row was read.
+    Ready,
 }
 
 impl<E: Kind> Slot<E> {
