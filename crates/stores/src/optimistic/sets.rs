@@ -28,7 +28,7 @@ use tokio::time::{Instant, sleep};
 use super::call::{encode, within_limit};
 use super::conditional::{Change, TOGETHER, WriteReply};
 use super::slot::{PendingCommand, Progress, SetBatch, SetTurn, Slot, fail};
-use super::value::{Draft, Kind, StepTraits};
+use super::value::{Draft, Kind};
 use super::worker::{Event, Worker, Write};
 
 /// How many batches follow one another before other commands on their keys have a turn.
@@ -284,7 +284,7 @@ fn step<'a, E: Kind>(
     let found = keys.iter().zip(&mut after);
     let found = found.map(|(key, (state, moment))| Found { key, state, moment: *moment });
     let reply = E::step(&mut found.collect::<Few<_>>(), command);
-    let traits = StepTraits::of::<E>(command, &reply);
+    let traits = E::traits(command, &reply);
     let mut is_change = false;
     for (key, (after, _)) in keys.iter().zip(after) {
         if let Some(draft) = drafts.get_mut(key) {

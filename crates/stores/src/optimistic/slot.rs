@@ -46,8 +46,6 @@ pub(super) struct Slot<E: Kind> {
     pub(super) heard: Option<HeardRow>,
     /// Until when the commands rest. No call is under way then.
     resting: Option<Instant>,
-    /// When the timer of the earliest end of a rest fires.
-    timer: Option<Instant>,
     /// Until when the queue entries rest since the last write.
     joins_rest: Option<Instant>,
     /// Until when the waiter that was called is waited for since the last write.
@@ -123,7 +121,6 @@ impl<E: Kind> Slot<E> {
             conflicts: 0,
             heard: None,
             resting: None,
-            timer: None,
             joins_rest: None,
             call_rest: None,
         }
@@ -138,19 +135,19 @@ impl<E: Kind> Slot<E> {
     /// timer has to fire for it.
     pub(super) fn rest(&mut self, cause: RestCause) -> (bool, Option<Instant>) {
         let now = Instant::now();
-        let until = match cause {
-            RestCause::Joins => *self.joins_rest.get_or_insert(now + JOINS_REST),
-            RestCause::Call => *self.call_rest.get_or_insert(now + CALL_REST),
+        let (rest, lasts) = match cause {
+            RestCause::Joins => (&mut self.joins_rest, JOINS_REST),
+            RestCause::Call => (&mut self.call_rest, CALL_REST),
         };
+        let is_first = rest.is_none();
+        let until = *rest.get_or_insert(now + lasts);
         if until <= now {
             return (false, None);
         }
         // What is decided after the rest is not decided from what was read before it.
         self.covered = (0, Duration::ZERO);
         self.resting = Some(until);
-        let is_timed = self.timer.is_some_and(|timer| timer <= until);
-        self.timer = if is_timed { self.timer } else { Some(until) };
-        (true, Some(until).filter(|_| !is_timed))
+        (true, is_first.then_some(until))
     }
 
     /// Ends the rest. Whether there was one: the slot has to be decided or read then.
@@ -158,11 +155,9 @@ impl<E: Kind> Slot<E> {
         self.resting.take().is_some()
     }
 
-    /// Takes note of a timer that fired. Whether the rest is over by it.
+    /// Ends a rest that is over. Whether there was one.
     pub(super) fn time_out(&mut self) -> bool {
-        let now = Instant::now();
-        self.timer = self.timer.filter(|timer| *timer > now);
-        self.resting.is_some() && self.wake()
+        self.resting.is_some_and(|until| until <= Instant::now()) && self.wake()
     }
 
     /// Takes note of what was heard of the row: the latest, where the engine numbers its writes.

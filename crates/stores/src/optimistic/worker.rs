@@ -13,7 +13,7 @@
 //! the conformance of every engine hold it.
 
 use std::collections::hash_map::Entry as SlotEntry;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -141,7 +141,7 @@ pub(super) enum Event<E: Kind> {
     /// Rows were read, each for so many commands; the floors come after them.
     Read {
         keys: Vec<ReadKey<E>>,
-        floors: Vec<u8>,
+        floors: BTreeSet<u8>,
         sent: Instant,
         result: Result<ReadReply, StoreError>,
     },
@@ -450,11 +450,7 @@ impl<E: Kind> Worker<E> {
         }
         let now = self.now().unwrap_or_default();
         let buckets = keys.iter().map(|read| E::bucket(&read.key));
-        let floors = if self.engine.forgets() {
-            self.floors.refused(buckets)
-        } else {
-            self.floors.to_read(buckets, now)
-        };
+        let floors = self.floors.to_read(buckets, now, self.engine.forgets());
         let rows = keys.iter().map(|read| E::row_key(&read.key));
         let rows: Vec<Key> = rows.chain(floors.iter().copied().map(Key::Floor)).collect();
         let (engine, sent) = (Arc::clone(&self.engine), Instant::now());
@@ -511,7 +507,7 @@ impl<E: Kind> Worker<E> {
     fn have_read(
         &mut self,
         keys: Vec<ReadKey<E>>,
-        floors: &[u8],
+        floors: &BTreeSet<u8>,
         sent: Instant,
         reading: ReadReply,
     ) {
