@@ -27,7 +27,6 @@ pub fn memory() -> Arc<dyn Store> {
     Arc::new(Memory { id, _sweeper: sweeper::start(Arc::clone(&table)), table })
 }
 
-/// Opens `memory:`.
 pub(crate) async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn Store>, OpenError> {
     check(url, settings).map(|()| memory())
 }
@@ -37,7 +36,6 @@ pub(crate) fn check(url: &str, _: Settings<'_>) -> Result<(), OpenError> {
     if url == "memory:" { Ok(()) } else { Err(OpenError::MemoryWithPath) }
 }
 
-/// A [`Store`] in memory.
 #[derive(Debug)]
 struct Memory {
     /// Which store it is, as this process has none of another one's.
@@ -106,25 +104,7 @@ mod tests {
     use futures_util::FutureExt as _;
 
     use super::*;
-    use keylatch_core::lock::{
-        AcquireCommand, Attempt, LockCommand, LockName, Token, TokenHash, Ttl,
-    };
-
-    #[tokio::test(start_paused = true)]
-    async fn sweep_removes_expired_locks_and_keeps_the_rest() {
-        let mut table = Arc::new(Table::new(FencingToken::NONE));
-        for (name, millis) in [("short", 1000), ("long", 60_000)] {
-            let (token, ttl) = (Token::generate().unwrap(), Ttl::from_millis(millis).unwrap());
-            let acquire = AcquireCommand::new(token.hash(), ttl, Attempt::new(1));
-            let name = LockName::parse(name).unwrap();
-            table.step(&Command::Lock(name.into(), LockCommand::Acquire(acquire)));
-        }
-        tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(table.len(), 2);
-        assert_eq!(table.sweep(false).await.unwrap(), 1, "one was due");
-        assert_eq!(table.len(), 1);
-        assert_eq!(table.sweep(false).await.unwrap(), 0, "none was due");
-    }
+    use keylatch_core::lock::{AcquireCommand, Attempt, LockCommand, LockName, TokenHash, Ttl};
 
     #[tokio::test(start_paused = true)]
     async fn sweep_lets_others_in_among_the_expired_locks_of_one_shard() {

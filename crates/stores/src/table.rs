@@ -20,14 +20,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::hints::{ChangeWatchers, EndListeners, HintedEntry, Wakeups};
+use super::hints::{HintedEntry, LocalHints};
 #[cfg(feature = "embedded")]
 pub(crate) use fill::Fill;
 use keylatch_core::entry::{Entry, Few, Found};
 #[cfg(feature = "test-medium")]
 use keylatch_core::idempotency::StoredResponse;
 use keylatch_core::idempotency::{RecordKey, RecordRoom, RecordState};
-use keylatch_core::lock::{FencingToken, GrantEnd, LockName, LockState, Moment, TokenHash};
+use keylatch_core::lock::{FencingToken, GrantEnd, LockName, LockState, Moment};
 use keylatch_core::store::{Command, EntryCounts, Hints, Reply, StoreGauges, Topic};
 use keylatch_core::time::unix_micros;
 pub(crate) use sweep::{Due, Sweep};
@@ -39,32 +39,31 @@ const CLOCK_ORIGIN: Duration = Duration::from_secs(2 * 366 * 24 * 60 * 60);
 /// make any number.
 const BREAKS_MAX: usize = 40;
 
-/// A table of locks and records in memory.
 #[derive(Debug)]
 pub(super) struct Table {
     start: Instant,
-    wakeups: Wakeups,
-    changes: ChangeWatchers,
-    ends: EndListeners,
+    hints: LocalHints,
     shards: Box<[Mutex<Shard>]>,
     counts: TableCounts,
-    room: Arc<RecordRoom>,
 }
 
-/// What the table counts. It shares no line of a cache with other fields: a create and a release
-/// change it, and would take those fields from the other cores.
 #[derive(Debug, Default)]
-#[repr(align(128))]
 pub(super) struct TableCounts {
     held_locks: AtomicU64,
     done_records: AtomicU64,
+    room: Arc<RecordRoom>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Entries {
+    pub(super) locks: BTreeMap<LockName, LockState>,
+    pub(super) records: BTreeMap<RecordKey, RecordState>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Shard {
     last_fencing_token: FencingToken,
-    locks: BTreeMap<LockName, LockState>,
-    records: BTreeMap<RecordKey, RecordState>,
+    entries: Entries,
     /// The records that are in flight or unknown.
     unfinished: BTreeSet<RecordKey>,
     /// Before what time none of the locks ends by itself.
@@ -74,33 +73,33 @@ pub(super) struct Shard {
     breaks_from: Duration,
 }
 
-/// What the table keeps: the entries of one kind, of a shard.
 pub(super) trait TableEntry: HintedEntry {
-    /// The entries of a shard.
-    fn all(shard: &Shard) -> &BTreeMap<Self::Key, Self>;
-    /// The same, to change them.
-    fn all_mut(shard: &mut Shard) -> &mut BTreeMap<Self::Key, Self>;
+    fn all(entries: &Entries) -> &BTreeMap<Self::Key, Self>;
+    fn all_mut(entries: &mut Entries) -> &mut BTreeMap<Self::Key, Self>;
     /// The bound of when the first of them ends by itself, if the shard has one.
     fn due(_: &mut Shard) -> Option<&mut Due> {
         None
     }
     /// Keeps what the shard knows of such entries, when it becomes `after`.
     fn index(&self, _after: &Self, _: &Self::Key, _: &mut Shard) {}
-    /// Counts what it takes in the room of records, when it becomes `after`.
-    fn count_room(&self, _after: &Self, _room: &RecordRoom) {}
-    /// Whether it is one of those that the table counts: held locks, and records that are done.
-    fn is_counted(&self) -> bool;
-    /// Where the table counts them.
-    fn count(counts: &TableCounts) -> &AtomicU64;
+    /// Counts it when it becomes `after`.
+    fn count(&self, after: &Self, counts: &TableCounts);
+}
+
+/// Counts an entry that did or did not count, and does or does not now.
+fn count(counter: &AtomicU64, was: bool, is: bool) {
+    if was != is {
+        counter.fetch_add(u64::from(is).wrapping_sub(was.into()), Ordering::Relaxed);
+    }
 }
 
 impl TableEntry for LockState {
-    fn all(shard: &Shard) -> &BTreeMap<LockName, Self> {
-        &shard.locks
+    fn all(entries: &Entries) -> &BTreeMap<LockName, Self> {
+        &entries.locks
     }
 
-    fn all_mut(shard: &mut Shard) -> &mut BTreeMap<LockName, Self> {
-        &mut shard.locks
+    fn all_mut(entries: &mut Entries) -> &mut BTreeMap<LockName, Self> {
+        &mut entries.locks
     }
 
     fn due(shard: &mut Shard) -> Option<&mut Due> {
@@ -117,22 +116,19 @@ impl TableEntry for LockState {
         }
     }
 
-    fn is_counted(&self) -> bool {
-        self.holders().len() > 0
-    }
-
-    fn count(counts: &TableCounts) -> &AtomicU64 {
-        &counts.held_locks
+    fn count(&self, after: &Self, counts: &TableCounts) {
+        let is_held = |state: &Self| state.holders().len() > 0;
+        count(&counts.held_locks, is_held(self), is_held(after));
     }
 }
 
 impl TableEntry for RecordState {
-    fn all(shard: &Shard) -> &BTreeMap<RecordKey, Self> {
-        &shard.records
+    fn all(entries: &Entries) -> &BTreeMap<RecordKey, Self> {
+        &entries.records
     }
 
-    fn all_mut(shard: &mut Shard) -> &mut BTreeMap<RecordKey, Self> {
-        &mut shard.records
+    fn all_mut(entries: &mut Entries) -> &mut BTreeMap<RecordKey, Self> {
+        &mut entries.records
     }
 
     fn index(&self, after: &Self, key: &RecordKey, shard: &mut Shard) {
@@ -143,16 +139,10 @@ impl TableEntry for RecordState {
         }
     }
 
-    fn count_room(&self, after: &Self, room: &RecordRoom) {
-        room.count(self.room_use(), after.room_use());
-    }
-
-    fn is_counted(&self) -> bool {
-        self.record().is_some() && !self.is_unfinished()
-    }
-
-    fn count(counts: &TableCounts) -> &AtomicU64 {
-        &counts.done_records
+    fn count(&self, after: &Self, counts: &TableCounts) {
+        let is_done = |state: &Self| state.record().is_some() && !state.is_unfinished();
+        count(&counts.done_records, is_done(self), is_done(after));
+        counts.room.count(self.room_use(), after.room_use());
     }
 }
 
@@ -172,17 +162,6 @@ pub(super) struct Draft<E> {
     pub(super) moment: Moment,
 }
 
-/// Why a step changes an entry, or may do so in a moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum ChangeCause {
-    /// It does not.
-    None,
-    /// Something has ended by itself. A change that is on its way may have been made before that
-    /// end.
-    Lapse,
-    Command,
-}
-
 /// The reply to a command that changes nothing.
 #[derive(Debug)]
 pub(super) struct Refusal {
@@ -198,16 +177,12 @@ impl Table {
         let shards = (0..LockName::BUCKETS).map(|_| shard()).collect();
         Self {
             start: Instant::now(),
-            wakeups: Wakeups::default(),
-            changes: ChangeWatchers::default(),
-            ends: EndListeners::default(),
+            hints: LocalHints::default(),
             shards,
             counts: TableCounts::default(),
-            room: Arc::default(),
         }
     }
 
-    /// Runs a command.
     pub(super) fn step(&self, command: &Command) -> Reply {
         match command {
             Command::Lock(names, command) => {
@@ -221,34 +196,41 @@ impl Table {
 
     /// The reply to a command that would change nothing; `None` where it would.
     pub(super) fn refuse(&self, command: &Command) -> Option<Refusal> {
-        let (reply, cause) = match command {
+        match command {
             Command::Lock(names, command) => {
-                let (_, drafts, reply) = self.consider::<LockState>(names.names(), command);
-                (Reply::Lock(reply), drafts.iter().map(Draft::cause).max())
+                let (reply, has_lapsed) = self.refuse_step::<LockState>(names.names(), command)?;
+                Some(Refusal { reply: Reply::Lock(reply), has_lapsed })
             }
             Command::Record(key, command) => {
                 let key = slice::from_ref(key);
-                let (_, drafts, reply) = self.consider::<RecordState>(key, command);
-                (Reply::Record(reply), drafts.iter().map(Draft::cause).max())
+                let (reply, has_lapsed) = self.refuse_step::<RecordState>(key, command)?;
+                Some(Refusal { reply: Reply::Record(reply), has_lapsed })
             }
+        }
+    }
+
+    fn refuse_step<E: TableEntry>(
+        &self,
+        keys: &[E::Key],
+        command: &E::Command,
+    ) -> Option<(E::Reply, bool)> {
+        let (_, drafts, reply) = self.consider::<E>(keys, command);
+        let is_unchanged = |Draft { before, after, moment }: &Draft<E>| {
+            after == before || *after == before.live(moment)
         };
-        let cause = cause.unwrap_or(ChangeCause::None);
-        let has_lapsed = cause == ChangeCause::Lapse;
-        (cause != ChangeCause::Command).then_some(Refusal { reply, has_lapsed })
+        let has_lapsed = drafts.iter().any(|draft| draft.before.has_lapsed(&draft.moment));
+        drafts.iter().all(is_unchanged).then_some((reply, has_lapsed))
     }
 
     fn run<E: TableEntry>(&self, keys: &[E::Key], command: &E::Command) -> E::Reply {
         let (mut shards, drafts, reply) = self.consider::<E>(keys, command);
-        let mut wakeups = Vec::new();
         for ((key, place), Draft { before, after, .. }) in
             keys.iter().zip(&shards.places).zip(drafts)
         {
             if before != after {
-                wakeups.extend(self.put(&mut shards.shards[*place], key, &before, after));
+                self.put(&mut shards.shards[*place], key, &before, after);
             }
         }
-        drop(shards);
-        self.wake(wakeups);
         reply
     }
 
@@ -287,22 +269,14 @@ impl Table {
         (shard.state(key), self.moment(&shard))
     }
 
-    /// Makes `state` the entry's.
     pub(super) fn install<E: TableEntry>(&self, key: &E::Key, state: E) {
         let mut shard = self.shard(E::bucket(key));
         let before = shard.state(key);
-        let wakeups = self.put(&mut shard, key, &before, state);
-        drop(shard);
-        self.wake(wakeups);
+        self.put(&mut shard, key, &before, state);
     }
 
-    /// Hints about an entry from now on.
     pub(super) fn subscribe(&self, topic: Topic) -> Hints {
-        match topic {
-            Topic::Turn(name, token) => self.wakeups.subscribe(name, token),
-            Topic::Changes(name) => self.changes.subscribe(name),
-            Topic::Ends => self.ends.subscribe(),
-        }
+        self.hints.subscribe(topic)
     }
 
     /// Lets the bucket's fencing tokens rise above `fencing_token`.
@@ -318,11 +292,10 @@ impl Table {
             held_locks: self.counts.held_locks.load(Ordering::Relaxed),
             done_records: self.counts.done_records.load(Ordering::Relaxed),
         };
-        let room = Some(Arc::clone(&self.room));
+        let room = Some(Arc::clone(&self.counts.room));
         StoreGauges { room, entries: Some(entries), ..StoreGauges::default() }
     }
 
-    /// What the table's clock shows.
     pub(super) fn now(&self) -> Duration {
         CLOCK_ORIGIN + self.start.elapsed()
     }
@@ -333,6 +306,7 @@ impl Table {
         let of_shard = |bucket| {
             let shard = self.shard(bucket);
             let whole = shard
+                .entries
                 .records
                 .values()
                 .filter(|state| !matches!(state.kept(), None | Some(StoredResponse::Stub(_))));
@@ -344,47 +318,22 @@ impl Table {
     /// How many locks the table remembers, expired ones included.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        (0..=u8::MAX).map(|bucket| self.shard(bucket).locks.len()).sum()
+        (0..=u8::MAX).map(|bucket| self.shard(bucket).entries.locks.len()).sum()
     }
 
-    /// Makes an entry that was `before` the one `after`, and reports that to its watchers in the
-    /// order in which it happens. Gives the waiters to wake. A grant that expired on its way is
-    /// kept all the same: the sweep forgets it, also on disk.
-    fn put<E: TableEntry>(
-        &self,
-        shard: &mut Shard,
-        key: &E::Key,
-        before: &E,
-        after: E,
-    ) -> Vec<(LockName, TokenHash)> {
-        if self.changes.any() {
-            before.report(key, &after, self.now(), &self.changes);
-        }
-        before.report_ends(key, &after, &self.ends);
-        self.count(before, &after);
+    /// Makes an entry that was `before` the one `after`, and tells waiters and watchers of that in
+    /// the order in which it happens. A grant that expired on its way is kept all the same: the
+    /// sweep forgets it, also on disk.
+    fn put<E: TableEntry>(&self, shard: &mut Shard, key: &E::Key, before: &E, after: E) {
+        self.hints.report(key, before, &after, self.now());
+        self.hints.report_ends(key, before, &after);
+        self.hints.wake(key, before, &after);
+        before.count(&after, &self.counts);
         shard.note(key, before, &after);
-        let wakeups = E::new_wakeups(key, before, &after);
         if after.is_empty() {
-            E::all_mut(shard).remove(key);
+            E::all_mut(&mut shard.entries).remove(key);
         } else {
-            E::all_mut(shard).insert(key.clone(), after);
-        }
-        wakeups
-    }
-
-    /// Counts an entry that becomes `after`.
-    fn count<E: TableEntry>(&self, before: &E, after: &E) {
-        before.count_room(after, &self.room);
-        match (before.is_counted(), after.is_counted()) {
-            (false, true) => drop(E::count(&self.counts).fetch_add(1, Ordering::Relaxed)),
-            (true, false) => drop(E::count(&self.counts).fetch_sub(1, Ordering::Relaxed)),
-            _ => {}
-        }
-    }
-
-    fn wake(&self, wakeups: Vec<(LockName, TokenHash)>) {
-        for (name, token) in wakeups {
-            self.wakeups.wake(&name, &token);
+            E::all_mut(&mut shard.entries).insert(key.clone(), after);
         }
     }
 
@@ -405,15 +354,13 @@ impl Table {
 }
 
 impl Shard {
-    /// The moment of a step in this shard.
     fn moment(&self, now: Moment) -> Moment {
         let Self { last_fencing_token, breaks_from, .. } = *self;
         Moment { last_fencing_token, breaks_from, ..now }
     }
 
-    /// What it has under the key.
     fn state<E: TableEntry>(&self, key: &E::Key) -> E {
-        E::all(self).get(key).cloned().unwrap_or_default()
+        E::all(&self.entries).get(key).cloned().unwrap_or_default()
     }
 
     /// Notes what the shard knows of all its entries together, when one that was `before` becomes
@@ -444,17 +391,7 @@ pub(super) fn step<E: Entry>(
 }
 
 impl<E: Entry> Draft<E> {
-    /// Of an entry that is `state` at this moment.
     pub(super) fn of(state: E, moment: Moment) -> Self {
         Self { after: state.clone(), before: state, moment }
-    }
-
-    fn cause(&self) -> ChangeCause {
-        let Self { before, after, moment } = self;
-        match before.has_lapsed(moment) {
-            true if *after == before.live(moment) => ChangeCause::Lapse,
-            false if after == before => ChangeCause::None,
-            _ => ChangeCause::Command,
-        }
     }
 }

@@ -22,17 +22,11 @@ use super::tables::FileError;
 use keylatch_core::entry::Entry as _;
 use keylatch_core::idempotency::{Answer, RecordKey, RecordState, StoredResponse};
 
-/// How many entries the map of responses in use has before those that are no longer in use are
-/// looked for.
-const ENTRIES: usize = 64;
-
 /// The responses that were read, for as long as any part of a copy is in use. A run has one at
 /// most.
 #[derive(Debug, Default)]
 pub(super) struct AnswersInUse {
     answers: HashMap<RunKey, Weak<Answer>>,
-    /// How many entries there may be before the dead are removed.
-    room: usize,
 }
 
 impl AnswersInUse {
@@ -58,21 +52,14 @@ impl AnswersInUse {
         };
         match row.kept().filter(is_of_stub) {
             Some(StoredResponse::Answer(answer)) => {
-                self.insert(run, answer);
+                self.answers.retain(|_, in_use| in_use.strong_count() > 0);
+                self.answers.insert(run, Arc::downgrade(answer));
                 Ok(state.map_kept(|_| share(answer)))
             }
             // Who decrypts it copies it.
             Some(kept @ StoredResponse::Sealed(_)) => Ok(state.map_kept(|_| kept.clone())),
             _ => Err(FileError::Damaged("a row has another answer".to_owned())),
         }
-    }
-
-    fn insert(&mut self, run: RunKey, answer: &Arc<Answer>) {
-        if self.answers.len() >= self.room.max(ENTRIES) {
-            self.answers.retain(|_, answer| answer.strong_count() > 0);
-            self.room = 2 * self.answers.len();
-        }
-        self.answers.insert(run, Arc::downgrade(answer));
     }
 }
 

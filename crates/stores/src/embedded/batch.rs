@@ -4,7 +4,6 @@
 //! The rules run here, and nothing is written: what the batch comes to is the table's only when it
 //! is on disk. The tests of `batches` hold it.
 
-use std::collections::BTreeMap;
 use std::slice;
 
 use super::row::AgeRow;
@@ -18,9 +17,7 @@ use keylatch_core::store::{Command, Reply};
 /// Entries that a sweep has found.
 #[derive(Debug, Default)]
 pub(super) struct SweptKeys {
-    /// Locks that have expired.
     pub(super) locks: Vec<LockName>,
-    /// Records that have.
     pub(super) records: Vec<RecordKey>,
     /// Records that have become older.
     pub(super) aged: Vec<RecordKey>,
@@ -38,25 +35,7 @@ pub(super) struct Batch<'a> {
     changes: BatchChanges,
 }
 
-/// What a batch makes of the entries of one kind.
-trait BatchEntry: TableEntry {
-    fn changed(changes: &mut BatchChanges) -> &mut BTreeMap<Self::Key, Self>;
-}
-
-impl BatchEntry for LockState {
-    fn changed(changes: &mut BatchChanges) -> &mut BTreeMap<LockName, Self> {
-        &mut changes.locks
-    }
-}
-
-impl BatchEntry for RecordState {
-    fn changed(changes: &mut BatchChanges) -> &mut BTreeMap<RecordKey, Self> {
-        &mut changes.records
-    }
-}
-
 impl<'a> Batch<'a> {
-    /// No request so far.
     pub(super) fn on(table: &'a Table) -> Self {
         Self { table, changes: BatchChanges::default() }
     }
@@ -74,7 +53,7 @@ impl<'a> Batch<'a> {
 
     /// All entries of the step change in this batch, or none does: so a crash leaves no part of the
     /// step.
-    fn step<E: BatchEntry>(&mut self, keys: &[E::Key], command: &E::Command) -> E::Reply {
+    fn step<E: TableEntry>(&mut self, keys: &[E::Key], command: &E::Command) -> E::Reply {
         let drafts = keys.iter().map(|key| self.draft::<E>(key));
         let mut drafts: Few<_> = drafts.collect();
         let now = drafts.iter().map(|draft| draft.moment.now).max().unwrap_or_default();
@@ -89,19 +68,19 @@ impl<'a> Batch<'a> {
     }
 
     /// An entry as the requests so far leave it, at the moment at which the next one finds it.
-    fn draft<E: BatchEntry>(&mut self, key: &E::Key) -> Draft<E> {
+    fn draft<E: TableEntry>(&self, key: &E::Key) -> Draft<E> {
         let (state, mut moment) = self.table.look::<E>(key);
-        let state = E::changed(&mut self.changes).get(key).cloned().unwrap_or(state);
+        let state = E::all(&self.changes.entries).get(key).cloned().unwrap_or(state);
         let given = self.changes.fences.get(&E::bucket(key)).copied().unwrap_or_default();
         moment.last_fencing_token = moment.last_fencing_token.max(given);
         Draft::of(state, moment)
     }
 
-    fn change<E: BatchEntry>(&mut self, key: &E::Key, after: E, last: FencingToken) {
+    fn change<E: TableEntry>(&mut self, key: &E::Key, after: E, last: FencingToken) {
         let given = after.fencing_token().unwrap_or_default().max(last);
         let given_before = self.changes.fences.entry(E::bucket(key)).or_default();
         *given_before = given.max(*given_before);
-        E::changed(&mut self.changes).insert(key.clone(), after);
+        E::all_mut(&mut self.changes.entries).insert(key.clone(), after);
     }
 
     pub(super) fn sweep(&mut self, swept: &SweptKeys) {
@@ -121,18 +100,18 @@ impl<'a> Batch<'a> {
     /// age of a record that the batch changes is of an outcome before.
     pub(super) fn finish(self) -> BatchChanges {
         let mut changes = self.changes;
-        changes.ages.retain(|key, _| !changes.records.contains_key(key));
+        changes.ages.retain(|key, _| !changes.entries.records.contains_key(key));
         let last_run = |(key, after): (&RecordKey, &RecordState)| {
             let before = self.table.look::<RecordState>(key).0.fencing_token()?;
             (after.fencing_token() != Some(before)).then_some((*key, before))
         };
-        changes.last_runs = changes.records.iter().filter_map(last_run).collect();
+        changes.last_runs = changes.entries.records.iter().filter_map(last_run).collect();
         changes
     }
 
-    fn expire<E: BatchEntry>(&mut self, key: &E::Key) {
+    fn expire<E: TableEntry>(&mut self, key: &E::Key) {
         let (state, moment) = self.table.look::<E>(key);
-        let changed = E::changed(&mut self.changes);
+        let changed = E::all_mut(&mut self.changes.entries);
         let state = changed.get(key).unwrap_or(&state);
         if state.is_stale(&moment) {
             let live = state.live(&moment);

@@ -32,7 +32,6 @@ use super::tables::{self, FileError};
 use crate::error::OpenError;
 use keylatch_core::lock::Token;
 
-/// The data file in the directory.
 const DATA: &str = "locks.sqlite";
 /// Its log, which is a part of it.
 const LOG: &str = "locks.sqlite-wal";
@@ -42,7 +41,6 @@ const NEW: [&str; 3] = ["locks.sqlite.new", "locks.sqlite.new-wal", "locks.sqlit
 const LOCK: &str = "lock";
 /// What keys are signed with that the service issues.
 pub(super) const SECRET: &str = "issued_keys.secret";
-/// Which store it is.
 pub(super) const ID: &str = "store.id";
 /// A commit that takes less than this is quick.
 const QUICK: Duration = Duration::from_micros(500);
@@ -64,7 +62,6 @@ type Sums = [u32; 2];
 
 /// Where the data is, and how it is opened: again after each I/O error.
 pub(super) struct Medium {
-    /// What to call it.
     pub(super) name: PathBuf,
     pub(super) open: Opener,
     /// Opens it as it stands, also where nothing can be written, and writes nothing.

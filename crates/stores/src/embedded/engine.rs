@@ -5,7 +5,6 @@
 //! sync nothing that is read is proof, so nothing is settled until the process starts again. The
 //! fault disk of the tests holds it.
 
-use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -22,6 +21,7 @@ use crate::error::OpenError;
 use crate::table::Table;
 use keylatch_core::idempotency::RecordState;
 use keylatch_core::lock::FencingToken;
+use keylatch_core::store::StoreError;
 
 /// How far the limit of the fencing tokens is put beyond the last one: as far as the clock takes
 /// them in a second, so that the file's head is a second page of few transactions.
@@ -32,6 +32,9 @@ const LOG: usize = 1000;
 /// The same while the file is copied: 256 MB of changes. A copy that takes longer is broken off.
 const LOG_BESIDE_COPY: usize = 65_536;
 
+/// Why nothing is kept where [`Engine::is_writable`] says so.
+const NO_FILE: &str = "the file cannot be opened";
+
 /// Why a batch is not on disk.
 #[derive(Debug, Clone)]
 pub(super) enum Failure {
@@ -39,6 +42,15 @@ pub(super) enum Failure {
     NotKept(String),
     /// It is unknown until the medium can be opened again.
     InDoubt(String),
+}
+
+impl From<Failure> for StoreError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::NotKept(error) => Self::Refused(error.into()),
+            Failure::InDoubt(error) => Self::Lost(error.into()),
+        }
+    }
 }
 
 /// How many pages the log has that are not in the file, as SQLite says after each transaction. A
@@ -69,9 +81,6 @@ impl LogLength {
 }
 
 /// The file and its log.
-///
-/// Each transaction changes something. When a commit fails, the file is opened again, and what it
-/// says shows whether the transaction is in it.
 pub(super) struct Engine {
     /// Closed before the medium, which unlocks the directory, is dropped.
     connection: Option<Connection>,
@@ -84,7 +93,6 @@ pub(super) struct Engine {
     in_use: bool,
     /// Whether nothing was written since [`Engine::compact`] found nothing more to do.
     at_rest: bool,
-    /// The copy that is being made, if one is.
     snapshot: Weak<Snapshot>,
 }
 
@@ -136,7 +144,6 @@ impl Engine {
         Ok((engine, table, counts))
     }
 
-    /// Whether the file is open for changes.
     pub(super) fn is_writable(&self) -> bool {
         self.connection.is_some()
     }
@@ -236,11 +243,11 @@ impl Engine {
         Ok(())
     }
 
-    /// The file as it stands, with all that the log held, for as long as the snapshot lives; `None`
-    /// while another one does.
-    pub(super) fn copy(&mut self) -> Result<Option<Arc<Snapshot>>, Failure> {
+    /// The file as it stands, with all that the log held, for as long as the snapshot lives. There
+    /// is one at a time, since the log grows meanwhile.
+    pub(super) fn copy(&mut self) -> Result<Arc<Snapshot>, Failure> {
         if self.is_copied() {
-            return Ok(None);
+            return Err(Failure::NotKept("the store is being copied already".to_owned()));
         }
         self.maintain(tables::empty_log)?;
         self.log.reset();
@@ -251,7 +258,7 @@ impl Engine {
             .map_err(|error| Failure::NotKept(error.to_string()))?;
         let snapshot = Arc::new(snapshot);
         self.snapshot = Arc::downgrade(&snapshot);
-        Ok(Some(snapshot))
+        Ok(snapshot)
     }
 
     fn is_copied(&self) -> bool {
@@ -292,12 +299,22 @@ impl Engine {
         self.at_rest
     }
 
+    /// Whether there is room: writes something and takes it away again.
+    pub(super) fn probe(&mut self) -> Result<(), Failure> {
+        if !self.is_writable() {
+            return Err(Failure::NotKept(NO_FILE.to_owned()));
+        }
+        self.at_rest = false;
+        self.in_use = true;
+        self.maintain(tables::probe)
+    }
+
     fn try_commit(&mut self, changes: &BatchChanges) -> Result<(), Failure> {
         self.at_rest = false;
         let last = changes.last_fencing_token();
         let limit = (!self.has_room_for(last)).then(|| last.get() + FENCES);
         let Some(connection) = &self.connection else {
-            return Err(Failure::NotKept("the file cannot be opened".to_owned()));
+            return Err(Failure::NotKept(NO_FILE.to_owned()));
         };
         let head = limit.map(|fence_limit| Head { format: FORMAT, fence_limit });
         if let Err(error) = tables::write(connection, changes, head.as_ref()) {
@@ -346,11 +363,5 @@ impl Drop for Engine {
         {
             tracing::warn!(%error, "the log stays beside the file");
         }
-    }
-}
-
-impl fmt::Debug for Engine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Engine").field("file", &self.medium.name).finish_non_exhaustive()
     }
 }

@@ -83,12 +83,10 @@ pub async fn embedded(path: &Path) -> Result<Arc<dyn Store>, OpenError> {
     Ok(Arc::new(store))
 }
 
-/// Opens the store at `embedded:DIRECTORY`.
 pub(crate) async fn open(url: &str, _: Settings<'_>) -> Result<Arc<dyn Store>, OpenError> {
     embedded(directory_of(url)?).await
 }
 
-/// Checks a URL.
 pub(crate) fn check(url: &str, _: Settings<'_>) -> Result<(), OpenError> {
     directory_of(url).map(drop)
 }
@@ -226,9 +224,7 @@ impl Store for Embedded {
     }
 
     async fn list_locks(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError> {
-        if !self.writer.is_certain() {
-            self.writer.probe().await?;
-        }
+        self.writer.be_certain().await?;
         Ok(self.table.list(query))
     }
 
@@ -236,9 +232,7 @@ impl Store for Embedded {
         &self,
         query: &ListRecords,
     ) -> Result<Option<Page<RecordSummary>>, StoreError> {
-        if !self.writer.is_certain() {
-            self.writer.probe().await?;
-        }
+        self.writer.be_certain().await?;
         Ok(self.table.list_records(query))
     }
 

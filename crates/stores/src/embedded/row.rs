@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use keylatch_core::entry::Entry as _;
+use keylatch_core::entry::Entry;
 use keylatch_core::idempotency::{Record, RecordKey, RecordStage, RecordState, StoredResponse};
 use keylatch_core::lock::{FencingToken, HolderState, LockName, LockState, WaitQueue};
 use keylatch_core::snapshot::SnapshotError;
@@ -37,7 +37,6 @@ pub(super) struct Head {
     pub(super) fence_limit: u64,
 }
 
-/// Why a row cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RowError {
     #[error("a row cannot be coded")]
@@ -88,21 +87,29 @@ impl AgeRow {
     }
 }
 
-/// What of a lock outlives a restart, as of the moment `since`.
-pub(super) fn lock_at_rest(state: &LockState, since: Duration) -> LockState {
-    let holders = state.holders().map(|holder| {
-        let mut holder = HolderState { since, ..holder.clone() };
-        holder.entries.settle();
-        holder
-    });
-    // A break is kept for its full time again.
-    let history = state.history().ends().iter().map(|end| end.map_times(|_| since));
-    LockState::new(holders, WaitQueue::default(), history.collect())
+/// An entry of which something outlives a restart.
+pub(super) trait AtRest: Entry {
+    /// What does, as of the moment `since`.
+    fn at_rest(&self, since: Duration) -> Self;
 }
 
-/// What of a record outlives a restart, as of the moment `since`.
-pub(super) fn record_at_rest(state: &RecordState, since: Duration) -> RecordState {
-    RecordState::new(state.record().cloned().map(|record| Record { since, ..record }))
+impl AtRest for LockState {
+    fn at_rest(&self, since: Duration) -> Self {
+        let holders = self.holders().map(|holder| {
+            let mut holder = HolderState { since, ..holder.clone() };
+            holder.entries.settle();
+            holder
+        });
+        // A break is kept for its full time again.
+        let history = self.history().ends().iter().map(|end| end.map_times(|_| since));
+        Self::new(holders, WaitQueue::default(), history.collect())
+    }
+}
+
+impl AtRest for RecordState {
+    fn at_rest(&self, since: Duration) -> Self {
+        Self::new(self.record().cloned().map(|record| Record { since, ..record }))
+    }
 }
 
 /// The record as memory has it: a response that is long stays in its row alone, and memory has its
@@ -117,36 +124,20 @@ pub(super) fn record_in_memory(state: RecordState) -> RecordState {
 }
 
 /// Whether the disk says the same of both.
-pub(super) fn is_same_lock_at_rest(one: &LockState, other: &LockState) -> bool {
-    lock_at_rest(one, Duration::ZERO) == lock_at_rest(other, Duration::ZERO)
+pub(super) fn is_same_at_rest<E: AtRest>(one: &E, other: &E) -> bool {
+    one.at_rest(Duration::ZERO) == other.at_rest(Duration::ZERO)
 }
 
-/// The row of a lock; `None` where nothing of it outlives a restart.
-pub(super) fn encode_lock(state: &LockState) -> Result<Option<Vec<u8>>, RowError> {
-    let state = lock_at_rest(state, Duration::ZERO);
-    if state.is_empty() {
-        return Ok(None);
-    }
-    Ok(Some(state.encode()?))
+/// The row of an entry; `None` where nothing of it outlives a restart.
+pub(super) fn encode<E: AtRest>(state: &E) -> Result<Option<Vec<u8>>, RowError> {
+    let state = state.at_rest(Duration::ZERO);
+    Ok(if state.is_empty() { None } else { Some(state.encode()?) })
 }
 
-/// The row of a record; `None` where there is none.
-pub(super) fn encode_record(state: &RecordState) -> Result<Option<Vec<u8>>, RowError> {
-    if state.is_empty() {
-        return Ok(None);
-    }
-    Ok(Some(record_at_rest(state, Duration::ZERO).encode()?))
-}
-
-/// The lock that a row holds, at the moment `now` of a process that does not know how long it was
+/// The entry that a row holds, at the moment `now` of a process that does not know how long it was
 /// away.
-pub(super) fn decode_lock(row: &[u8], now: Duration) -> Result<LockState, RowError> {
-    Ok(lock_at_rest(&LockState::decode(row)?, now))
-}
-
-/// The record that a row holds, likewise.
-pub(super) fn decode_record(row: &[u8], now: Duration) -> Result<RecordState, RowError> {
-    Ok(record_at_rest(&RecordState::decode(row)?, now))
+pub(super) fn decode<E: AtRest>(row: &[u8], now: Duration) -> Result<E, RowError> {
+    Ok(E::decode(row)?.at_rest(now))
 }
 
 /// The key of a lock: its bucket and its name, so that those which are swept together are next to
@@ -177,7 +168,6 @@ pub(super) fn record_of_run(key: &[u8]) -> Result<RecordKey, RowError> {
     record_key(key)
 }
 
-/// The key of a record.
 pub(super) fn record_key(key: &[u8]) -> Result<RecordKey, RowError> {
     Ok(RecordKey::from_bytes(key.try_into().map_err(|_| RowError::Key)?))
 }

@@ -21,7 +21,6 @@ use bytes::Bytes;
 use futures_util::stream::try_unfold;
 use keylatch_core::store::Backup;
 
-/// How many bytes are read at once.
 const CHUNK: u64 = 256 * 1024;
 
 /// The file, for as long as it stays as it is.

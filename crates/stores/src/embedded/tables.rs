@@ -13,14 +13,13 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Params, Row, ffi};
 
 use super::row::{
-    AgeRow, FORMAT, Head, RowError, RunKey, append_checksum, decode_lock, decode_record,
-    encode_lock, encode_record, lock_key, lock_name, record_in_memory, record_key, record_of_run,
-    run_key, verify_checksum,
+    AgeRow, FORMAT, Head, RowError, RunKey, append_checksum, decode, encode, lock_key, lock_name,
+    record_in_memory, record_key, record_of_run, run_key, verify_checksum,
 };
-use crate::table::{Fill, Table};
+use crate::table::{Entries, Fill, Table};
 use keylatch_core::entry::Entry as _;
 use keylatch_core::idempotency::{RecordKey, RecordState};
-use keylatch_core::lock::{FencingToken, LockName, LockState};
+use keylatch_core::lock::{FencingToken, LockState};
 
 const CREATE: &str = "
     PRAGMA locking_mode = EXCLUSIVE;
@@ -43,12 +42,28 @@ const CONFIGURE: &str = "
     PRAGMA temp_store = MEMORY;
 ";
 
-pub(super) const PUT_LOCK: &str = "INSERT OR REPLACE INTO locks VALUES (?1, ?2)";
-const READ_RECORD: &str = "SELECT value FROM records WHERE key = ?1";
-const PUT_RECORD: &str = "INSERT OR REPLACE INTO records VALUES (?1, ?2)";
-const REMOVE_RECORD: &str = "DELETE FROM records WHERE key = ?1";
-const PUT_AGE: &str = "INSERT OR REPLACE INTO head VALUES (?1, ?2)";
-const REMOVE_AGE: &str = "DELETE FROM head WHERE key = ?1";
+/// The statements on the rows of a table.
+#[derive(Debug)]
+pub(super) struct RowSql {
+    read: &'static str,
+    put: &'static str,
+    remove: &'static str,
+}
+
+macro_rules! rows_of {
+    ($table:literal) => {
+        &RowSql {
+            read: concat!("SELECT value FROM ", $table, " WHERE key = ?1"),
+            put: concat!("INSERT OR REPLACE INTO ", $table, " VALUES (?1, ?2)"),
+            remove: concat!("DELETE FROM ", $table, " WHERE key = ?1"),
+        }
+    };
+}
+
+pub(super) const LOCKS: &RowSql = rows_of!("locks");
+const RECORDS: &RowSql = rows_of!("records");
+const HEADS: &RowSql = rows_of!("head");
+const PROBES: &RowSql = rows_of!("probe");
 /// The key of the row in `head`.
 const HEAD: &[u8] = b"head";
 /// What the keys begin with, in the same table, of the rows with the ages of records.
@@ -59,32 +74,40 @@ const PROBE_BYTES: usize = 64 * 1024;
 /// How many pages of the file one step gives back.
 const SLICE: usize = 256;
 
-/// What a batch of commands comes to.
 #[derive(Debug, Clone, Default)]
 pub(super) struct BatchChanges {
-    pub(super) locks: BTreeMap<LockName, LockState>,
-    pub(super) records: BTreeMap<RecordKey, RecordState>,
+    pub(super) entries: Entries,
     /// The runs that these records had, where they have another one now, or none.
     pub(super) last_runs: Vec<RunKey>,
     /// The ages of records that do not change.
     pub(super) ages: BTreeMap<RecordKey, AgeRow>,
     /// The last fencing token of each bucket that gave one.
     pub(super) fences: BTreeMap<u8, FencingToken>,
-    /// Write or take away what shows whether there is room.
-    pub(super) probe: Option<Probe>,
 }
 
+/// A row as changes leave it: where it is, its key, and its value if it is there.
+type RowChange = (&'static RowSql, Vec<u8>, Option<Vec<u8>>);
+
 impl BatchChanges {
+    /// The rows that they write and remove.
+    fn rows(&self) -> impl Iterator<Item = Result<RowChange, RowError>> {
+        let locks = self.entries.locks.iter();
+        let locks = locks.map(|(name, state)| Ok((LOCKS, lock_key(name), encode(state)?)));
+        let last_runs = self.last_runs.iter().map(|run| Ok((RECORDS, run_key(run), None)));
+        // Where a record becomes empty, its row is that of a last run. The age of an outcome before
+        // stays in its row: `AgeRow::apply` sees of which outcome it is.
+        let records = self.entries.records.iter().map(|(key, state)| match state.fencing_token() {
+            Some(last) => Ok((RECORDS, run_key(&(*key, last)), encode(state)?)),
+            None => Ok((HEADS, age_key(key.as_bytes()), None)),
+        });
+        let ages = self.ages.iter();
+        let ages = ages.map(|(key, age)| Ok((HEADS, age_key(key.as_bytes()), Some(age.encode()?))));
+        locks.chain(last_runs).chain(records).chain(ages)
+    }
+
     pub(super) fn last_fencing_token(&self) -> FencingToken {
         self.fences.values().copied().max().unwrap_or_default()
     }
-}
-
-/// One of the two transactions of a probe.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Probe {
-    Write,
-    Remove,
 }
 
 /// Why a file cannot be used.
@@ -211,15 +234,14 @@ pub(super) fn check(connection: &Connection) -> Result<(), FileError> {
 
 /// What the file says of itself.
 pub(super) fn head(connection: &Connection) -> Result<Head, FileError> {
-    let mut statement = connection.prepare_cached("SELECT value FROM head WHERE key = ?1")?;
+    let mut statement = connection.prepare_cached(HEADS.read)?;
     let row: Vec<u8> = statement.query_row([HEAD], |row| row.get(0))?;
     Ok(postcard::from_bytes(verify_checksum(HEAD, &row)?).map_err(RowError::from)?)
 }
 
-/// Writes what the file says of itself.
 pub(super) fn write_head(connection: &Connection, head: &Head) -> Result<(), FileError> {
     let value = postcard::to_allocvec(head).map_err(RowError::from)?;
-    put(connection, "INSERT OR REPLACE INTO head VALUES (?1, ?2)", HEAD, value)
+    put(connection, HEADS, HEAD, value)
 }
 
 /// Writes one transaction and syncs it.
@@ -229,25 +251,11 @@ pub(super) fn write(
     head: Option<&Head>,
 ) -> Result<(), FileError> {
     run(connection, "BEGIN IMMEDIATE", [])?;
-    for (name, state) in &changes.locks {
-        put_lock(connection, &lock_key(name), state)?;
-    }
-    for run in &changes.last_runs {
-        remove(connection, REMOVE_RECORD, &run_key(run))?;
-    }
-    for (key, state) in &changes.records {
-        put_record(connection, key, state)?;
-    }
-    for (key, age) in &changes.ages {
-        put(connection, PUT_AGE, &age_key(key.as_bytes()), age.encode()?)?;
-    }
-    match changes.probe {
-        Some(Probe::Write) => {
-            let row = vec![0; PROBE_BYTES];
-            put(connection, "INSERT OR REPLACE INTO probe VALUES (?1, ?2)", b"probe", row)?;
+    for row in changes.rows() {
+        match row? {
+            (sql, key, Some(value)) => put(connection, sql, &key, value)?,
+            (sql, key, None) => remove(connection, sql, &key)?,
         }
-        Some(Probe::Remove) => remove(connection, "DELETE FROM probe WHERE key = ?1", b"probe")?,
-        None => {}
     }
     if let Some(head) = head {
         write_head(connection, head)?;
@@ -255,38 +263,25 @@ pub(super) fn write(
     run(connection, "COMMIT", [])
 }
 
+/// Writes a row that nothing reads, and removes it.
+pub(super) fn probe(connection: &Connection) -> Result<(), FileError> {
+    let row = vec![0; PROBE_BYTES];
+    // Each is a transaction of its own.
+    put(connection, PROBES, b"probe", row)?;
+    remove(connection, PROBES, b"probe")
+}
+
 /// Whether the file says of all that changes what the changes make of it.
 pub(super) fn has(connection: &Connection, changes: &BatchChanges) -> Result<bool, FileError> {
-    let says = |sql, key: &[u8], value: Option<Vec<u8>>| {
-        let mut statement = connection.prepare_cached(sql)?;
-        let found: Option<Vec<u8>> = statement.query_row([key], |row| row.get(0)).optional()?;
-        Ok::<_, FileError>(found == value.map(|value| append_checksum(key, value)))
-    };
-    for (name, state) in &changes.locks {
-        let sql = "SELECT value FROM locks WHERE key = ?1";
-        if !says(sql, &lock_key(name), encode_lock(state)?)? {
+    for row in changes.rows() {
+        let (sql, key, value) = row?;
+        let mut statement = connection.prepare_cached(sql.read)?;
+        let found: Option<Vec<u8>> = statement.query_row([&key], |row| row.get(0)).optional()?;
+        if found != value.map(|value| append_checksum(&key, value)) {
             return Ok(false);
         }
     }
-    let runs = changes.records.iter().filter_map(|(key, state)| Some((run_of(key, state)?, state)));
-    for (run, state) in runs {
-        if !says(READ_RECORD, &run_key(&run), encode_record(state)?)? {
-            return Ok(false);
-        }
-    }
-    for run in &changes.last_runs {
-        if !says(READ_RECORD, &run_key(run), None)? {
-            return Ok(false);
-        }
-    }
-    for (key, age) in &changes.ages {
-        let sql = "SELECT value FROM head WHERE key = ?1";
-        if !says(sql, &age_key(key.as_bytes()), Some(age.encode()?))? {
-            return Ok(false);
-        }
-    }
-    // Nothing depends on whether a probe was kept.
-    Ok(changes.probe.is_none())
+    Ok(true)
 }
 
 /// Puts every lock and every record into `table`, but for long responses; gives the number of each.
@@ -294,7 +289,7 @@ pub(super) fn load(connection: &Connection, table: &Table) -> Result<(u64, u64),
     let now = table.now();
     let mut filling = Fill::<LockState>::of(table);
     let locks = each_row(connection, "SELECT key, value FROM locks", |key, value| {
-        filling.add(lock_name(key)?, decode_lock(value, now)?);
+        filling.add(lock_name(key)?, decode(value, now)?);
         Ok(())
     })?;
     filling.finish();
@@ -317,7 +312,7 @@ fn load_records(connection: &Connection, table: &Table, now: Duration) -> Result
     let mut buckets = vec![Vec::new(); 1 + usize::from(u8::MAX)];
     let count = each_row(connection, "SELECT key, value FROM records", |row, value| {
         let key = record_of_run(row)?;
-        let state = record_in_memory(decode_record(value, now)?);
+        let state = record_in_memory(decode(value, now)?);
         buckets[usize::from(key.bucket())].push((key, state));
         Ok(())
     })?;
@@ -335,15 +330,10 @@ pub(super) fn record(
     run: &RunKey,
 ) -> Result<Option<RecordState>, FileError> {
     let key = run_key(run);
-    let mut statement = connection.prepare_cached(READ_RECORD)?;
+    let mut statement = connection.prepare_cached(RECORDS.read)?;
     let mut rows = statement.query([&key])?;
     let Some(row) = rows.next()? else { return Ok(None) };
-    Ok(Some(decode_record(verify_checksum(&key, blob(row, 0)?)?, Duration::ZERO)?))
-}
-
-/// The last run of a record, if there is one.
-fn run_of(key: &RecordKey, state: &RecordState) -> Option<RunKey> {
-    Some((*key, state.fencing_token()?))
+    Ok(Some(decode(verify_checksum(&key, blob(row, 0)?)?, Duration::ZERO)?))
 }
 
 fn age_key(key: &[u8]) -> Vec<u8> {
@@ -370,39 +360,17 @@ fn blob<'a>(row: &'a Row<'_>, column: usize) -> Result<&'a [u8], FileError> {
     blob.map_err(|error| FileError::Damaged(error.to_string()))
 }
 
-fn put_lock(connection: &Connection, key: &[u8], state: &LockState) -> Result<(), FileError> {
-    match encode_lock(state)? {
-        Some(row) => put(connection, PUT_LOCK, key, row),
-        None => remove(connection, "DELETE FROM locks WHERE key = ?1", key),
-    }
-}
-
-/// Writes the row of a record's last run, or removes the age of a record that is empty. The rows of
-/// runs before are removed as [`BatchChanges::last_runs`].
-fn put_record(
-    connection: &Connection,
-    key: &RecordKey,
-    state: &RecordState,
-) -> Result<(), FileError> {
-    if let Some((last, row)) = run_of(key, state).zip(encode_record(state)?) {
-        // The age of an outcome before stays in its row: `AgeRow::apply` sees of which outcome it
-        // is.
-        return put(connection, PUT_RECORD, &run_key(&last), row);
-    }
-    remove(connection, REMOVE_AGE, &age_key(key.as_bytes()))
-}
-
 pub(super) fn put(
     connection: &Connection,
-    sql: &str,
+    sql: &RowSql,
     key: &[u8],
     value: Vec<u8>,
 ) -> Result<(), FileError> {
-    run(connection, sql, (key, append_checksum(key, value)))
+    run(connection, sql.put, (key, append_checksum(key, value)))
 }
 
-fn remove(connection: &Connection, sql: &str, key: &[u8]) -> Result<(), FileError> {
-    run(connection, sql, [key])
+fn remove(connection: &Connection, sql: &RowSql, key: &[u8]) -> Result<(), FileError> {
+    run(connection, sql.remove, [key])
 }
 
 fn run(connection: &Connection, sql: &str, parameters: impl Params) -> Result<(), FileError> {

@@ -153,5 +153,5 @@ pub fn write_lock_row(
     bytes: &[u8],
 ) -> Result<(), Box<dyn Error>> {
     tables::configure(connection)?;
-    Ok(tables::put(connection, tables::PUT_LOCK, &lock_key(name), bytes.to_vec())?)
+    Ok(tables::put(connection, tables::LOCKS, &lock_key(name), bytes.to_vec())?)
 }

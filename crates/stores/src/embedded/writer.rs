@@ -1,13 +1,13 @@
 //! The writer of the embedded store: leader group commit.
 //!
-//! A caller queues a [`WriteRequest`]. If nobody commits, it appoints a leader (`writer/queue.rs`):
-//! a task of the runtime that commits inline, when the last batch was one quick request and another
-//! worker is left to keep deadlines; else the writer's thread. Callers that come meanwhile share
-//! the next batch, which the thread leads. Why inline: to wake a thread, and the thread a task
-//! again, costs as much as half a sync of a quick disk. Why not always: a disk that hangs holds the
-//! worker that leads. It never holds a second one, and no deadline, because the callers wait in
-//! tasks of their own. So a task leads one request and nothing more. The thread reads answers from
-//! the disk too (`writer/reads.rs`).
+//! A caller queues a command. If nobody commits, it appoints a leader (`writer/queue.rs`): a task
+//! of the runtime that commits inline, when the last batch was one quick command and another worker
+//! is left to keep deadlines; else the writer's thread. Callers that come meanwhile share the next
+//! batch, which the thread leads. Why inline: to wake a thread, and the thread a task again, costs
+//! as much as half a sync of a quick disk. Why not always: a disk that hangs holds the worker that
+//! leads. It never holds a second one, and no deadline, because the callers wait in tasks of their
+//! own. So a task leads one command and nothing more. All else is a [`Job`], which the thread does
+//! between two batches: sweeps, probes, copies, and reads of responses (`writer/reads.rs`).
 //!
 //! Invariant: a request is answered once its batch is on disk, or is known not to be, or is in
 //! doubt; one that finds the queue full is refused at once. A batch that panics leaves its callers
@@ -17,6 +17,7 @@
 mod queue;
 mod reads;
 
+use std::fmt;
 use std::io;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,48 +32,29 @@ use tokio::sync::oneshot;
 use super::answers::AnswersInUse;
 use super::batch::{Batch, SweptKeys};
 use super::engine::{Engine, Failure};
-use super::row::{is_same_lock_at_rest, record_in_memory};
+use super::row::{is_same_at_rest, record_in_memory};
 use super::snapshot::Snapshot;
-use super::tables::{BatchChanges, Probe};
+use super::tables::BatchChanges;
 use crate::table::Table;
 use keylatch_core::idempotency::{RecordKey, RecordState};
 use keylatch_core::lock::{LockName, LockState};
 use keylatch_core::store::{Command, Reply, StoreError};
 use queue::{Appointed, Turn};
-use reads::ReadRequest;
+use reads::ALL_OF_A_PAUSE;
 
 /// How long the writer may take to end.
 const END: Duration = Duration::from_millis(900);
 
-/// What waits for the writer.
-#[derive(Debug)]
-pub(super) enum WriteRequest {
-    /// Run a command.
-    Step(Command, Answer<Reply>),
-    /// Remove those that are still expired, and write the ages of others down.
-    Sweep(SweptKeys, Answer<()>),
-    /// Tell whether the last batch was kept; if not, try whether there is room again.
-    Probe(Answer<()>),
-    /// Take a step towards a file without room that it does not need. The answer is whether there
-    /// are more.
-    Compact(Answer<bool>),
-    /// Give a copy of the file as it is after the batch.
-    Copy(Answer<Arc<Snapshot>>),
-}
-
-impl WriteRequest {
-    /// Whether it is one commit of a quick disk, which a task may lead.
-    fn is_step(&self) -> bool {
-        matches!(self, Self::Step(..))
-    }
-}
-
 type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
-type Queue = queue::Queue<WriteRequest, ReadRequest>;
+/// A command to run, and who waits for the reply.
+type Step = (Command, Answer<Reply>);
 
-/// The way to the file and the table.
-#[derive(Debug)]
+/// What the thread does between two batches. Gives how many bytes of responses it has read.
+type Job = Box<dyn FnOnce(&Arc<Shared>) -> u64 + Send>;
+
+type Queue = queue::Queue<Step, Job>;
+
 pub(super) struct Writer {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -80,7 +62,6 @@ pub(super) struct Writer {
     ended: Mutex<mpsc::Receiver<()>>,
 }
 
-#[derive(Debug)]
 struct Shared {
     queue: Mutex<Queue>,
     /// Notified when the thread is to lead, or to end.
@@ -146,18 +127,26 @@ impl Writer {
 
     /// Runs a command and waits until that is on disk.
     pub(super) async fn run(&self, command: Command) -> Result<Reply, StoreError> {
-        self.submit(|answer| WriteRequest::Step(command, answer)).await
+        self.ask(|answer| self.shared.push((command, answer))).await
     }
 
     /// Removes those that are still expired, and writes the ages of others down.
     pub(super) async fn sweep(&self, swept: SweptKeys) -> Result<(), StoreError> {
-        self.submit(|answer| WriteRequest::Sweep(swept, answer)).await
+        self.between_batches(move |committer| {
+            committer.transact(|batch| batch.sweep(&swept)).map(drop)
+        })
+        .await
     }
 
     /// Whether the last transaction was kept; if not, tries whether there is room again. Waits for
     /// what is being written, so that there is no response while the disk hangs.
     pub(super) async fn probe(&self) -> Result<(), StoreError> {
-        self.submit(WriteRequest::Probe).await
+        self.between_batches(Committer::probe).await
+    }
+
+    /// Has the table say all that the disk does.
+    pub(super) async fn be_certain(&self) -> Result<(), StoreError> {
+        if self.is_certain() { Ok(()) } else { self.probe().await }
     }
 
     /// Takes a step towards a file without room that it does not need. Whether there are more.
@@ -167,21 +156,47 @@ impl Writer {
         if self.shared.state.at_rest.load(Ordering::Acquire) {
             return Ok(false);
         }
-        self.submit(WriteRequest::Compact).await
+        self.between_batches(Committer::compact).await
     }
 
     /// A copy of the file, with all that was answered before.
     pub(super) async fn copy(&self) -> Result<Arc<Snapshot>, StoreError> {
-        self.submit(WriteRequest::Copy).await
+        self.between_batches(Committer::copy).await
     }
 
-    async fn submit<T>(
+    /// Has the thread do this, unless its caller has gone by then.
+    async fn between_batches<T: Send + 'static>(
         &self,
-        request: impl FnOnce(Answer<T>) -> WriteRequest,
+        work: impl FnOnce(&mut Committer) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.ask(|answer: Answer<T>| {
+            self.shared.push_job(Box::new(move |shared| {
+                if answer.is_closed() {
+                    return 0;
+                }
+                if let Some(done) = shared.with_committer(work) {
+                    // A caller that has gone does not read its response.
+                    let _ = answer.send(done.map_err(StoreError::from));
+                }
+                ALL_OF_A_PAUSE
+            }))
+        })
+        .await
+    }
+
+    async fn ask<T>(
+        &self,
+        queue: impl FnOnce(Answer<T>) -> Result<(), StoreError>,
     ) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
-        self.shared.push(request(answer))?;
+        queue(answer)?;
         answered.await.unwrap_or_else(|_| Err(StoreError::Lost("the batch had no end".into())))
+    }
+}
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Writer").field("is_certain", &self.is_certain()).finish_non_exhaustive()
     }
 }
 
@@ -201,10 +216,16 @@ impl Drop for Writer {
 }
 
 impl Shared {
-    /// Queues a request that a leader will commit, and appoints one where there is none.
-    fn push(self: &Arc<Self>, request: WriteRequest) -> Result<(), StoreError> {
-        let is_step = request.is_step();
-        let appointed = self.queue().push(request, is_step)?;
+    /// Queues a command that a leader will commit, and appoints one where there is none.
+    fn push(self: &Arc<Self>, step: Step) -> Result<(), StoreError> {
+        let appointed = self.queue().push(step)?;
+        self.start(appointed);
+        Ok(())
+    }
+
+    /// Queues a job for the thread, and appoints it where there is no leader.
+    fn push_job(self: &Arc<Self>, job: Job) -> Result<(), StoreError> {
+        let appointed = self.queue().push_job(job)?;
         self.start(appointed);
         Ok(())
     }
@@ -241,7 +262,7 @@ impl Shared {
                 self.runtime.spawn(async move { committed.answer() });
             }
             self.shorten_log();
-            self.answer_reads();
+            self.do_jobs();
             self.queue().resign();
         }
         // The file is closed here, and not by a caller that drops the store.
@@ -249,7 +270,7 @@ impl Shared {
     }
 
     /// The next batch for the thread; `None` once the writer is closed and nothing is left.
-    fn next_batch(&self) -> Option<Vec<WriteRequest>> {
+    fn next_batch(&self) -> Option<Vec<Step>> {
         let mut queue = self.queue();
         loop {
             match queue.turn() {
@@ -264,7 +285,7 @@ impl Shared {
 
     /// Commits a batch; `None` if that panicked. Commands of it whose replies have to be read are
     /// queued.
-    fn commit(&self, batch: Vec<WriteRequest>) -> Option<CommitResult> {
+    fn commit(&self, batch: Vec<Step>) -> Option<CommitResult> {
         // The rules run before anything is written, and the file is opened again where a
         // transaction was left open.
         let mut committed = self.with_committer(|committer| committer.commit(batch))?;
@@ -285,6 +306,15 @@ impl Shared {
     fn shorten_log(&self) {
         if let Some(committer) = self.committer().as_mut() {
             committer.shorten_log();
+        }
+    }
+
+    /// Does some of the jobs: changes wait for them.
+    fn do_jobs(self: &Arc<Self>) {
+        let mut bytes = 0;
+        while bytes < ALL_OF_A_PAUSE {
+            let Some(job) = self.queue().pop_job() else { return };
+            bytes += job(self);
         }
     }
 
@@ -321,7 +351,6 @@ impl Drop for InlineTerm {
 }
 
 /// The file and the table, in the hands of the leader.
-#[derive(Debug)]
 struct Committer {
     table: Arc<Table>,
     engine: Engine,
@@ -335,65 +364,22 @@ struct Committer {
 
 /// A batch that was committed, or was not, and its waiters.
 struct CommitResult {
-    answers: Vec<PendingAnswer>,
+    answers: Vec<(Reply, Answer<Reply>)>,
     /// Commands that changed nothing, and whose replies have to be read.
-    reads: Vec<ReadRequest>,
+    reads: Vec<Job>,
     kept: Result<(), Failure>,
-    /// The copy of the file after the batch, if a request is for one.
-    copied: Result<Option<Arc<Snapshot>>, Failure>,
-    /// Whether the file has more room than it needs, if a request is to compact it.
-    is_loose: bool,
     is_log_long: bool,
     is_light: bool,
 }
 
-/// What the requests of a batch come to beside changes.
-#[derive(Default)]
-struct BatchResults {
-    answers: Vec<PendingAnswer>,
-    reads: Vec<ReadRequest>,
-    probing: bool,
-    compacting: bool,
-}
-
-/// A waiter for a batch, and what it waits for.
-enum PendingAnswer {
-    Reply(Reply, Answer<Reply>),
-    Done(Answer<()>),
-    Compacted(Answer<bool>),
-    Copy(Answer<Arc<Snapshot>>),
-}
-
 impl CommitResult {
     fn answer(self) {
-        let kept = self.kept;
-        for waiting in self.answers {
+        for (reply, answer) in self.answers {
+            let reply = self.kept.clone().map(|()| reply);
             // A caller that has gone does not read its response.
-            match waiting {
-                PendingAnswer::Reply(reply, answer) => drop(answer.send(outcome(&kept, reply))),
-                PendingAnswer::Done(answer) => drop(answer.send(outcome(&kept, ()))),
-                PendingAnswer::Compacted(answer) => {
-                    drop(answer.send(outcome(&kept, self.is_loose)));
-                }
-                PendingAnswer::Copy(answer) => drop(answer.send(copy_of(&self.copied))),
-            }
+            let _ = answer.send(reply.map_err(StoreError::from));
         }
     }
-}
-
-fn outcome<K, T>(kept: &Result<K, Failure>, value: T) -> Result<T, StoreError> {
-    match kept {
-        Ok(_) => Ok(value),
-        Err(Failure::NotKept(error)) => Err(StoreError::Refused(error.clone().into())),
-        Err(Failure::InDoubt(error)) => Err(StoreError::Lost(error.clone().into())),
-    }
-}
-
-/// One reader has a copy at a time, since the log grows meanwhile.
-fn copy_of(copied: &Result<Option<Arc<Snapshot>>, Failure>) -> Result<Arc<Snapshot>, StoreError> {
-    outcome(copied, ())?;
-    let copy = copied.as_ref().ok().and_then(Option::clone);
-    copy.ok_or_else(|| StoreError::Refused("the store is being copied already".into()))
 }
 
 impl Committer {
@@ -402,54 +388,45 @@ impl Committer {
         Self { table, engine, answers, state, is_unwell, is_light: false }
     }
 
-    /// Puts what the requests come to on disk and then in the table.
-    fn commit(&mut self, requests: Vec<WriteRequest>) -> CommitResult {
-        let (started, is_lone) = (Instant::now(), requests.len() == 1);
-        let settled = self.settle();
-        let mut batch = Batch::on(&self.table);
-        let mut results = BatchResults::default();
-        for request in requests {
-            self.run(request, &mut batch, &mut results);
-        }
-        let BatchResults { answers, reads, probing, compacting } = results;
-        let changes = batch.finish();
-        let kept = settled.and_then(|()| self.write(changes, probing));
+    /// Runs commands, and puts what they come to on disk and then in the table.
+    fn commit(&mut self, steps: Vec<Step>) -> CommitResult {
+        let (started, is_lone) = (Instant::now(), steps.len() == 1);
+        let (mut answers, mut reads) = (Vec::with_capacity(steps.len()), Vec::new());
+        let kept = self.transact(|batch| {
+            for (command, answer) in steps {
+                match (batch.run(&command), command) {
+                    (Reply::Record(reply), Command::Record(key, command)) if reply.has_stub() => {
+                        reads.push(reads::job(key, command, answer));
+                    }
+                    (reply, _) => answers.push((reply, answer)),
+                }
+            }
+        });
         if matches!(kept, Ok(true)) {
             self.is_light = is_lone && self.engine.is_quick(started.elapsed());
         }
-        self.note(&kept);
-        let is_loose = compacting && kept.is_ok() && self.compact();
-        self.state.at_rest.store(self.engine.is_at_rest(), Ordering::Release);
-        let kept = kept.map(|_| ());
-        let copying = answers.iter().any(|answer| matches!(answer, PendingAnswer::Copy(_)));
-        let copied = if copying { kept.clone().and_then(|()| self.copy()) } else { Ok(None) };
         let (is_log_long, is_light) = (self.engine.is_log_long(), self.is_light);
-        CommitResult { answers, reads, kept, copied, is_loose, is_log_long, is_light }
+        CommitResult { answers, reads, kept: kept.map(drop), is_log_long, is_light }
     }
 
-    /// Runs a request of a batch.
-    fn run(&self, request: WriteRequest, batch: &mut Batch<'_>, results: &mut BatchResults) {
-        results.answers.push(match request {
-            WriteRequest::Step(command, answer) => match (batch.run(&command), command) {
-                (Reply::Record(reply), Command::Record(key, command)) if reply.has_stub() => {
-                    return results.reads.push(ReadRequest { key, command, answer });
-                }
-                (reply, _) => PendingAnswer::Reply(reply, answer),
-            },
-            WriteRequest::Sweep(swept, answer) => {
-                batch.sweep(&swept);
-                PendingAnswer::Done(answer)
-            }
-            WriteRequest::Probe(answer) => {
-                results.probing |= self.is_unwell;
-                PendingAnswer::Done(answer)
-            }
-            WriteRequest::Compact(answer) => {
-                results.compacting = true;
-                PendingAnswer::Compacted(answer)
-            }
-            WriteRequest::Copy(answer) => PendingAnswer::Copy(answer),
-        });
+    /// Puts what `fill` makes of a batch on disk and then in the table. Whether there was anything
+    /// to write.
+    fn transact(&mut self, fill: impl FnOnce(&mut Batch<'_>)) -> Result<bool, Failure> {
+        let settled = self.settle();
+        let mut batch = Batch::on(&self.table);
+        fill(&mut batch);
+        let changes = batch.finish();
+        let kept = settled.and_then(|()| self.write(changes));
+        self.note(&kept);
+        kept
+    }
+
+    fn probe(&mut self) -> Result<(), Failure> {
+        let is_unwell = self.is_unwell;
+        let settled = self.settle();
+        let kept = settled.and_then(|()| if is_unwell { self.engine.probe() } else { Ok(()) });
+        self.note(&kept.clone().map(|()| is_unwell));
+        kept
     }
 
     /// Finds out what became of the changes in doubt, if there are any.
@@ -463,13 +440,7 @@ impl Committer {
     }
 
     /// Writes changes and makes them the table's. Whether there was anything to write.
-    fn write(&mut self, changes: BatchChanges, probing: bool) -> Result<bool, Failure> {
-        if probing {
-            for probe in [Probe::Write, Probe::Remove] {
-                self.engine
-                    .commit(&BatchChanges { probe: Some(probe), ..BatchChanges::default() })?;
-            }
-        }
+    fn write(&mut self, changes: BatchChanges) -> Result<bool, Failure> {
         // What a batch undoes itself leaves nothing to write.
         let durable =
             self.is_change(&changes) || !self.engine.has_room_for(changes.last_fencing_token());
@@ -477,46 +448,45 @@ impl Committer {
             self.engine.commit(&changes)?;
         }
         self.install(changes);
-        Ok(probing || durable)
+        Ok(durable)
     }
 
     /// Whether the disk says something else of any entry.
     fn is_change(&self, changes: &BatchChanges) -> bool {
         let is_other_lock = |(name, state): (&LockName, &LockState)| {
-            !is_same_lock_at_rest(state, &self.table.look::<LockState>(name).0)
+            !is_same_at_rest(state, &self.table.look::<LockState>(name).0)
         };
         let is_other_record = |(key, state): (&RecordKey, &RecordState)| {
             *state != self.table.look::<RecordState>(key).0
         };
         !changes.ages.is_empty()
-            || changes.locks.iter().any(is_other_lock)
-            || changes.records.iter().any(is_other_record)
+            || changes.entries.locks.iter().any(is_other_lock)
+            || changes.entries.records.iter().any(is_other_record)
     }
 
     fn install(&self, changes: BatchChanges) {
         for (bucket, fencing_token) in changes.fences {
             self.table.raise(bucket, fencing_token);
         }
-        for (name, state) in changes.locks {
+        for (name, state) in changes.entries.locks {
             self.table.install(&name, state);
         }
-        for (key, state) in changes.records {
+        for (key, state) in changes.entries.records {
             self.table.install(&key, record_in_memory(state));
         }
     }
 
-    /// Returns room that the file does not need. Whether there is more. What fails here undoes
-    /// nothing that was kept.
-    fn compact(&mut self) -> bool {
+    /// Returns room that the file does not need. Whether there is more.
+    fn compact(&mut self) -> Result<bool, Failure> {
+        self.settle()?;
         let compacted = self.engine.compact();
-        compacted.unwrap_or_else(|failure| {
-            self.note(&Err(failure));
-            false
-        })
+        self.note(&compacted.clone().map(|_| false));
+        compacted
     }
 
-    /// The file as it is now. What fails here undoes nothing that was kept.
-    fn copy(&mut self) -> Result<Option<Arc<Snapshot>>, Failure> {
+    /// The file as it is now.
+    fn copy(&mut self) -> Result<Arc<Snapshot>, Failure> {
+        self.settle()?;
         let copied = self.engine.copy();
         if let Err(failure @ Failure::InDoubt(_)) = &copied {
             self.note(&Err(failure.clone()));
@@ -530,9 +500,10 @@ impl Committer {
         }
     }
 
-    /// Remembers how the batch went, before its callers are answered. One that had nothing to write
-    /// says nothing of the disk.
+    /// Remembers how it went to write, before who waits for that is answered. Where there was
+    /// nothing to write, that says nothing of the disk.
     fn note(&mut self, kept: &Result<bool, Failure>) {
+        self.state.at_rest.store(self.engine.is_at_rest(), Ordering::Release);
         if matches!(kept, Err(Failure::InDoubt(_))) {
             self.state.in_doubt.store(true, Ordering::Release);
         }

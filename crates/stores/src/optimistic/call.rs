@@ -1,8 +1,7 @@
 //! A call of an engine: how many bytes a row of it has at most, how long it may take, and its error
 //! for each command that it carries.
 //!
-//! Both tasks call the engine in this way, that of the single locks and records (`worker.rs`) and
-//! that of the sets (`sets.rs`). Invariant: every call ends, and what a call may have carried out
+//! Invariant: every call ends, and what a call may have carried out
 //! stays unknown for all of its commands. The fake engine's tests hold it.
 
 use std::sync::Arc;
@@ -11,19 +10,19 @@ use std::time::Duration;
 use keylatch_core::store::StoreError;
 use tokio::time::timeout;
 
-use super::conditional::Timeline;
+use super::conditional::ConditionalStore;
 use super::value::{Kind, Value};
 
-/// How long a call of the engine may take.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
 
-/// A value as the engine keeps it, in `limit` bytes at most.
+/// A value as the engine keeps it, in no more bytes than it takes.
 pub(super) fn encode<E: Kind>(
     value: &Value<E>,
-    timeline: Option<&Timeline>,
-    limit: usize,
+    engine: &dyn ConditionalStore,
 ) -> Result<Vec<u8>, StoreError> {
-    let value = value.encode(timeline).map_err(|error| StoreError::Refused(error.into()))?;
+    let limit = engine.profile().limits.bytes;
+    let value = value.encode(engine.timeline());
+    let value = value.map_err(|error| StoreError::Refused(error.into()))?;
     match value.len() {
         bytes if bytes > limit => Err(StoreError::TooLarge { bytes, limit }),
         _ => Ok(value),

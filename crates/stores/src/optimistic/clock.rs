@@ -26,7 +26,6 @@ const LEAD_MAX: Duration = Duration::from_millis(250);
 /// By how much two clocks drift apart within [`SAMPLE_LASTS`] at most.
 const DRIFT: Duration = Duration::from_millis(5);
 
-/// An estimate of the engine's clock.
 #[derive(Debug, Default)]
 pub(super) struct EngineClock {
     sample: Option<Sample>,
@@ -36,11 +35,9 @@ pub(super) struct EngineClock {
 
 #[derive(Debug, Clone, Copy)]
 struct Sample {
-    /// What the clock showed.
     shown: EngineTime,
     /// When the request was sent that read it.
     sent: Instant,
-    /// How long its response took.
     round_trip: Duration,
 }
 
@@ -98,13 +95,11 @@ impl EngineClock {
         Moment { now, unix_micros, least_micros, ..Moment::default() }
     }
 
-    /// What the clock shows now at least.
     fn at_least(&self) -> Option<EngineTime> {
         let sample = self.sample?;
         Some(sample.shown + sample.sent.elapsed().saturating_sub(sample.round_trip))
     }
 
-    /// The round trip of the sample in use.
     pub(super) fn round_trip(&self) -> Duration {
         self.sample.map_or(Duration::ZERO, |sample| sample.round_trip)
     }

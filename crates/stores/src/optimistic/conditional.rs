@@ -10,11 +10,12 @@ use std::fmt;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use keylatch_core::idempotency::RecordKey;
-use keylatch_core::lock::{FencingToken, LockName, TokenHash};
+use keylatch_core::lock::{FencingToken, LockName};
 use keylatch_core::store::{StoreError, StoreHealth, StoreProfile};
 use tokio::time::Instant;
 
 pub use super::timeline::{EngineTime, Timeline, Version};
+pub use crate::hints::TurnMark;
 
 /// How many changes [`ConditionalStore::write_all`] has at most: each may compare two rows, and an
 /// etcd takes 128 comparisons.
@@ -124,7 +125,7 @@ pub trait ConditionalStore: fmt::Debug + Send + Sync + 'static {
 }
 
 /// Where a value is kept.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
     /// The state of a lock and its queue.
     Lock(LockName),
@@ -178,17 +179,6 @@ impl Key {
             Self::Record(key) => key.bucket(),
             Self::Floor(bucket) => *bucket,
             Self::Id => 0,
-        }
-    }
-}
-
-impl fmt::Debug for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Lock(name) => name.fmt(f),
-            Self::Record(key) => key.fmt(f),
-            Self::Floor(bucket) => write!(f, "Floor({bucket:02x})"),
-            Self::Id => f.write_str("Id"),
         }
     }
 }
@@ -276,19 +266,6 @@ pub struct Change {
     pub above: Option<(Key, Option<Version>)>,
     /// What the engine may know of the row.
     pub outline: Outline,
-}
-
-/// For whom the turn is that a change brings: some bits of the hash of a waiter's token, from which
-/// nothing follows about the token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct TurnMark(pub u32);
-
-impl TurnMark {
-    /// The mark of the waiter with this token.
-    pub fn of(token: &TokenHash) -> Self {
-        let [a, b, c, d, ..] = *token.as_bytes();
-        Self(u32::from_be_bytes([a, b, c, d]))
-    }
 }
 
 /// What an engine may know of a row whose value it does not understand.

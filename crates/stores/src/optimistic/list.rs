@@ -8,9 +8,10 @@
 
 use futures_util::future::try_join_all;
 use keylatch_core::idempotency::{RecordKey, RecordState, RecordSummary};
-use keylatch_core::lock::{Holding, LockState, Moment};
+use keylatch_core::lock::{Holding, LockState};
 use keylatch_core::store::{ListLocks, ListRecords, Page, StoreError};
 
+use super::clock::EngineClock;
 use super::conditional::{ConditionalStore, EngineTime, Key, Listing, Removal, Row, Version};
 use super::value::{Kind as _, Value};
 use crate::cursor::{
@@ -47,7 +48,7 @@ pub(super) async fn records(
     query: &ListRecords,
 ) -> Result<Option<Page<RecordSummary>>, StoreError> {
     let Some(mut after) = decode_record_cursor(query.cursor.as_ref()) else { return Ok(None) };
-    let (mut entries, mut looks) = (Vec::new(), 0);
+    let (mut entries, mut looks, clock) = (Vec::new(), 0, EngineClock::default());
     loop {
         let count = (query.limit - entries.len()).clamp(ROWS.0, ROWS.1);
         let RowPage { rows, last, now } = look(engine, query, after, count).await?;
@@ -57,7 +58,7 @@ pub(super) async fn records(
             // What another version wrote is for that one to list.
             let value = row.and_then(|row| Value::decode(&row, engine.timeline()).ok());
             let value: Value<RecordState> = value.unwrap_or_default();
-            let summary = value.state.summary(&key, &moment_of(engine, now));
+            let summary = value.state.summary(&key, &clock.moment(now, engine.timeline()));
             entries.extend(summary.filter(|record| query.filter.admits(record)));
             if entries.len() >= query.limit {
                 break;
@@ -71,28 +72,14 @@ pub(super) async fn records(
     }
 }
 
-/// The moment of a listing. An engine without a clock has no wall clock either: this process's
-/// dates.
-fn moment_of(engine: &dyn ConditionalStore, now: EngineTime) -> Moment {
-    let unix_micros = match engine.timeline() {
-        Some(timeline) => timeline.unix_micros(),
-        None => u64::try_from(now.as_micros()).unwrap_or(u64::MAX),
-    };
-    let least_micros = unix_micros;
-    Moment { now, unix_micros, least_micros, ..Moment::default() }
-}
-
 /// Some records that a page looks at.
 struct RowPage {
     /// Each with its row, if it is there.
     rows: Vec<(RecordKey, Option<Row>)>,
-    /// Whether no more follow.
     last: bool,
-    /// What the engine's clock showed.
     now: EngineTime,
 }
 
-/// The next records after one.
 async fn look(
     engine: &dyn ConditionalStore,
     query: &ListRecords,

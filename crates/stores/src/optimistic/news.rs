@@ -146,7 +146,6 @@ impl<E: Kind> Worker<E> {
         self.hints.wake(key, &before, &new.live(now));
     }
 
-    /// Whether anything in this process waits for the lock or watches it.
     pub(super) fn is_of_interest(&self, key: &E::Key) -> bool {
         E::lock_name(key).is_some_and(|name| self.hints.is_of_interest(name))
     }

@@ -72,12 +72,10 @@ impl Sweeper for RowSweeper {
     }
 }
 
-/// The walk over the rows of one kind.
 #[derive(Debug)]
 struct Sweep<E> {
     /// The last row that was looked at; `None` at the start of a walk.
     after: Option<Key>,
-    /// How many rows the next step reads.
     page: usize,
     /// Rows below their bucket's floor, and since when.
     condemned: BTreeMap<Key, (EngineTime, Removal)>,

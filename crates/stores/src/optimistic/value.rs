@@ -15,16 +15,18 @@ use std::time::Duration;
 
 use keylatch_core::entry::Entry;
 use keylatch_core::idempotency::{
-    BeginReply, CompleteReply, EraseReply, RecordReply, RecordState, ResolveReply, RunRenewal,
+    BeginReply, CompleteReply, EraseReply, RecordCommand, RecordReply, RecordState, ResolveReply,
+    RunRenewal,
 };
 use keylatch_core::lock::{
-    AcquireReply, BreakReply, FencingToken, LockName, LockReply, LockState, Moment, RenewReply,
+    AcquireReply, BreakReply, FencingToken, LockCommand, LockName, LockReply, LockState, Moment,
+    RenewReply,
 };
 use keylatch_core::snapshot::{SnapshotError, deserialize_time};
 use serde::{Deserialize, Serialize};
 
-use super::conditional::{EngineTime, Guard, Key, Outline, Row, Timeline, TurnMark, Version};
-use crate::hints::HintedEntry;
+use super::conditional::{EngineTime, Guard, Key, Outline, Row, Timeline, Version};
+use crate::hints::{HintedEntry, new_turns};
 
 /// The format of a value with the times of the engine's clock, and of one with stamps. The formats
 /// 1 and 2 were those of builds before the first release.
@@ -47,17 +49,13 @@ pub(crate) trait Kind: HintedEntry {
     fn row_key(key: &Self::Key) -> Key;
     /// The entry that an engine keeps there.
     fn key_of(row_key: &Key) -> Option<Self::Key>;
-    /// The lock that it is, if it is one.
-    fn lock_name(key: &Self::Key) -> Option<&LockName>;
     /// Whether nothing happened to an entry in which others wait, but that some joined them or
     /// stay.
     fn has_only_joins(&self, after: &Self) -> bool;
     /// Whether the engine is to find it among the few that are marked.
     fn is_marked(&self) -> bool;
-    /// Whether a reply says to its caller what is left of a lease that the caller has.
-    fn is_of_own_lease(reply: &Self::Reply) -> bool;
-    /// Whether a client relies on what a reply says to last.
-    fn is_promise(reply: &Self::Reply) -> bool;
+    /// What a step with this reply does beside changing the entry.
+    fn traits(command: &Self::Command, reply: &Self::Reply) -> StepTraits;
 }
 
 impl Kind for LockState {
@@ -71,10 +69,6 @@ impl Kind for LockState {
         if let Key::Lock(name) = row_key { Some(name.clone()) } else { None }
     }
 
-    fn lock_name(name: &LockName) -> Option<&LockName> {
-        Some(name)
-    }
-
     fn has_only_joins(&self, after: &Self) -> bool {
         let (before, queue) = (self.queue().entries(), after.queue().entries());
         let stay = before.iter().zip(queue).all(|(before, after)| before.token == after.token);
@@ -86,23 +80,21 @@ impl Kind for LockState {
         false
     }
 
-    fn is_of_own_lease(reply: &LockReply) -> bool {
-        match reply {
-            LockReply::Acquire(AcquireReply::Repeated(_)) => true,
-            // Some of the locks may have been the caller's already.
-            LockReply::Acquire(AcquireReply::Granted(leases)) => leases.len() > 1,
-            _ => false,
-        }
-    }
-
-    fn is_promise(reply: &LockReply) -> bool {
+    fn traits(command: &LockCommand, reply: &LockReply) -> StepTraits {
         use AcquireReply::{Granted, Repeated};
-        matches!(
+        let is_told = match reply {
+            LockReply::Acquire(Repeated(_)) => true,
+            // Some of the locks may have been the caller's already.
+            LockReply::Acquire(Granted(leases)) => leases.len() > 1,
+            _ => false,
+        };
+        let is_promise = matches!(
             reply,
             LockReply::Acquire(Granted(_) | Repeated(_))
                 | LockReply::Renew(RenewReply::Renewed(_))
                 | LockReply::Break(BreakReply::Broken { .. })
-        )
+        );
+        StepTraits { is_undo: Self::is_undo(command), is_told, is_promise }
     }
 }
 
@@ -117,10 +109,6 @@ impl Kind for RecordState {
         if let Key::Record(key) = row_key { Some(*key) } else { None }
     }
 
-    fn lock_name(_: &Self::Key) -> Option<&LockName> {
-        None
-    }
-
     fn has_only_joins(&self, _: &Self) -> bool {
         false
     }
@@ -129,21 +117,19 @@ impl Kind for RecordState {
         self.is_unfinished()
     }
 
-    fn is_of_own_lease(reply: &RecordReply) -> bool {
-        matches!(reply, RecordReply::Begin(BeginReply::Again(_)))
-    }
-
-    fn is_promise(reply: &RecordReply) -> bool {
+    fn traits(command: &RecordCommand, reply: &RecordReply) -> StepTraits {
         use BeginReply::{Again, Started};
         use ResolveReply::{Completed, Freed};
-        matches!(
+        let is_promise = matches!(
             reply,
             RecordReply::Begin(Started(_) | Again(_))
                 | RecordReply::Renew(RunRenewal::Extended)
                 | RecordReply::Complete(CompleteReply::Done(_))
                 | RecordReply::Resolve(Completed(_) | Freed(_))
                 | RecordReply::Erase(EraseReply::Done(_))
-        )
+        );
+        let is_told = matches!(reply, RecordReply::Begin(Again(_)));
+        StepTraits { is_undo: Self::is_undo(command), is_told, is_promise }
     }
 }
 
@@ -206,21 +192,13 @@ pub(super) struct Draft<'a, E> {
 
 /// What a step does beside changing the entry.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct StepTraits {
+pub(crate) struct StepTraits {
     /// It undoes another command, which may still be on its way.
     pub(super) is_undo: bool,
     /// Its caller reads what is left of a lease that the caller had.
     pub(super) is_told: bool,
     /// Its caller relies on what the reply says to last.
     pub(super) is_promise: bool,
-}
-
-impl StepTraits {
-    /// Those of a step with this reply.
-    pub(super) fn of<E: Kind>(command: &E::Command, reply: &E::Reply) -> Self {
-        let (is_told, is_promise) = (E::is_of_own_lease(reply), E::is_promise(reply));
-        Self { is_undo: E::is_undo(command), is_told, is_promise }
-    }
 }
 
 impl<E: Kind> Draft<'_, E> {
@@ -257,16 +235,15 @@ impl<E: Kind> Draft<'_, E> {
     }
 
     /// What the engine may know of the new value.
-    pub(super) fn outline(&self, key: &E::Key) -> Outline {
+    pub(super) fn outline(&self) -> Outline {
         let kept = self.state.kept_until().map_or(Duration::ZERO, |end| end + ROW_LINGERS);
         // For as long as the other command may still be carried out.
         let undone = self.moment.now + 2 * DECISION_LASTS;
-        let turns = E::new_wakeups(key, &self.before.state, &self.state);
         Outline {
             given: self.given(),
             lasts: if self.seen.is_undo { kept.max(undone) } else { kept },
             is_promise: self.seen.is_promise,
-            turns: turns.iter().map(|(_, token)| TurnMark::of(token)).collect(),
+            turns: new_turns(&self.before.state, &self.state),
         }
     }
 
@@ -332,11 +309,11 @@ impl<E: Kind> Value<E> {
         let mut draft = self.draft(moment, writes_repeated);
         let replies = commands.map(|command| {
             let (after, reply) = draft.state.apply(key, command, &draft.moment);
-            draft.step(after, StepTraits::of::<E>(command, &reply));
+            draft.step(after, E::traits(command, &reply));
             reply
         });
         let replies = replies.collect();
-        let (guard, outline) = (draft.guard(), draft.outline(key));
+        let (guard, outline) = (draft.guard(), draft.outline());
         let only_joins = draft.has_only_joins();
         Decision { replies, guard, outline, only_joins, change: draft.change() }
     }
@@ -483,7 +460,7 @@ impl<E: Kind> Value<E> {
 
 #[cfg(test)]
 mod tests {
-    use keylatch_core::lock::{AcquireCommand, Attempt, LockCommand, TokenHash, Ttl};
+    use keylatch_core::lock::{AcquireCommand, Attempt, TokenHash, Ttl};
 
     use super::*;
 

@@ -23,7 +23,6 @@ use crate::cursor::{
 /// How many records a page looks at.
 const LOOKS: usize = 4096;
 
-/// A page of records that is being made.
 struct RecordPage<'a> {
     query: &'a ListRecords,
     entries: Vec<RecordSummary>,
@@ -81,7 +80,7 @@ impl Table {
             Some(name) if name.as_str() >= query.prefix.as_str() => Bound::Excluded(name.as_str()),
             _ => Bound::Included(query.prefix.as_str()),
         };
-        let matching = shard.locks.range::<str, _>((from, Bound::Unbounded));
+        let matching = shard.entries.locks.range::<str, _>((from, Bound::Unbounded));
         let matching = matching.take_while(|(name, _)| name.as_str().starts_with(&query.prefix));
         for (name, state) in matching {
             let is_full = first.len() == query.limit;
@@ -119,10 +118,10 @@ impl Table {
         };
         if is_of_unfinished {
             let unfinished = shard.unfinished.range((from, Bound::Unbounded));
-            let mut found = unfinished.filter_map(|key| shard.records.get_key_value(key));
+            let mut found = unfinished.filter_map(|key| shard.entries.records.get_key_value(key));
             let _ = found.any(&mut look);
         } else {
-            let _ = shard.records.range((from, Bound::Unbounded)).any(&mut look);
+            let _ = shard.entries.records.range((from, Bound::Unbounded)).any(&mut look);
         }
     }
 }

@@ -34,7 +34,6 @@ impl Default for Due {
 }
 
 impl Due {
-    /// One of the entries ends at `end`.
     pub(super) fn add(&mut self, end: Duration) {
         self.bound = self.bound.min(end);
         self.next = self.next.min(end);
@@ -68,7 +67,6 @@ impl<E: TableEntry> Default for Sweep<E> {
 }
 
 impl<E: TableEntry> Sweep<E> {
-    /// How many entries were looked at.
     pub(crate) fn looks(&self) -> usize {
         self.looks
     }
@@ -101,8 +99,7 @@ impl Table {
             let found = shard.look_for_stale(sweep, &moment, most);
             for key in &found.keys {
                 let before: E = shard.state(key);
-                let wakeups = self.put(shard, key, &before, before.live(&moment));
-                self.wake(wakeups);
+                self.put(shard, key, &before, before.live(&moment));
             }
             found
         })
@@ -202,7 +199,7 @@ impl Shard {
     ) -> Found<E::Key> {
         let mut found = Found::NONE;
         let from = sweep.after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-        for (key, state) in E::all(self).range((from, Bound::Unbounded)).take(most) {
+        for (key, state) in E::all(&self.entries).range((from, Bound::Unbounded)).take(most) {
             found.looks += 1;
             if is_wanted(state) {
                 found.keys.push(key.clone());

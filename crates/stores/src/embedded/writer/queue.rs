@@ -21,11 +21,11 @@ const BATCH: usize = 1024;
 /// at once. Each whose caller has gone stays in the queue as long as the disk hangs.
 const QUEUE: usize = 16 * BATCH;
 
-/// Requests for the next batch, and reads for the thread.
+/// Requests for the next batch, and jobs for the thread.
 #[derive(Debug)]
-pub(super) struct Queue<W, R> {
+pub(super) struct Queue<W, J> {
     requests: Vec<W>,
-    reads: VecDeque<R>,
+    jobs: VecDeque<J>,
     leader: Leader,
     /// The last batch was one quick request, and the next one is likely to be.
     is_light: bool,
@@ -59,12 +59,12 @@ pub(super) enum Turn<W> {
     End,
 }
 
-impl<W, R> Queue<W, R> {
+impl<W, J> Queue<W, J> {
     /// An empty queue that nobody leads.
     pub(super) fn new() -> Self {
         Self {
             requests: Vec::new(),
-            reads: VecDeque::new(),
+            jobs: VecDeque::new(),
             leader: Leader::None,
             is_light: false,
             is_log_long: false,
@@ -72,25 +72,21 @@ impl<W, R> Queue<W, R> {
         }
     }
 
-    /// Queues a request. A task leads no request but a step.
-    pub(super) fn push(
-        &mut self,
-        request: W,
-        is_step: bool,
-    ) -> Result<Option<Appointed>, StoreError> {
+    /// Queues a request.
+    pub(super) fn push(&mut self, request: W) -> Result<Option<Appointed>, StoreError> {
         self.check_room(self.requests.len())?;
         self.requests.push(request);
-        if is_step && self.is_light && self.leader == Leader::None {
+        if self.is_light && self.leader == Leader::None {
             self.leader = Leader::AppointedTask;
             return Ok(Some(Appointed::Task));
         }
         Ok(self.appoint_thread())
     }
 
-    /// Queues a read.
-    pub(super) fn push_read(&mut self, read: R) -> Result<Option<Appointed>, StoreError> {
-        self.check_room(self.reads.len())?;
-        self.reads.push_back(read);
+    /// Queues a job.
+    pub(super) fn push_job(&mut self, job: J) -> Result<Option<Appointed>, StoreError> {
+        self.check_room(self.jobs.len())?;
+        self.jobs.push_back(job);
         Ok(self.appoint_thread())
     }
 
@@ -147,19 +143,19 @@ impl<W, R> Queue<W, R> {
 
     /// Ends the leader's term. The thread leads what is left.
     pub(super) fn resign(&mut self) {
-        let is_idle = self.requests.is_empty() && self.reads.is_empty();
+        let is_idle = self.requests.is_empty() && self.jobs.is_empty();
         self.leader = if is_idle { Leader::None } else { Leader::Thread };
     }
 
-    /// Notes what a batch came to: reads for the thread, whether it was one quick request, and
+    /// Notes what a batch came to: jobs for the thread, whether it was one quick request, and
     /// whether it made the log long.
-    pub(super) fn note(&mut self, reads: Vec<R>, is_light: bool, is_log_long: bool) {
-        self.reads.extend(reads);
+    pub(super) fn note(&mut self, jobs: Vec<J>, is_light: bool, is_log_long: bool) {
+        self.jobs.extend(jobs);
         (self.is_light, self.is_log_long) = (is_light, is_log_long);
     }
 
-    pub(super) fn pop_read(&mut self) -> Option<R> {
-        self.reads.pop_front()
+    pub(super) fn pop_job(&mut self) -> Option<J> {
+        self.jobs.pop_front()
     }
 
     /// Takes nothing more.
@@ -174,13 +170,13 @@ impl<W, R> Queue<W, R> {
     pub(super) fn abort(&mut self) {
         self.closed = true;
         self.requests.clear();
-        self.reads.clear();
+        self.jobs.clear();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use Event::{Close, DroppedTask, Other, Read, Step, Task, Thread};
+    use Event::{Close, DroppedTask, Job, Step, Task, Thread};
     use proptest::collection::vec;
     use proptest::prelude::*;
 
@@ -188,10 +184,9 @@ mod tests {
 
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     enum Event {
-        /// A step is queued, another request, or a read.
+        /// A step is queued, or a job.
         Step,
-        Other,
-        Read,
+        Job,
         /// The task begins, or has committed.
         Task,
         /// The runtime drops the task.
@@ -205,8 +200,7 @@ mod tests {
     fn event() -> impl Strategy<Value = Event> {
         prop_oneof![
             3 => Just(Step),
-            1 => Just(Other),
-            1 => Just(Read),
+            2 => Just(Job),
             3 => Just(Task),
             1 => Just(DroppedTask),
             6 => Just(Thread),
@@ -230,12 +224,12 @@ mod tests {
     impl Model {
         fn take(&mut self, event: Event) {
             match event {
-                Step | Other => {
-                    let appointed = self.queue.push(self.pushed, event == Step);
+                Step => {
+                    let appointed = self.queue.push(self.pushed);
                     appointed.into_iter().for_each(|it| self.start(it));
                 }
-                Read => {
-                    let appointed = self.queue.push_read(self.pushed);
+                Job => {
+                    let appointed = self.queue.push_job(self.pushed);
                     appointed.into_iter().for_each(|it| self.start(it));
                 }
                 Task | DroppedTask => self.run_task(event == DroppedTask),
@@ -273,7 +267,7 @@ mod tests {
             if let Some(batch) = self.by_thread.take() {
                 self.answered.extend(batch);
                 self.queue.note(Vec::new(), true, false);
-                self.answered.extend(self.queue.pop_read());
+                self.answered.extend(self.queue.pop_job());
                 self.queue.resign();
             }
             if self.is_awake {
@@ -321,43 +315,43 @@ mod tests {
     #[test]
     fn task_leads_a_lone_step_after_a_quick_one() {
         let mut queue = Queue::<u32, u32>::new();
-        let first = queue.push(0, true).unwrap();
+        let first = queue.push(0).unwrap();
         assert_eq!(first, Some(Appointed::Thread), "nothing is known of the disk");
         assert!(matches!(queue.turn(), Turn::Lead(batch) if batch == [0]));
         queue.note(Vec::new(), true, false);
         queue.resign();
-        assert_eq!(queue.push(1, true).unwrap(), Some(Appointed::Task));
+        assert_eq!(queue.push(1).unwrap(), Some(Appointed::Task));
         assert_eq!(queue.begin_task(), Some(vec![1]));
-        assert_eq!(queue.push(2, true).unwrap(), None, "it has a leader");
+        assert_eq!(queue.push(2).unwrap(), None, "it has a leader");
         assert!(matches!(queue.turn(), Turn::Wait));
         assert!(queue.end_task(), "the thread leads what came meanwhile");
         assert!(matches!(queue.turn(), Turn::Lead(batch) if batch == [2]));
         queue.resign();
-        assert_eq!(queue.push(3, true).unwrap(), Some(Appointed::Task));
-        assert_eq!(queue.push(4, true).unwrap(), None);
+        assert_eq!(queue.push(3).unwrap(), Some(Appointed::Task));
+        assert_eq!(queue.push(4).unwrap(), None);
         assert_eq!(queue.begin_task(), None, "it is not alone");
         assert!(queue.end_task());
         assert!(matches!(queue.turn(), Turn::Lead(batch) if batch == [3, 4]));
         queue.resign();
-        assert_eq!(queue.push(5, true).unwrap(), Some(Appointed::Task));
+        assert_eq!(queue.push(5).unwrap(), Some(Appointed::Task));
         assert_eq!(queue.begin_task(), Some(vec![5]));
         queue.note(Vec::new(), true, true);
         assert!(queue.end_task(), "the thread shortens the log");
         assert!(matches!(queue.turn(), Turn::Lead(batch) if batch.is_empty()));
         queue.resign();
-        assert_eq!(queue.push(6, false).unwrap(), Some(Appointed::Thread), "it is no step");
+        assert_eq!(queue.push_job(6).unwrap(), Some(Appointed::Thread), "it is no step");
     }
 
     #[test]
     fn full_or_closed_queue_takes_nothing() {
         let mut queue = Queue::<usize, usize>::new();
         for number in 0..QUEUE {
-            queue.push(number, true).unwrap();
+            queue.push(number).unwrap();
         }
-        assert!(matches!(queue.push(QUEUE, true), Err(StoreError::Refused(_))));
+        assert!(matches!(queue.push(QUEUE), Err(StoreError::Refused(_))));
         assert!(matches!(queue.turn(), Turn::Lead(batch) if batch.len() == BATCH));
         queue.close();
-        assert!(matches!(queue.push(QUEUE, true), Err(StoreError::Unreachable(_))));
-        assert!(matches!(queue.push_read(QUEUE), Err(StoreError::Unreachable(_))));
+        assert!(matches!(queue.push(QUEUE), Err(StoreError::Unreachable(_))));
+        assert!(matches!(queue.push_job(QUEUE), Err(StoreError::Unreachable(_))));
     }
 }

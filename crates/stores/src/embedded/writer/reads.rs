@@ -8,25 +8,15 @@
 //! the response that is on disk, or is an error. Tested in `crates/stores/tests/faults/answers.rs`.
 
 use std::slice;
-use std::sync::Arc;
 
-use tokio::sync::oneshot;
-
-use super::{Answer, Committer, Shared, WriteRequest, Writer, outcome};
+use super::{Answer, Committer, Job, Writer};
 use crate::table::{Draft, step};
 use keylatch_core::idempotency::{RecordCommand, RecordKey, RecordState};
 use keylatch_core::store::{Command, Reply, StoreError};
 
-/// How many bytes of responses are read between two batches, and one response in any case.
-const READ_BYTES: u64 = 256 * 1024;
-
-/// A command whose reply shows a response that is on disk alone.
-#[derive(Debug)]
-pub(super) struct ReadRequest {
-    pub(super) key: RecordKey,
-    pub(super) command: RecordCommand,
-    pub(super) answer: Answer<Reply>,
-}
+/// How many bytes of responses are read between two batches, and one response in any case. A job
+/// that reads none has a pause between two batches to itself.
+pub(super) const ALL_OF_A_PAUSE: u64 = 256 * 1024;
 
 impl Writer {
     /// Runs a command whose reply shows a response that is on disk alone.
@@ -35,45 +25,29 @@ impl Writer {
         key: RecordKey,
         command: RecordCommand,
     ) -> Result<Reply, StoreError> {
-        let (answer, answered) = oneshot::channel();
-        self.shared.push_read(ReadRequest { key, command, answer })?;
-        answered.await.unwrap_or_else(|_| Err(StoreError::Lost("the read had no end".into())))
+        self.ask(|answer| self.shared.push_job(job(key, command, answer))).await
     }
 }
 
-impl Shared {
-    /// Queues a command for the thread, and appoints it where there is no leader.
-    fn push_read(self: &Arc<Self>, read: ReadRequest) -> Result<(), StoreError> {
-        let appointed = self.queue().push_read(read)?;
-        self.start(appointed);
-        Ok(())
-    }
-
-    /// Answers the first of the commands that are queued.
-    pub(super) fn answer_reads(self: &Arc<Self>) {
-        let mut bytes = 0;
-        while bytes < READ_BYTES {
-            let Some(ReadRequest { key, command, answer }) = self.queue().pop_read() else {
-                return;
-            };
-            // A caller that has gone needs no response.
-            if answer.is_closed() {
-                continue;
-            }
-            match self.with_committer(|committer| committer.read(&key, &command)) {
-                Some(Ok(Some((reply, length)))) => {
-                    bytes += length;
-                    drop(answer.send(Ok(reply)));
-                }
-                Some(Ok(None)) => {
-                    let command = Command::Record(key, command);
-                    drop(self.push(WriteRequest::Step(command, answer)));
-                }
-                Some(Err(error)) => drop(answer.send(Err(error))),
-                None => {}
-            }
+/// The same for the thread. A record that is another one by now, which the command would change,
+/// is for a batch.
+pub(super) fn job(key: RecordKey, command: RecordCommand, answer: Answer<Reply>) -> Job {
+    Box::new(move |shared| {
+        // A caller that has gone needs no response.
+        if answer.is_closed() {
+            return 0;
         }
-    }
+        match shared.with_committer(|committer| committer.read(&key, &command)) {
+            Some(Ok(Some((reply, length)))) => {
+                drop(answer.send(Ok(reply)));
+                return length;
+            }
+            Some(Ok(None)) => drop(shared.push((Command::Record(key, command), answer))),
+            Some(Err(error)) => drop(answer.send(Err(error))),
+            None => {}
+        }
+        0
+    })
 }
 
 impl Committer {
@@ -84,7 +58,7 @@ impl Committer {
         key: &RecordKey,
         command: &RecordCommand,
     ) -> Result<Option<(Reply, u64)>, StoreError> {
-        outcome(&self.settle(), ())?;
+        self.settle()?;
         let (state, _) = self.table.look::<RecordState>(key);
         let state = self.answers.complete(key, state, &self.engine);
         let state = state.map_err(|error| StoreError::Refused(error.into()))?;
