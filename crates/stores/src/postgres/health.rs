@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 
 use keylatch_core::store::{StoreError, StoreHealth, Tier};
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::Type;
 
-use super::link::{INSTANCES, Link, Query};
-use super::sql::get;
+use super::link::{INSTANCES, Link};
+use super::sql::{Statement, get};
 
 /// The settings that decide the tier.
 const SETTINGS: &str = "SELECT current_setting('server_version'), current_setting('fsync'),
@@ -22,14 +22,8 @@ const SETTINGS: &str = "SELECT current_setting('server_version'), current_settin
 /// Asks the server what it is.
 pub(super) async fn health(link: &Link) -> Result<StoreHealth, StoreError> {
     let (class, channel) = (i64::from(INSTANCES), link.channel());
-    let values: [&(dyn ToSql + Sync); 2] = [&class, &channel];
-    let query = Query {
-        sql: SETTINGS,
-        types: &[Type::INT8, Type::TEXT],
-        values: &values,
-        is_frequent: false,
-    };
-    let rows = link.query(query).await?;
+    let statement = Statement::new(SETTINGS, [Type::INT8, Type::TEXT]);
+    let rows = link.query(&statement, &[&class, &channel]).await?;
     let row = rows.first().ok_or_else(|| StoreError::Lost("there was no row".into()))?;
     let text = |column| get::<String>(row, column);
     let durability = Durability {
