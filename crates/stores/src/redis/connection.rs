@@ -7,7 +7,6 @@
 //! `min_replicas` replicas have what it reports. Tested over real servers that break, hang and fail
 //! over, by the tests of Redis's connections and replicas.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -21,7 +20,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::failure::Failure;
-use super::server::ProcessLife;
+use super::server::Server;
 
 /// How long replicas may take to copy a write.
 const REPLICATION_MAX: Duration = Duration::from_millis(500);
@@ -43,15 +42,18 @@ pub(super) trait ScriptReply: Sized {
     }
 }
 
+/// The reply of a script that has nothing to say.
+impl ScriptReply for () {}
+
 /// A connection that many requests use at once. Clones are the same connection.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(super) struct SharedConnection {
     pub(super) connection: MultiplexedConnection,
     pub(super) state: ConnectionState,
     pub(super) replicas: Arc<ReplicaWait>,
-    /// The process at its other end.
+    /// What was at its other end when it was made.
     #[cfg_attr(not(feature = "redlock"), expect(dead_code, reason = "Redlock asks for it"))]
-    pub(super) life: Arc<ProcessLife>,
+    pub(super) server: Arc<Server>,
 }
 
 impl SharedConnection {
@@ -106,12 +108,6 @@ impl ConnectionLike for AskingConnection {
 
     fn get_db(&self) -> i64 {
         self.0.get_db()
-    }
-}
-
-impl fmt::Debug for SharedConnection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedConnection").field("state", &self.state).finish_non_exhaustive()
     }
 }
 

@@ -27,7 +27,7 @@ use tokio::time::Instant;
 
 use super::connection::ScriptReply;
 use super::failure::Failure;
-use super::pubsub::{AnnounceReply, Channel, Watches, row_message};
+use super::pubsub::{Channel, Watches, row_message};
 use super::row::{parse_row, row_bytes};
 use super::script::{Keys, Scripts, parse_record_name};
 use super::topology::Topology;
@@ -141,9 +141,7 @@ impl RedisEngine {
 #[async_trait]
 impl ConditionalStore for RedisEngine {
     async fn read(&self, keys: &[Key]) -> Result<ReadReply, StoreError> {
-        let Some(bucket) = keys.first().map(Key::bucket) else {
-            return Ok(ReadReply { rows: vec![], asked: Instant::now(), now: Duration::ZERO });
-        };
+        let bucket = keys.first().map_or(0, Key::bucket);
         let mut call = self.scripts.read.prepare_invoke();
         for key in keys {
             call.key(self.key_of(key));
@@ -154,9 +152,7 @@ impl ConditionalStore for RedisEngine {
     }
 
     async fn write(&self, changes: &[Change]) -> Result<WriteReply, StoreError> {
-        let Some(bucket) = changes.first().map(|change| change.key.bucket()) else {
-            return Ok(nothing());
-        };
+        let bucket = changes.first().map_or(0, |change| change.key.bucket());
         let order = order_of(changes);
         let versions = self.versions(changes)?;
         let call = self.batch(&self.scripts.write, changes, &order, &versions);
@@ -182,9 +178,7 @@ impl ConditionalStore for RedisEngine {
     }
 
     async fn write_all(&self, changes: &[Change]) -> Result<WriteReply, StoreError> {
-        let Some(bucket) = changes.first().map(|change| change.key.bucket()) else {
-            return Ok(nothing());
-        };
+        let bucket = changes.first().map_or(0, |change| change.key.bucket());
         let mut order = order_of(changes);
         // A row that is there is written first: a Redis whose memory is full takes the rest then.
         order.reverse();
@@ -213,7 +207,7 @@ impl ConditionalStore for RedisEngine {
         let removing = rows.iter().map(async |Removal { key, .. }| {
             let mut call = self.scripts.unlist.prepare_invoke();
             call.key(self.key_of(key)).key(self.keys.unfinished(key.bucket()));
-            self.topology.run::<AnnounceReply>(key.bucket(), &call).await
+            self.topology.run::<()>(key.bucket(), &call).await
         });
         try_join_all(removing).await.map(drop)
     }
@@ -271,11 +265,6 @@ impl ConditionalStore for RedisEngine {
     fn parts(&self) -> usize {
         self.topology.parts()
     }
-}
-
-/// What becomes of no change at all.
-fn nothing() -> WriteReply {
-    WriteReply::new(Vec::new(), Instant::now(), Duration::ZERO)
 }
 
 /// The places of the changes in the order of a batch. New rows come first: a Redis whose memory is

@@ -12,18 +12,6 @@ use bb8_redis::redis::{ErrorKind, RedisError};
 
 use keylatch_core::store::StoreError;
 
-use crate::error::OpenError;
-
-/// Why a URL is not understood. It says nothing of the URL's text, which may hold a password.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct InvalidUrl(pub(super) &'static str);
-
-impl From<InvalidUrl> for OpenError {
-    fn from(InvalidUrl(why): InvalidUrl) -> Self {
-        Self::BadUrl("a Redis", why.to_owned())
-    }
-}
-
 /// Why a command has no result.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {

@@ -24,7 +24,6 @@ pub(crate) mod redlock;
 mod row;
 mod script;
 mod server;
-mod tls;
 mod topology;
 mod url;
 

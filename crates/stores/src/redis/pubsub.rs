@@ -17,14 +17,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bb8_redis::redis::{FromRedisValue, ParsingError, Value};
 use futures_util::StreamExt as _;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::client::Messages;
-use super::connection::ScriptReply;
 use super::row::{parse_string, row_bytes};
 use super::script::{Keys, Scripts};
 use super::topology::Topology;
@@ -125,8 +123,6 @@ impl PubSubMessage {
 #[derive(Debug, Default)]
 pub(super) struct Watches {
     here: WaiterRegistry<LockName, ()>,
-    /// How many locks are below, read without the mutex.
-    count: AtomicUsize,
     /// The locks that any process watches, and until when that counts.
     anywhere: Mutex<HashMap<LockName, Instant>>,
     /// Has the announcement made at once.
@@ -147,24 +143,23 @@ impl Watches {
 
     /// Whether a command on `name` publishes its change.
     pub(super) fn is_watched(&self, name: &LockName) -> bool {
-        self.count.load(Ordering::Acquire) > 0
-            && locked(&self.anywhere).get(name).is_some_and(|until| *until > Instant::now())
+        locked(&self.anywhere).get(name).is_some_and(|until| *until > Instant::now())
     }
 
     /// Notes that a process watches `name`.
     fn note_watched(&self, name: LockName) {
         let mut anywhere = locked(&self.anywhere);
-        anywhere.insert(name, Instant::now() + WATCHED_FOR);
-        if self.count.swap(anywhere.len(), Ordering::AcqRel) == 0 {
+        if anywhere.is_empty() {
             self.announce_now.notify_one();
         }
+        anywhere.insert(name, Instant::now() + WATCHED_FOR);
     }
 
     /// Waits until it is time to announce: at once after a new watch, and then each period. Where
     /// no process watches a lock, there is no time for that, and an idle process does not wake.
     async fn until_due(&self) {
         let announced = self.announce_now.notified();
-        if self.here.is_empty() && self.count.load(Ordering::Acquire) == 0 {
+        if self.here.is_empty() && locked(&self.anywhere).is_empty() {
             announced.await;
         } else {
             let _ = timeout(ANNOUNCE_PERIOD, announced).await;
@@ -180,7 +175,7 @@ impl Watches {
     ) {
         loop {
             self.until_due().await;
-            self.forget_expired();
+            locked(&self.anywhere).retain(|_, until| *until > Instant::now());
             for names in self.here.keys().chunks(ANNOUNCE_BATCH) {
                 let mut call = scripts.announce.prepare_invoke();
                 call.arg(keys.change_channel());
@@ -189,32 +184,13 @@ impl Watches {
                 }
                 // The script has no keys, and every server passes on its messages.
                 let any_bucket = names.first().map_or(0, LockName::bucket);
-                if let Err(error) = topology.run::<AnnounceReply>(any_bucket, &call).await {
+                if let Err(error) = topology.run::<()>(any_bucket, &call).await {
                     tracing::debug!(%error, "watched locks could not be announced");
                 }
             }
         }
     }
-
-    fn forget_expired(&self) {
-        let now = Instant::now();
-        let mut anywhere = locked(&self.anywhere);
-        anywhere.retain(|_, until| *until > now);
-        self.count.store(anywhere.len(), Ordering::Release);
-    }
 }
-
-/// The reply of a script that has nothing to say.
-#[derive(Debug)]
-pub(super) struct AnnounceReply;
-
-impl FromRedisValue for AnnounceReply {
-    fn from_redis_value(_: Value) -> Result<Self, ParsingError> {
-        Ok(Self)
-    }
-}
-
-impl ScriptReply for AnnounceReply {}
 
 #[cfg(test)]
 mod tests {

@@ -230,8 +230,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "Redlock: a node that came up lately votes",
         Store::ForgetfulRedlock,
         "crates/stores/src/redis/redlock/node.rs",
-        "            _ if life.forgets_nothing => Duration::ZERO,",
-        "            _ if life.forgets_nothing || mutant!() => Duration::ZERO,",
+        "            _ if server.forgets_nothing() => Duration::ZERO,",
+        "            _ if server.forgets_nothing() || mutant!() => Duration::ZERO,",
     ),
     edit(
         "Redlock: the accept is left out",

@@ -24,11 +24,11 @@ use tokio_util::task::TaskTracker;
 use super::messages::{Message, Report, Request};
 use super::node::{Node, NodeResult};
 use super::votes::Votes;
+use crate::conn::tls::Certificates;
 use crate::error::OpenError;
-use crate::redis::pool;
+use crate::redis::client::{PORT, RedisClient};
 use crate::redis::script::{Keys, RedlockScripts};
-use crate::redis::tls::Security;
-use crate::redis::url::ServersUrl;
+use crate::redis::url;
 use crate::settings::{RedisSettings, RedlockSettings};
 use keylatch_core::lock::{LockName, Ttl};
 use keylatch_core::retry::Retry;
@@ -37,7 +37,6 @@ use keylatch_core::retry::Retry;
 const MIN_NODES: usize = 3;
 /// The most nodes: each command is sent to all of them.
 pub(super) const MAX_NODES: usize = 31;
-const REDIS_PORT: u16 = 6379;
 /// The least time that a node has for a reply.
 const MIN_NODE_TIME: Duration = Duration::from_millis(5);
 /// How long the service looks after replies that come after their round.
@@ -95,7 +94,7 @@ impl Nodes {
     ) -> Result<(), OpenError> {
         let (addresses, security) = addresses(url)?;
         quorum(redlock.quorum, addresses.len())?;
-        addresses.iter().try_for_each(|(_, url)| pool::client(url, &security, redis).map(drop))
+        addresses.iter().try_for_each(|(_, url)| RedisClient::of(url, &security, redis).map(drop))
     }
 
     /// How long a node has for a reply to a command with this TTL: a tenth of it, within the
@@ -260,20 +259,20 @@ impl Nodes {
 
 /// Each node's address, for people, and its URL; and the certificates of all, of
 /// `redlock://[USER:PASSWORD@]HOST[:PORT],HOST[:PORT],…[/DB]`.
-fn addresses(url: &str) -> Result<(Vec<(String, String)>, Security), OpenError> {
+fn addresses(url: &str) -> Result<(Vec<(String, String)>, Certificates), OpenError> {
     let bad = |why: &str| OpenError::BadRedlock(why.to_owned());
-    let url = ServersUrl::parse(url).map_err(|error| bad(error.0))?;
-    let [] = url.parameters([]).map_err(|error| bad(error.0))?;
-    let hosts: Vec<_> = url.hosts().iter().map(|host| host.with_port(REDIS_PORT)).collect();
+    let url = url::parse(url).map_err(OpenError::BadRedlock)?;
+    let [] = url.parameters([]).map_err(OpenError::BadRedlock)?;
+    let hosts: Vec<_> = url.hosts.iter().map(|host| host.with_port(PORT)).collect();
     if !(MIN_NODES..=MAX_NODES).contains(&hosts.len()) {
         return Err(bad("it takes 3 to 31 nodes, with commas between them"));
     }
     if hosts.iter().collect::<BTreeSet<_>>().len() < hosts.len() {
         return Err(bad("a node is there twice, and would vote twice"));
     }
-    let with_url = |host: String| (host.clone(), url.of_host(&host, url.path()));
+    let with_url = |host: String| (host.clone(), url.of_host(&host, url.path));
     let nodes = hosts.into_iter().map(with_url).collect();
-    Ok((nodes, url.security))
+    Ok((nodes, url.certificates.unwrap_or_default()))
 }
 
 /// How many nodes decide: more than half of them, so that any two quorums share a node.

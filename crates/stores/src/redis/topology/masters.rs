@@ -13,10 +13,7 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use super::super::client::{Address, RedisClient};
-use super::super::pool::{self, Pool};
-use super::super::tls::Security;
-use crate::error::OpenError;
-use crate::settings::RedisSettings;
+use super::super::pool::Pool;
 use keylatch_core::lock::LockName;
 
 /// A master for as long as it is one.
@@ -27,9 +24,9 @@ pub(in super::super) struct Master {
 }
 
 impl Master {
-    fn new(client: RedisClient, settings: &RedisSettings) -> Self {
+    fn new(client: RedisClient) -> Self {
         let retired = CancellationToken::new();
-        Self { pool: Pool::until(retired.clone(), client, settings), retired }
+        Self { pool: Pool::until(retired.clone(), client), retired }
     }
 
     /// Breaks every connection at once.
@@ -73,13 +70,13 @@ pub(super) struct MasterMap {
 
 impl MasterMap {
     /// The masters of a view. Those of this map that are still masters keep their connections, and
-    /// all others are retired.
-    pub(super) fn updated(&self, view: &TopologyView, options: &ConnectOptions) -> Self {
+    /// all others are retired. `client` is one of any server.
+    pub(super) fn updated(&self, view: &TopologyView, client: &RedisClient) -> Self {
         let masters: BTreeMap<_, _> = (view.masters.iter())
-            .filter_map(|id| {
+            .map(|id| {
                 let known = self.masters.get(id).filter(|master| !master.retired.is_cancelled());
-                let new = || options.master(&id.0).map(Arc::new);
-                Some((id.clone(), known.map(Arc::clone).or_else(new)?))
+                let new = || Arc::new(Master::new(client.at(&id.0)));
+                (id.clone(), known.map_or_else(new, Arc::clone))
             })
             .collect();
         for (id, master) in &self.masters {
@@ -113,51 +110,5 @@ impl MasterMap {
     /// Whether no master is retired.
     pub(super) fn is_whole(&self) -> bool {
         self.masters.values().all(|master| !master.retired.is_cancelled())
-    }
-}
-
-/// How to connect to any server of a topology: credentials, database, TLS.
-#[derive(Debug, Clone)]
-pub(super) struct ConnectOptions {
-    client: RedisClient,
-    pub(super) settings: RedisSettings,
-}
-
-impl ConnectOptions {
-    /// The options of `url`, for its own host and for any other.
-    pub(super) fn new(
-        url: &str,
-        security: &Security,
-        settings: &RedisSettings,
-    ) -> Result<Self, OpenError> {
-        let client = pool::client(url, security, settings)?;
-        Ok(Self { client, settings: settings.clone() })
-    }
-
-    /// The server that the URL itself names.
-    pub(super) fn address(&self) -> Option<Address> {
-        self.client.address()
-    }
-
-    /// Whether connections are encrypted.
-    pub(super) fn uses_tls(&self) -> bool {
-        self.client.uses_tls()
-    }
-
-    /// A client of the server at an address.
-    pub(super) fn client(&self, address: &Address) -> Option<RedisClient> {
-        self.client.at(address)
-    }
-
-    fn master(&self, address: &Address) -> Option<Master> {
-        Some(Master::new(self.client(address)?, &self.settings))
-    }
-
-    /// Whether the server at an address is fit to keep locks, as far as it answers.
-    pub(super) async fn check(&self, address: &Address) -> Result<(), OpenError> {
-        match self.client(address) {
-            Some(client) => pool::check(client, &self.settings).await,
-            None => Ok(()),
-        }
     }
 }
