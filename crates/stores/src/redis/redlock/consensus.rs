@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep};
 
 use super::messages::{Ballot, Message, NodeGrant, Proposal, Report, Request};
 use super::round::{Nodes, Round};
-use super::votes::{AcquireDecision, Decision, Promises, Votes, no_quorum, time_at_quorum};
+use super::votes::{AcquireDecision, Decision, Votes, no_quorum, time_at_quorum};
 use crate::redis::script;
 use keylatch_core::lock::{
     AcquireCommand, AcquireReply, Contention, Holding, Lease, LockLoss, LockName, RenewReply,
@@ -85,7 +85,7 @@ pub(super) async fn renew(
             return not_renewed(&votes, nodes, !proposer.maybe_done.is_empty());
         }
         // Without one, no attempt was ever granted the lock.
-        let Some(latest) = votes.promises().latest_accepted() else {
+        let Some(latest) = votes.latest_accepted() else {
             return Ok(RenewReply::Lost(LockLoss::NotHeld));
         };
         if let Some(chosen) = proposer.choose(&votes, |_| latest).await {
@@ -168,15 +168,15 @@ impl<'a> Proposer<'a> {
     async fn choose(
         &self,
         votes: &Votes,
-        propose: impl FnOnce(&Promises) -> Proposal,
+        propose: impl FnOnce(&Votes) -> Proposal,
     ) -> Option<ChosenProposal> {
         let (mut promises, quorum) = (votes.promises(), self.nodes.quorum);
-        if let Some(proposal) = promises.chosen(quorum) {
+        if let Some(proposal) = promises.chosen() {
             promises.retain(|grant| grant.fencing_token == proposal.fencing_token);
             return Some(ChosenProposal { promises, proposal });
         }
         promises.retain(|grant| grant.promised == self.ballot);
-        if promises.len() < quorum {
+        if promises.own_count() < quorum {
             return None;
         }
         let proposal = propose(&promises);
@@ -185,14 +185,14 @@ impl<'a> Proposer<'a> {
                 grant.accepted == self.ballot && grant.fencing_token == proposal.fencing_token
             })
         };
-        let some: Vec<_> = promises.0.keys().copied().collect();
+        let some: Vec<_> = promises.reports.keys().copied().collect();
         let mut round = self.nodes.send_to(some, self.accept(&proposal), self.node_time);
         let is_chosen =
             |votes: &Votes| votes.reports.values().filter(|it| accepts(it)).count() >= quorum;
         let votes = self.nodes.count(&mut round, is_chosen).await;
         self.nodes.finish(round);
-        promises.0.retain(|node, _| votes.reports.get(node).is_some_and(accepts));
-        (promises.len() >= quorum).then_some(ChosenProposal { promises, proposal })
+        promises.reports.retain(|node, _| votes.reports.get(node).is_some_and(accepts));
+        (promises.own_count() >= quorum).then_some(ChosenProposal { promises, proposal })
     }
 
     fn accept(&self, proposal: &Proposal) -> Request {
@@ -213,14 +213,14 @@ impl<'a> Proposer<'a> {
 /// A proposal that a quorum accepted: it is chosen.
 struct ChosenProposal {
     /// The promises of the nodes that accepted it.
-    promises: Promises,
+    promises: Votes,
     proposal: Proposal,
 }
 
 impl ChosenProposal {
     /// The lease that a quorum of these nodes guarantees ("a lease is exclusive", step 2).
     fn lease(&self, nodes: &Nodes) -> Result<Lease, StoreError> {
-        let grants = || self.promises.grants();
+        let grants = || self.promises.own_grants();
         let expires_in = time_at_quorum(nodes.quorum, grants().map(|grant| grant.expires_in));
         let with_time = |time: Duration| grants().find(|grant| grant.expires_in == time);
         match expires_in.and_then(with_time) {
@@ -228,7 +228,7 @@ impl ChosenProposal {
                 let Proposal { fencing_token, owner, .. } = self.proposal.clone();
                 Ok(Lease::exclusive(fencing_token, owner, *ttl, *expires_in))
             }
-            None => Err(no_quorum(self.promises.len(), nodes.all.len(), true, None)),
+            None => Err(no_quorum(self.promises.own_count(), nodes.all.len(), true, None)),
         }
     }
 }
@@ -264,10 +264,10 @@ impl Acquire<'_> {
 
     /// Phase 2, with the fencing token that may be chosen, or one of its own.
     async fn choose(&mut self, votes: &Votes) -> Option<ChosenProposal> {
-        let (nodes, attempt) = (self.proposer.nodes, self.command.attempt.get());
-        let propose = |promises: &Promises| {
+        let attempt = self.command.attempt.get();
+        let propose = |promises: &Votes| {
             self.has_proposed = true;
-            promises.carried_on(nodes.all.len(), nodes.quorum).unwrap_or_else(|| {
+            promises.carried_on().unwrap_or_else(|| {
                 self.has_proposed_own = true;
                 let (fencing_token, owner) =
                     (promises.next_fencing_token(), self.command.owner.clone());
@@ -287,7 +287,7 @@ impl Acquire<'_> {
                 return Err(error);
             }
         };
-        let has_accepted = |node: &&usize| chosen.promises.0.contains_key(*node);
+        let has_accepted = |node: &&usize| chosen.promises.reports.contains_key(*node);
         let rest = self.proposer.maybe_done.iter().filter(|node| !has_accepted(node)).copied();
         nodes.finish_grant(round, rest.collect(), self.proposer.accept(&chosen.proposal));
         // "At most one 201", step 3: only the attempt that first proposed the chosen fencing token

@@ -89,7 +89,7 @@ impl Votes {
         }
     }
 
-    fn own_grants(&self) -> impl Iterator<Item = &NodeGrant> {
+    pub(super) fn own_grants(&self) -> impl Iterator<Item = &NodeGrant> {
         self.reports.values().filter_map(Report::own_grant)
     }
 
@@ -97,11 +97,17 @@ impl Votes {
         self.reports.values().filter_map(Report::competing_grant)
     }
 
-    /// The reports of the nodes where the own token has the lock.
-    pub(super) fn promises(&self) -> Promises {
-        let is_own = |(_, report): &(&usize, &Report)| report.own_grant().is_some();
-        let own = self.reports.iter().filter(is_own);
-        Promises(own.map(|(node, report)| (*node, report.clone())).collect())
+    /// The reports of the nodes where the own token has the lock, as promises to accept nothing
+    /// under a lower ballot.
+    pub(super) fn promises(&self) -> Self {
+        let own = self.reports.iter().filter(|(_, report)| report.own_grant().is_some());
+        let reports = own.map(|(node, report)| (*node, report.clone())).collect();
+        Self { reports, ..Self::new(self.nodes, self.quorum) }
+    }
+
+    /// Keeps the promises of the wanted grants.
+    pub(super) fn retain(&mut self, is_wanted: impl Fn(&NodeGrant) -> bool) {
+        self.reports.retain(|_, report| report.own_grant().is_some_and(&is_wanted));
     }
 
     /// How many nodes have the lock with the own token.
@@ -160,6 +166,39 @@ impl Votes {
     /// The highest ballot that a node promised to an attempt with the own token.
     pub(super) fn highest_promise(&self) -> Option<Ballot> {
         self.own_grants().map(|grant| grant.promised).max()
+    }
+
+    /// The chosen proposal, if these promises show one: a quorum accepted it under the same ballot.
+    pub(super) fn chosen(&self) -> Option<Proposal> {
+        let accepted = with_same_accept(self.own_grants());
+        Some(accepted.first().filter(|_| accepted.len() >= self.quorum)?.proposal())
+    }
+
+    /// What a node accepted under the highest ballot.
+    pub(super) fn latest_accepted(&self) -> Option<Proposal> {
+        let accepted = self.own_grants().filter(|grant| grant.fencing_token > FencingToken::NONE);
+        accepted.max_by_key(|grant| grant.accepted).map(NodeGrant::proposal)
+    }
+
+    /// The proposal that a quorum may have accepted under a lower ballot, which has to be proposed
+    /// again. These are the promises of one ballot.
+    ///
+    /// "A grant has one fencing token": if F is chosen, the latest accepted fencing token is F
+    /// (steps 1 to 3), and the nodes that report F and those that did not promise are together a
+    /// quorum (step 4). If they are fewer, no fencing token is chosen, and the attempt may propose
+    /// its own.
+    pub(super) fn carried_on(&self) -> Option<Proposal> {
+        let latest = self.latest_accepted()?;
+        let same =
+            self.own_grants().filter(|grant| grant.fencing_token == latest.fencing_token).count();
+        (same + self.missing() >= self.quorum).then_some(latest)
+    }
+
+    /// A fencing token above the counter of each of these nodes, and not below any of their clocks.
+    pub(super) fn next_fencing_token(&self) -> FencingToken {
+        let counter = self.reports.values().map(|report| report.counter).max().unwrap_or_default();
+        let clock = self.reports.values().map(|report| report.clock_micros).max();
+        counter.next(clock.unwrap_or_default())
     }
 
     /// What an acquire with this token hash comes to.
@@ -224,58 +263,6 @@ impl Votes {
     pub(super) fn error(self, may_be_done: bool) -> StoreError {
         let may_be_done = may_be_done || self.maybe_done.len() >= self.quorum;
         no_quorum(self.reports.len(), self.nodes, may_be_done, self.last_error)
-    }
-}
-
-/// The reports of the nodes where one token has the lock, as promises to accept nothing under a
-/// lower ballot.
-pub(super) struct Promises(pub(super) BTreeMap<usize, Report>);
-
-impl Promises {
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    pub(super) fn grants(&self) -> impl Iterator<Item = &NodeGrant> {
-        self.0.values().filter_map(Report::own_grant)
-    }
-
-    pub(super) fn retain(&mut self, is_wanted: impl Fn(&NodeGrant) -> bool) {
-        self.0.retain(|_, report| report.own_grant().is_some_and(&is_wanted));
-    }
-
-    /// The chosen proposal, if these promises show one: a quorum accepted it under the same ballot.
-    pub(super) fn chosen(&self, quorum: usize) -> Option<Proposal> {
-        let accepted = with_same_accept(self.grants());
-        Some(accepted.first().filter(|_| accepted.len() >= quorum)?.proposal())
-    }
-
-    /// What a node accepted under the highest ballot.
-    pub(super) fn latest_accepted(&self) -> Option<Proposal> {
-        let accepted = self.grants().filter(|grant| grant.fencing_token > FencingToken::NONE);
-        accepted.max_by_key(|grant| grant.accepted).map(NodeGrant::proposal)
-    }
-
-    /// The proposal that a quorum may have accepted under a lower ballot, which has to be proposed
-    /// again. These are the promises of one ballot, of `nodes` in all.
-    ///
-    /// "A grant has one fencing token": if F is chosen, the latest accepted fencing token is F
-    /// (steps 1 to 3), and the nodes that report F and those that did not promise are together a
-    /// quorum (step 4). If they are fewer, no fencing token is chosen, and the attempt may propose
-    /// its own.
-    pub(super) fn carried_on(&self, nodes: usize, quorum: usize) -> Option<Proposal> {
-        let latest = self.latest_accepted()?;
-        let same =
-            self.grants().filter(|grant| grant.fencing_token == latest.fencing_token).count();
-        let may_be_chosen = same + nodes - self.len() >= quorum;
-        may_be_chosen.then_some(latest)
-    }
-
-    /// A fencing token above the counter of each of these nodes, and not below any of their clocks.
-    pub(super) fn next_fencing_token(&self) -> FencingToken {
-        let counter = self.0.values().map(|report| report.counter).max().unwrap_or_default();
-        let clock = self.0.values().map(|report| report.clock_micros).max().unwrap_or_default();
-        counter.next(clock)
     }
 }
 
@@ -390,14 +377,15 @@ mod tests {
         assert_eq!(votes([free, free, free]).release_reply(), Some(ReleaseReply::NotHeld));
     }
 
-    /// The promises of nodes 0, 1, … which accepted these fencing tokens under these ballots.
-    fn promises<const N: usize>(accepted: [(u64, u64); N]) -> Promises {
-        let grants = accepted.map(|(fencing_token, ballot)| ReportedGrant {
-            fencing_token,
-            ballot,
-            by: fencing_token,
-        });
-        Promises(grants.map(|grant| report("own", "one", &grant)).into_iter().enumerate().collect())
+    /// The promises of nodes 0, 1, … of five which accepted these fencing tokens under these
+    /// ballots.
+    fn promises<const N: usize>(accepted: [(u64, u64); N]) -> Votes {
+        let mut votes = Votes::new(5, 3);
+        for (node, (fencing_token, ballot)) in accepted.into_iter().enumerate() {
+            let grant = ReportedGrant { fencing_token, ballot, by: fencing_token };
+            votes.reports.insert(node, report("own", "one", &grant));
+        }
+        votes
     }
 
     fn fencing_token(proposal: Option<Proposal>) -> Option<u64> {
@@ -406,24 +394,24 @@ mod tests {
 
     #[test]
     fn fencing_token_of_a_quorum_under_one_ballot_is_chosen() {
-        assert_eq!(fencing_token(promises([(7, 1), (7, 1), (7, 1)]).chosen(3)), Some(7));
-        assert_eq!(fencing_token(promises([(7, 1), (7, 1), (7, 2)]).chosen(3)), None);
-        assert_eq!(fencing_token(promises([(7, 1), (7, 1), (0, 0)]).chosen(3)), None);
+        assert_eq!(fencing_token(promises([(7, 1), (7, 1), (7, 1)]).chosen()), Some(7));
+        assert_eq!(fencing_token(promises([(7, 1), (7, 1), (7, 2)]).chosen()), None);
+        assert_eq!(fencing_token(promises([(7, 1), (7, 1), (0, 0)]).chosen()), None);
     }
 
     #[test]
     fn fencing_token_that_may_be_chosen_is_carried_on() {
         // One of three reports 7, and two more of five may have accepted it.
-        assert_eq!(fencing_token(promises([(7, 1), (0, 0), (0, 0)]).carried_on(5, 3)), Some(7));
+        assert_eq!(fencing_token(promises([(7, 1), (0, 0), (0, 0)]).carried_on()), Some(7));
         // 9 has the higher ballot, so 7 was not chosen before.
-        assert_eq!(fencing_token(promises([(7, 1), (9, 2), (0, 0)]).carried_on(5, 3)), Some(9));
+        assert_eq!(fencing_token(promises([(7, 1), (9, 2), (0, 0)]).carried_on()), Some(9));
     }
 
     #[test]
     fn fencing_token_that_no_quorum_can_have_is_replaced() {
         // Of four promises one reports 7, and only one node more may have accepted it.
         let promises = promises([(7, 1), (0, 0), (0, 0), (0, 0)]);
-        assert_eq!(fencing_token(promises.carried_on(5, 3)), None);
+        assert_eq!(fencing_token(promises.carried_on()), None);
         assert_eq!(promises.next_fencing_token().get(), 1001, "above every counter");
     }
 
