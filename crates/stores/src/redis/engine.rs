@@ -11,7 +11,7 @@
 //! of no other. Tested by the conformance and the differential tests, and over servers that fail by
 //! those of Redis.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -20,14 +20,16 @@ use bb8_redis::redis::{
     FromRedisValue, ParsingError, Script, ScriptInvocation, Value, from_redis_value,
 };
 use futures_util::future::try_join_all;
-use futures_util::stream::{self, BoxStream, StreamExt as _};
+use futures_util::stream::BoxStream;
 use keylatch_core::lock::LockName;
 use keylatch_core::store::{EntryLimits, StoreError, StoreHealth, StoreProfile};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
+use super::client::Messages;
 use super::connection::ScriptReply;
 use super::failure::Failure;
-use super::pubsub::{Channel, Watches, row_message};
+use super::pubsub::{ANNOUNCE_BATCH, PubSubMessage, Watches, row_message};
 use super::row::{parse_row, row_bytes};
 use super::script::{Keys, Scripts, parse_record_name};
 use super::topology::Topology;
@@ -46,8 +48,8 @@ const WRITES_AT_ONCE: usize = 2;
 /// How many indexes are read at once, at most.
 const BUCKETS_AT_ONCE: usize = 64;
 
-/// The rows of one Redis, of a master that sentinels name, or of a cluster.
-#[derive(Debug)]
+/// The rows of one Redis, of a master that sentinels name, or of a cluster. Clones are the same.
+#[derive(Debug, Clone)]
 pub(super) struct RedisEngine {
     pub(super) kind: &'static str,
     pub(super) topology: Arc<Topology>,
@@ -57,10 +59,12 @@ pub(super) struct RedisEngine {
     /// Whether replicas must have what clients rely on.
     pub(super) replicates: bool,
     /// How many rows were written, for versions that no two rows share.
-    pub(super) written: AtomicU64,
-    /// The channel, and the subscription that was made when the store was opened, until a task
-    /// hears them.
-    pub(super) subscription: Mutex<Option<(Channel, Option<<Channel as Source>::Subscription>)>>,
+    pub(super) written: Arc<AtomicU64>,
+    /// How long it may take to subscribe, and how often that was tried.
+    pub(super) subscribe_limit: Duration,
+    pub(super) subscriptions: Arc<AtomicUsize>,
+    /// The subscription that was made when the store was opened, until it is used.
+    pub(super) subscription: Arc<Mutex<Option<Subscription>>>,
 }
 
 impl RedisEngine {
@@ -81,7 +85,6 @@ impl RedisEngine {
         Version(u128::from(random) << 64 | u128::from(number))
     }
 
-    /// A version for each of these changes.
     fn versions(&self, changes: &[Change]) -> Result<Vec<Version>, StoreError> {
         let random = getrandom::u64().map_err(|error| StoreError::Unreachable(error.into()))?;
         Ok(changes.iter().map(|_| self.version(random)).collect())
@@ -232,9 +235,7 @@ impl ConditionalStore for RedisEngine {
     }
 
     fn notices(&self) -> BoxStream<'static, Notice> {
-        let subscription = locked(&self.subscription).take();
-        let hearing = subscription.map(|(channel, live)| subscription::notices(channel, live));
-        hearing.unwrap_or_else(|| stream::pending().boxed())
+        subscription::notices(self.clone(), locked(&self.subscription).take())
     }
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {
@@ -264,6 +265,59 @@ impl ConditionalStore for RedisEngine {
 
     fn parts(&self) -> usize {
         self.topology.parts()
+    }
+}
+
+/// The messages of a server, and the token that is cancelled when it is retired.
+pub(super) type Subscription = (Messages, CancellationToken);
+
+impl Source for RedisEngine {
+    type Subscription = Subscription;
+
+    async fn subscribe(&self) -> Result<Subscription, String> {
+        let subscribing = async {
+            // Each attempt is at another master.
+            let attempt = self.subscriptions.fetch_add(1, Ordering::Relaxed);
+            let publisher = self.topology.publisher(attempt).ok_or("no master is known yet")?;
+            let subscribed = publisher.client().subscribe(&[&self.keys.change_channel()]).await;
+            Ok((subscribed.map_err(|error| error.to_string())?, publisher.retired()))
+        };
+        let subscribed = timeout(self.subscribe_limit, subscribing).await;
+        subscribed.unwrap_or_else(|late| Err(late.to_string()))
+    }
+
+    async fn hear(&self, (messages, retired): &mut Subscription) -> Option<Vec<Notice>> {
+        let message = retired.run_until_cancelled(messages.next()).await??;
+        match PubSubMessage::parse(&self.keys, message.get_payload_bytes()) {
+            Some(PubSubMessage::Watched(name)) => {
+                self.watches.note_watched(name);
+                Some(Vec::new())
+            }
+            Some(PubSubMessage::Notice(notice)) => Some(vec![notice]),
+            None => Some(Vec::new()),
+        }
+    }
+}
+
+impl RedisEngine {
+    /// Announces the locks that are watched here, for ever.
+    pub(super) async fn announce(self) {
+        loop {
+            self.watches.until_due().await;
+            self.watches.forget_expired();
+            for names in self.watches.here.keys().chunks(ANNOUNCE_BATCH) {
+                let mut call = self.scripts.announce.prepare_invoke();
+                call.arg(self.keys.change_channel());
+                for name in names {
+                    call.arg(self.keys.lock(name.bucket(), name));
+                }
+                // The script has no keys, and every server passes on its messages.
+                let any_bucket = names.first().map_or(0, LockName::bucket);
+                if let Err(error) = self.topology.run::<()>(any_bucket, &call).await {
+                    tracing::debug!(%error, "watched locks could not be announced");
+                }
+            }
+        }
     }
 }
 
@@ -361,7 +415,6 @@ enum Outcome {
     Written,
     /// It was written, and a client relies on it.
     Promised,
-    /// Redis refused it, with this code.
     Refused(String),
 }
 

@@ -12,11 +12,10 @@ use bb8_redis::redis::{ErrorKind, RedisError};
 
 use keylatch_core::store::StoreError;
 
-/// Why a command has no result.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     /// There was no connection to send it on.
-    #[error("no connection: {0}")]
+    #[error("{0}")]
     Unreachable(String),
     /// The server must not be used, and was not.
     #[error("{0}")]
@@ -76,7 +75,6 @@ impl Failure {
     }
 }
 
-/// Where to send a command.
 pub(super) struct Redirect {
     pub(super) address: (String, u16),
     /// Whether only this command goes there, since the keys are just being moved.

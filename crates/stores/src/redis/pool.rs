@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bb8_redis::bb8::{self, ManageConnection, QueueStrategy, RunError};
 use bb8_redis::redis::aio::SendError;
-use bb8_redis::redis::{PushInfo, PushKind, RedisError, cmd};
+use bb8_redis::redis::{PushInfo, PushKind, cmd};
 use keylatch_core::store::Tier;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -70,7 +70,7 @@ impl Pool {
         let SharedConnection { mut connection, state, .. } = self.check_out().await?;
         let server = state.note(Server::inspect(&mut connection)).await?;
         if server.is_loading() {
-            return Err(Failure::Unreachable(ConnectError::Loading.to_string()));
+            return Err(loading());
         }
         if let Some(reason) = self.manager.unfit(&server) {
             state.mark_broken();
@@ -88,7 +88,6 @@ impl Pool {
         Ok(count)
     }
 
-    /// A client of the server.
     pub(super) fn client(&self) -> &RedisClient {
         &self.manager.client
     }
@@ -115,16 +114,20 @@ impl Pool {
         }
     }
 
-    fn unreachable(&self, error: RunError<ConnectError>) -> Failure {
-        let cause = match error {
-            RunError::User(error) => error.to_string(),
+    fn unreachable(&self, error: RunError<Failure>) -> Failure {
+        Failure::Unreachable(match error {
+            RunError::User(failure) => failure.to_string(),
             RunError::TimedOut => {
                 let last = locked(&self.manager.last_error).clone();
                 last.unwrap_or_else(|| "no connection yet".into())
             }
-        };
-        Failure::Unreachable(cause)
+        })
     }
+}
+
+/// The server takes no commands yet, and what it reports of itself is not true afterwards.
+fn loading() -> Failure {
+    Failure::Unreachable("it is reading its data".into())
 }
 
 /// Opens connections for bb8, and knows which of them are broken.
@@ -149,16 +152,16 @@ impl Manager {
     /// Checks that the server is fit, if it replies.
     async fn check(&self) -> Result<(), OpenError> {
         match self.connect().await {
-            Ok(_) => {}
-            Err(error @ ConnectError::Unfit(_)) => {
-                return Err(OpenError::UnfitRedis(error.to_string()));
+            Ok(_) => Ok(()),
+            Err(failure @ Failure::Unfit(_)) => Err(OpenError::UnfitRedis(failure.to_string())),
+            Err(Failure::Redis(error)) if !error.is_io_error() => {
+                Err(OpenError::UnfitRedis(error.to_string()))
             }
-            Err(ConnectError::Redis(error)) if !error.is_io_error() => {
-                return Err(OpenError::UnfitRedis(error.to_string()));
+            Err(failure) => {
+                tracing::warn!(error = %failure, "Redis cannot be reached yet");
+                Ok(())
             }
-            Err(error) => tracing::warn!(%error, "Redis cannot be reached yet"),
         }
-        Ok(())
     }
 
     /// Why a server must not keep locks.
@@ -166,7 +169,7 @@ impl Manager {
         server.unfit(self.retired.is_none(), self.client.settings.allow_eviction)
     }
 
-    async fn connect_and_inspect(&self) -> Result<SharedConnection, ConnectError> {
+    async fn connect_and_inspect(&self) -> Result<SharedConnection, Failure> {
         let state = ConnectionState::new(self.retired.clone());
         let noticed = state.clone();
         let pushed = move |push: PushInfo| {
@@ -178,13 +181,14 @@ impl Manager {
         let mut connection = self.client.connect(pushed).await?;
         let server = Server::inspect(&mut connection).await?;
         if server.is_loading() {
-            return Err(ConnectError::Loading);
+            return Err(loading());
         }
         if self.retired.is_some() && server.is_replica() {
-            return Err(ConnectError::Replica);
+            // The report of the master is behind, or ahead, for a moment.
+            return Err(Failure::Unreachable("it is a replica".into()));
         }
         if let Some(reason) = self.unfit(&server) {
-            return Err(ConnectError::Unfit(reason));
+            return Err(Failure::Unfit(reason));
         }
         // A server that is replaced by another is worth less than what it keeps itself.
         let tier = if self.retired.is_some() { Tier::Fenced } else { server.health().tier };
@@ -196,17 +200,18 @@ impl Manager {
 
 impl ManageConnection for Manager {
     type Connection = SharedConnection;
-    type Error = ConnectError;
+    type Error = Failure;
 
-    async fn connect(&self) -> Result<SharedConnection, ConnectError> {
+    async fn connect(&self) -> Result<SharedConnection, Failure> {
         let limit = self.timeout();
         let connected = timeout(limit, self.connect_and_inspect()).await;
-        let connected = connected.unwrap_or(Err(ConnectError::Timeout(limit)));
+        let late = |_| Err(Failure::Unreachable(format!("no connection within {limit:?}")));
+        let connected = connected.unwrap_or_else(late);
         *locked(&self.last_error) = connected.as_ref().err().map(ToString::to_string);
         connected
     }
 
-    async fn is_valid(&self, shared: &mut SharedConnection) -> Result<(), ConnectError> {
+    async fn is_valid(&self, shared: &mut SharedConnection) -> Result<(), Failure> {
         // Not called: a check-out that pings costs a quarter of the throughput and hides nothing.
         Ok(cmd("PING").query_async(&mut shared.connection).await?)
     }
@@ -214,21 +219,4 @@ impl ManageConnection for Manager {
     fn has_broken(&self, shared: &mut SharedConnection) -> bool {
         shared.state.is_broken()
     }
-}
-
-/// Why there is no connection.
-#[derive(Debug, thiserror::Error)]
-enum ConnectError {
-    #[error(transparent)]
-    Redis(#[from] RedisError),
-    #[error("no connection within {0:?}")]
-    Timeout(Duration),
-    #[error("{0}")]
-    Unfit(String),
-    /// The report of the master is behind, or ahead, for a moment.
-    #[error("it is a replica")]
-    Replica,
-    /// It takes no commands yet, and what it reports of itself is not true afterwards.
-    #[error("it is reading its data")]
-    Loading,
 }
