@@ -18,7 +18,6 @@ use crate::error::OpenError;
 use crate::settings::RedisSettings;
 use keylatch_core::lock::LockName;
 
-/// How many nodes one lookup asks.
 const SOURCES_PER_LOOKUP: usize = 5;
 
 /// The nodes of a cluster, which report the masters of all slots.

@@ -69,7 +69,6 @@ impl Discovery {
         })
     }
 
-    /// The present masters.
     async fn look_up(&mut self, client: &RedisClient) -> Result<TopologyView, MasterLookupError> {
         match self {
             Self::Sentinels(sentinels) => sentinels.look_up().await,
@@ -87,7 +86,6 @@ impl Discovery {
     }
 }
 
-/// The latest lookup.
 #[derive(Debug, Clone)]
 struct Lookup {
     map: Arc<MasterMap>,
@@ -107,7 +105,8 @@ impl Lookup {
 #[derive(Debug)]
 pub(in super::super) struct DynamicTopology {
     latest: watch::Receiver<Lookup>,
-    is_cluster: bool,
+    /// Whether each bucket may have a master of its own.
+    pub(super) is_cluster: bool,
     /// Has the task look up the masters at once.
     lookup_now: Arc<Notify>,
     _following: AbortOnDropHandle<()>,
@@ -180,12 +179,6 @@ impl DynamicTopology {
         }
     }
 
-    /// Whether each bucket may have a master of its own.
-    pub(super) fn is_cluster(&self) -> bool {
-        self.is_cluster
-    }
-
-    /// The masters of the latest lookup.
     pub(super) fn map(&self) -> Arc<MasterMap> {
         Arc::clone(&self.latest.borrow().map)
     }

@@ -14,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::client::{Address, RedisClient};
 use super::super::pool::Pool;
-use keylatch_core::lock::LockName;
 
 /// A master for as long as it is one.
 #[derive(Debug)]
@@ -24,11 +23,6 @@ pub(in super::super) struct Master {
 }
 
 impl Master {
-    fn new(client: RedisClient) -> Self {
-        let retired = CancellationToken::new();
-        Self { pool: Pool::until(retired.clone(), client), retired }
-    }
-
     /// Breaks every connection at once.
     pub(super) fn retire(&self) {
         self.retired.cancel();
@@ -54,13 +48,6 @@ pub(super) struct TopologyView {
     pub(super) owners: Vec<Option<MasterId>>,
 }
 
-impl TopologyView {
-    /// One master has all buckets.
-    pub(super) fn of_one(master: MasterId) -> Self {
-        Self { owners: vec![Some(master.clone()); LockName::BUCKETS], masters: vec![master] }
-    }
-}
-
 /// The masters with their connections.
 #[derive(Debug, Default)]
 pub(super) struct MasterMap {
@@ -75,7 +62,11 @@ impl MasterMap {
         let masters: BTreeMap<_, _> = (view.masters.iter())
             .map(|id| {
                 let known = self.masters.get(id).filter(|master| !master.retired.is_cancelled());
-                let new = || Arc::new(Master::new(client.at(&id.0)));
+                let new = || {
+                    let retired = CancellationToken::new();
+                    let pool = Pool::until(retired.clone(), client.at(&id.0));
+                    Arc::new(Master { pool, retired })
+                };
                 (id.clone(), known.map_or_else(new, Arc::clone))
             })
             .collect();
@@ -88,12 +79,10 @@ impl MasterMap {
         Self { owners: view.owners.iter().map(owner).collect(), masters }
     }
 
-    /// The master that has a bucket.
     pub(super) fn owner(&self, bucket: u8) -> Option<Arc<Master>> {
         self.owners.get(usize::from(bucket)).cloned().flatten()
     }
 
-    /// The masters that have a bucket.
     pub(super) fn owners(&self) -> Vec<(&MasterId, &Arc<Master>)> {
         let has_bucket = |master: &Arc<Master>| {
             self.owners.iter().flatten().any(|owner| Arc::ptr_eq(owner, master))

@@ -33,7 +33,6 @@ use keylatch_core::lock::LockName;
 use keylatch_core::store::{StoreError, StoreHealth, Tier};
 use masters::{Master, MasterId};
 
-/// The servers behind a URL.
 #[derive(Debug)]
 pub(super) enum Topology {
     /// One server has all buckets.
@@ -75,7 +74,7 @@ impl Topology {
     /// Into how many parts the buckets fall, each of which may be on a server of its own.
     pub(super) fn parts(&self) -> usize {
         match self {
-            Self::Dynamic(dynamic) if dynamic.is_cluster() => LockName::BUCKETS,
+            Self::Dynamic(dynamic) if dynamic.is_cluster => LockName::BUCKETS,
             _ => 1,
         }
     }

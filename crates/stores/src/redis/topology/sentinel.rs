@@ -23,12 +23,12 @@ use super::masters::{MasterId, TopologyView};
 use super::source::{MasterLookupError, TopologySource};
 use crate::error::OpenError;
 use crate::settings::RedisSettings;
+use keylatch_core::lock::LockName;
 
 const DEFAULT_PORT: u16 = 26_379;
 /// How long a lookup waits for further replies once most sentinels have replied, and agree.
 const GRACE: Duration = Duration::from_millis(50);
 
-/// The sentinels of a master.
 #[derive(Debug)]
 pub(super) struct Sentinels {
     master: String,
@@ -106,7 +106,9 @@ impl Sentinels {
             return Err(MasterLookupError::NoReply("only of an older master".into()));
         }
         self.term = term;
-        Ok(TopologyView::of_one((address, term)))
+        let master: MasterId = (address, term);
+        let owners = vec![Some(master.clone()); LockName::BUCKETS];
+        Ok(TopologyView { masters: vec![master], owners })
     }
 
     /// Resolves when a sentinel publishes another master, or may have.

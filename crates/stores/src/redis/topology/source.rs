@@ -11,7 +11,6 @@ use tokio::time::timeout;
 
 use super::super::client::RedisClient;
 
-/// How long a source may take to reply.
 const REPLY_MAX: Duration = Duration::from_millis(500);
 
 /// A server that a discovery asks again and again about the masters, on its own connection.
@@ -50,7 +49,6 @@ impl TopologySource {
     }
 }
 
-/// Why the master is not known.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum MasterLookupError {
     /// All sentinels replied, and none has a master of this name.
