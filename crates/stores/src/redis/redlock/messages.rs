@@ -71,14 +71,12 @@ pub(super) struct Proposal {
     pub(super) attempt: u64,
 }
 
-/// A message about one lock.
 #[derive(Debug, Clone)]
 pub(super) struct Request {
     pub(super) name: LockName,
     pub(super) message: Message,
 }
 
-/// What a node is to do.
 #[derive(Debug, Clone)]
 pub(super) enum Message {
     /// Phase 1 of a grant: gives the lock if it is free, and promises the ballot.

@@ -200,7 +200,7 @@ impl RedlockStore {
         is_decided: impl Fn(&Votes) -> bool,
     ) -> Votes {
         let (nodes, message) = (&self.nodes, Message::End { token, attempt });
-        let mut round = nodes.send_to_all(Request { name, message }, nodes.longest_node_time());
+        let mut round = nodes.send_to_all(Request { name, message }, nodes.longest_time);
         let votes = nodes.count(&mut round, is_decided).await;
         nodes.finish(round);
         votes

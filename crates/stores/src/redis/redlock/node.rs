@@ -29,21 +29,17 @@ use keylatch_core::store::StoreError;
 /// By how much the whole seconds of two readings of a clock may miss the time between them.
 const WHOLE_SECONDS: Duration = Duration::from_secs(1);
 
-/// One of the Redis servers.
 #[derive(Debug)]
 pub(super) struct Node {
     /// Where it is, for people.
     pub(super) address: String,
     pub(super) pool: Pool,
     quarantine: VoterQuarantine,
-    /// What it reported of itself the last time.
     last: Mutex<Option<Server>>,
 }
 
-/// What one node replied, or why it did not.
 pub(super) type NodeResult<T> = Result<NodeReply<T>, StoreError>;
 
-/// What a node replied.
 #[derive(Debug)]
 pub(super) struct NodeReply<T> {
     pub(super) value: T,

@@ -55,14 +55,14 @@ pub(super) struct Nodes {
     pub(super) quorum: usize,
     pub(super) keys: Keys,
     pub(super) max_ttl: Ttl,
-    node_time: Duration,
+    /// The longest time that a node has for a reply.
+    pub(super) longest_time: Duration,
     scripts: RedlockScripts,
     /// What outlives its round; each task has its own end.
     tasks: TaskTracker,
 }
 
 impl Nodes {
-    /// Connects to the nodes of a `redlock://` URL.
     pub(super) async fn open(
         url: &str,
         redis: &RedisSettings,
@@ -80,7 +80,7 @@ impl Nodes {
             quorum,
             keys: Keys::new(&redis.key_prefix),
             max_ttl,
-            node_time: Duration::from_millis(redlock.node_timeout_ms),
+            longest_time: Duration::from_millis(redlock.node_timeout_ms),
             scripts: RedlockScripts::new(),
             tasks: TaskTracker::new(),
         })
@@ -100,20 +100,13 @@ impl Nodes {
     /// How long a node has for a reply to a command with this TTL: a tenth of it, within the
     /// limits.
     pub(super) fn node_time(&self, ttl: Ttl) -> Duration {
-        (ttl.get() / 10).clamp(MIN_NODE_TIME, self.node_time.max(MIN_NODE_TIME))
+        (ttl.get() / 10).clamp(MIN_NODE_TIME, self.longest_time.max(MIN_NODE_TIME))
     }
 
-    /// The longest time that a node has for a reply.
-    pub(super) fn longest_node_time(&self) -> Duration {
-        self.node_time
-    }
-
-    /// Sends a request to all nodes at once.
     pub(super) fn send_to_all(self: &Arc<Self>, request: Request, within: Duration) -> Round {
         self.send_to(0..self.all.len(), request, within)
     }
 
-    /// Sends a request to some nodes at once.
     pub(super) fn send_to(
         self: &Arc<Self>,
         some: impl IntoIterator<Item = usize>,
@@ -166,7 +159,7 @@ impl Nodes {
         is_decided: impl Fn(&Votes) -> bool,
     ) -> Votes {
         let request = Request { name: name.clone(), message: Message::Look };
-        self.count(&mut self.send_to_all(request, self.node_time), is_decided).await
+        self.count(&mut self.send_to_all(request, self.longest_time), is_decided).await
     }
 
     /// Runs a task that outlives its round, unless there are too many of them.
@@ -225,22 +218,15 @@ impl Nodes {
         let mut round = round.close(deadline);
         self.spawn(async move {
             let call = withdrawal.call(&nodes.scripts, &nodes.keys);
+            let from_all = |some: BTreeSet<usize>| {
+                join_all(some.into_iter().map(|node| nodes.withdraw_from(node, &call, limit)))
+            };
             let late = async {
                 let votes = nodes.count(&mut round, |_| false).await;
-                let late = votes.maybe_done.difference(&some).copied().collect();
-                nodes.withdraw_from_all(&late, &call, limit).await;
+                from_all(&votes.maybe_done - &some).await;
             };
-            tokio::join!(nodes.withdraw_from_all(&some, &call, limit), late);
+            tokio::join!(from_all(some.clone()), late);
         });
-    }
-
-    async fn withdraw_from_all(
-        &self,
-        some: &BTreeSet<usize>,
-        call: &ScriptInvocation<'_>,
-        limit: Duration,
-    ) {
-        join_all(some.iter().map(|node| self.withdraw_from(*node, call, limit))).await;
     }
 
     async fn withdraw_from(&self, node: usize, call: &ScriptInvocation<'_>, limit: Duration) {
@@ -307,7 +293,6 @@ impl Round {
         Some((node, reply))
     }
 
-    /// The nodes that have not replied.
     pub(super) fn unanswered(&self) -> &BTreeSet<usize> {
         &self.unanswered
     }
@@ -318,27 +303,5 @@ impl Round {
         self.is_over.cancel();
         self.deadline = deadline;
         self
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn quorum_below_a_majority_is_refused() {
-        assert_eq!([3, 4, 5, 31].map(|nodes| quorum(0, nodes).ok()), [2, 3, 3, 16].map(Some));
-        assert_eq!(quorum(4, 5).ok(), Some(4));
-        for (set, nodes) in [(1, 3), (2, 4), (2, 5), (6, 5)] {
-            assert!(quorum(set, nodes).is_err(), "{set} of {nodes}");
-        }
-    }
-
-    #[test]
-    fn node_named_twice_is_refused() {
-        assert!(addresses("redlock://a,b,a:6379").is_err());
-        let (nodes, _) = addresses("redlock://u:p@a,b:7000,[::1]/2").unwrap();
-        assert_eq!(nodes[1], ("b:7000".to_owned(), "redis://u:p@b:7000/2".to_owned()));
-        assert_eq!(nodes[2].0, "[::1]:6379");
     }
 }

@@ -54,18 +54,15 @@ pub(super) enum AcquireDecision {
     Undecided,
     /// No token has a quorum, and the own one takes precedence among the contenders.
     Contended,
-    /// Too few nodes voted.
     NoQuorum,
 }
 
 impl Votes {
-    /// No reply so far.
     pub(super) fn new(nodes: usize, quorum: usize) -> Self {
         let (reports, maybe_done) = (BTreeMap::new(), BTreeSet::new());
         Self { nodes, quorum, answered: 0, reports, maybe_done, last_error: None }
     }
 
-    /// Counts a reply.
     pub(super) fn add(&mut self, node: usize, reply: NodeResult<Report>) {
         match reply {
             Ok(reply) => {
@@ -290,7 +287,6 @@ fn largest_group<'a, K: Ord>(
     groups.into_values().max_by_key(Vec::len).unwrap_or_default()
 }
 
-/// Too few nodes voted.
 pub(super) fn no_quorum(
     votes: usize,
     nodes: usize,
