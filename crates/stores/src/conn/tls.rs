@@ -14,7 +14,6 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 
-/// What the parameters are called.
 #[derive(Debug)]
 pub(crate) struct Words {
     pub(crate) roots: &'static str,
@@ -101,7 +100,6 @@ impl Certificates {
 #[derive(Debug, Default)]
 pub(crate) struct Pem {
     pub(crate) roots: Option<Vec<u8>>,
-    /// A certificate and its key.
     pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 

@@ -10,7 +10,6 @@
 
 use super::tls::{Certificates, WORDS};
 
-/// What a URL comes to.
 #[derive(Debug)]
 pub(crate) struct MultiHostUrl<'a> {
     /// Without the `@` behind them.
@@ -21,7 +20,6 @@ pub(crate) struct MultiHostUrl<'a> {
     pub(crate) path: &'a str,
     /// What it says of certificates; `None` where its scheme has no TLS.
     pub(crate) certificates: Option<Certificates>,
-    /// Its other parameters.
     parameters: Vec<&'a str>,
 }
 

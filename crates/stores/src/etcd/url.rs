@@ -24,7 +24,6 @@ const DEFAULT_PREFIX: &str = "keylatch";
 /// After how long without a packet the machine of a member is asked for one.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// What a URL comes to.
 #[derive(Debug, Clone)]
 pub(super) struct Address {
     /// `HOST:PORT` of each member.
@@ -38,7 +37,6 @@ pub(super) struct Address {
 }
 
 impl Address {
-    /// Reads a URL.
     pub(super) fn parse(url: &str) -> Result<Self, OpenError> {
         let url = MultiHostUrl::parse(url, "etcds").map_err(bad)?;
         let [] = url.parameters([]).map_err(bad)?;
@@ -50,7 +48,6 @@ impl Address {
         })
     }
 
-    /// How each member is reached.
     pub(super) fn endpoints(&self, connect_limit: Duration) -> Result<Vec<Endpoint>, OpenError> {
         let tls = self.security.as_ref().map(tls_config).transpose()?;
         let scheme = if tls.is_some() { "https" } else { "http" };

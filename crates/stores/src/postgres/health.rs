@@ -19,7 +19,6 @@ const SETTINGS: &str = "SELECT current_setting('server_version'), current_settin
         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
         AND classid::bigint = $1 AND objid::bigint = (hashtext($2)::bigint & 4294967295))";
 
-/// Asks the server what it is.
 pub(super) async fn health(link: &Link) -> Result<StoreHealth, StoreError> {
     let (class, channel) = (i64::from(INSTANCES), link.channel());
     let statement = Statement::new(SETTINGS, [Type::INT8, Type::TEXT]);

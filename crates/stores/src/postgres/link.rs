@@ -47,7 +47,6 @@ pub(super) struct Link {
     is_pooled: AtomicBool,
 }
 
-/// A connection.
 #[derive(Debug)]
 pub(super) struct Session {
     client: Client,
@@ -58,7 +57,6 @@ pub(super) struct Session {
     _connection: AbortOnDropHandle<()>,
 }
 
-/// The parameters of a statement.
 pub(super) type Values<'a> = [&'a (dyn ToSql + Sync)];
 
 impl Link {
@@ -70,7 +68,6 @@ impl Link {
         }
     }
 
-    /// The channel that each instance listens on.
     pub(super) fn channel(&self) -> &str {
         &self.target.sql.channel
     }

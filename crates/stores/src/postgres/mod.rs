@@ -154,7 +154,6 @@ impl Target {
     }
 }
 
-/// The engine.
 #[derive(Debug)]
 struct Postgres {
     target: Arc<Target>,

@@ -326,7 +326,6 @@ pub(super) fn rows_of(rows: &[SqlRow]) -> Result<(KeyedRows, EngineTime), StoreE
     Ok((found, now))
 }
 
-/// A column of a row.
 pub(super) fn get<'a, T: FromSql<'a>>(row: &'a SqlRow, column: usize) -> Result<T, StoreError> {
     row.try_get(column).map_err(|error| StoreError::Lost(error.into()))
 }

@@ -41,7 +41,6 @@ const WORDS: Words = Words {
     incomplete: "`sslcert` and `sslkey` belong together",
 };
 
-/// What a URL comes to.
 #[derive(Debug, Clone)]
 pub(super) struct Address {
     /// How to connect to each host.
@@ -77,7 +76,6 @@ impl Address {
     }
 }
 
-/// Encrypts by `certificates`.
 pub(super) fn connector(certificates: &Certificates) -> Result<MakeRustlsConnect, OpenError> {
     let config =
         certificates.client_config(&WORDS).map_err(|why| OpenError::Unfit("PostgreSQL", why))?;

@@ -28,10 +28,8 @@ use crate::conn::tls::{Certificates, Pem};
 use crate::error::OpenError;
 use crate::settings::RedisSettings;
 
-/// The port of a server where the URL names none.
 pub(super) const PORT: u16 = 6379;
 
-/// A host and a port.
 pub(super) type Address = (String, u16);
 
 /// How to connect to a server.
@@ -83,7 +81,6 @@ impl RedisClient {
         Ok(Self { info, server_name, settings: settings.clone() })
     }
 
-    /// Whether connections are encrypted.
     pub(super) fn uses_tls(&self) -> bool {
         matches!(self.info.addr(), TcpTls { .. })
     }

@@ -120,7 +120,6 @@ pub(super) struct ConnectionState {
 }
 
 impl ConnectionState {
-    /// The state of a new connection, to a server that may be retired.
     pub(super) fn new(retired: Option<CancellationToken>) -> Self {
         Self { broken: Arc::default(), retired }
     }
@@ -163,7 +162,6 @@ impl ConnectionState {
 #[derive(Debug, Default)]
 pub(super) struct ReplicaWait {
     wanted: u32,
-    /// How many `WAIT`s were sent.
     sent: AtomicU64,
     /// The latest `WAIT` with a reply, and how many replicas it found.
     last: Mutex<(u64, u32)>,

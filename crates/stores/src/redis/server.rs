@@ -32,7 +32,6 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Asks the server what it is.
     pub(super) async fn inspect(connection: &mut MultiplexedConnection) -> RedisResult<Self> {
         let info: String = cmd("INFO").query_async(connection).await?;
         let config: RedisResult<HashMap<String, String>> =
@@ -76,7 +75,6 @@ impl Server {
         None
     }
 
-    /// Whether it is a replica.
     pub(super) fn is_replica(&self) -> bool {
         self.get("role") == "slave"
     }

@@ -50,7 +50,6 @@ pub(super) fn without_certificates(url: &str) -> Result<(String, Certificates), 
     Ok((format!("{before}{query}{fragment}"), certificates))
 }
 
-/// A URL of a Redis is not understood.
 pub(super) fn bad(why: impl Into<String>) -> OpenError {
     OpenError::BadUrl("a Redis", why.into())
 }

@@ -16,9 +16,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// How long a member may take to say what it is.
 const ANSWER_LIMIT: Duration = Duration::from_millis(300);
-/// How much of the answer is read.
 const ANSWER_SIZE: u64 = 4096;
 
 /// What a member says of itself.
@@ -28,7 +26,6 @@ struct Member {
     mode: String,
 }
 
-/// Asks all members what they are.
 pub(super) async fn health(members: &[(String, u16)]) -> StoreHealth {
     let asked = members.iter().map(|(host, port)| read_status(host, *port));
     let answers: Vec<_> = join_all(asked).await;

@@ -13,12 +13,10 @@ use crate::conn::tls::Certificates;
 use crate::conn::url::{MultiHostUrl, UrlHost};
 use crate::error::OpenError;
 
-/// The port of a member where the URL names none.
 const PORT: u16 = 2181;
 /// The node below which everything is where the URL names none.
 const ROOT: &str = "/keylatch";
 
-/// What a URL comes to.
 #[derive(Debug, Clone)]
 pub(super) struct Address {
     /// The members: name or address, and port.
@@ -49,7 +47,6 @@ impl fmt::Debug for User {
 }
 
 impl Address {
-    /// Reads a URL.
     pub(super) fn parse(url: &str) -> Result<Self, OpenError> {
         let url = MultiHostUrl::parse(url, "zookeepers").map_err(bad)?;
         let [] = url.parameters([]).map_err(bad)?;

@@ -51,13 +51,14 @@ impl MarkStep {
 enum Place {
     /// It has a row, by this data version.
     Row(i32),
-    /// There is no node.
     None,
     /// It is empty, and these are the data versions of its parent and its own.
-    Empty { parent: i32, node: i32 },
+    Empty {
+        parent: i32,
+        node: i32,
+    },
 }
 
-/// Why a request was not carried out.
 #[derive(Debug)]
 pub(super) enum WriteError {
     /// The mark is already what the request makes of it. Only a write of the row changes it, so the
@@ -207,7 +208,6 @@ impl ZooKeeper {
         Ok(try_join_all(versions).await?)
     }
 
-    /// Adds a change of a row to a request.
     fn add(
         &self,
         multi: &mut MultiWriter<'_>,
