@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use keylatch_core::store::{StoreError, StoreHealth, Tier};
+use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::link::{INSTANCES, Link};
@@ -20,9 +21,12 @@ const SETTINGS: &str = "SELECT current_setting('server_version'), current_settin
         AND classid::bigint = $1 AND objid::bigint = (hashtext($2)::bigint & 4294967295))";
 
 pub(super) async fn health(link: &Link) -> Result<StoreHealth, StoreError> {
-    let (class, channel) = (i64::from(INSTANCES), link.channel());
+    let (class, channel) = (i64::from(INSTANCES), &link.target.sql.channel);
     let statement = Statement::new(SETTINGS, [Type::INT8, Type::TEXT]);
-    let rows = link.query(&statement, &[&class, &channel]).await?;
+    link.query(&statement, &[&class, &channel], health_of).await
+}
+
+fn health_of(rows: &[Row]) -> Result<StoreHealth, StoreError> {
     let row = rows.first().ok_or_else(|| StoreError::Lost("there was no row".into()))?;
     let text = |column| get::<String>(row, column);
     let durability = Durability {

@@ -29,8 +29,7 @@ use super::Target;
 use super::failure::{
     classify, is_of_a_cut_wait, is_of_a_part, is_of_another_connection, is_refusal,
 };
-use super::sql::{KeyedRows, Statement, get, rows_of};
-use crate::optimistic::conditional::EngineTime;
+use super::sql::{Statement, get};
 
 /// The class of the advisory lock that the listening session of each instance shares, so that they
 /// can be counted.
@@ -41,7 +40,7 @@ const CALL_LIMIT: Duration = Duration::from_secs(4);
 /// A connection that is made when it is needed.
 #[derive(Debug)]
 pub(super) struct Link {
-    target: Arc<Target>,
+    pub(super) target: Arc<Target>,
     live: Mutex<Option<Arc<Session>>>,
     /// Whether statements are sent unnamed, since a pooler forgets them.
     is_pooled: AtomicBool,
@@ -68,45 +67,24 @@ impl Link {
         }
     }
 
-    pub(super) fn channel(&self) -> &str {
-        &self.target.sql.channel
-    }
-
-    /// Runs a statement that commits by itself. It gives no row where it undid itself as a whole.
-    pub(super) async fn query(
+    /// What `read` makes of the rows of a statement that commits by itself. There is none where it
+    /// undid itself as a whole. The session is dropped after a failure; the next one looks at the
+    /// table again if it was refused.
+    pub(super) async fn query<T>(
         &self,
         statement: &Statement,
         values: &Values<'_>,
-    ) -> Result<Vec<Row>, StoreError> {
-        let session = self.session().await?;
-        let result = self.query_on(&session, statement, values).await;
-        self.settle(&session, result).await
-    }
-
-    /// Runs a statement that reads rows, on a server that takes writes: what another one has is
-    /// old.
-    pub(super) async fn read(
-        &self,
-        statement: &Statement,
-        values: &Values<'_>,
-    ) -> Result<(KeyedRows, EngineTime), StoreError> {
+        read: impl FnOnce(&[Row]) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         let session = self.session().await?;
         let rows = self.query_on(&session, statement, values).await;
-        let result = rows.and_then(|rows| rows_of(&rows));
-        self.settle(&session, result).await
-    }
-
-    /// Drops the session after a failure; the next one looks at the table again if it was refused.
-    async fn settle<T>(
-        &self,
-        session: &Arc<Session>,
-        result: Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
+        let result = rows.and_then(|rows| read(&rows));
         if let Err(error) = &result {
             if matches!(error, StoreError::Refused(_)) {
                 self.target.is_prepared.store(false, Ordering::Release);
             }
-            self.drop_session(session).await;
+            let mut live = self.live.lock().await;
+            live.take_if(|live| Arc::ptr_eq(live, &session));
         }
         result
     }
@@ -161,13 +139,6 @@ impl Link {
                 *live = Some(Arc::clone(&session));
                 Ok(session)
             }
-        }
-    }
-
-    async fn drop_session(&self, session: &Arc<Session>) {
-        let mut live = self.live.lock().await;
-        if live.as_ref().is_some_and(|live| Arc::ptr_eq(live, session)) {
-            *live = None;
         }
     }
 }

@@ -22,7 +22,7 @@ use futures_util::stream::BoxStream;
 use keylatch_core::store::{EntryLimits, Store, StoreError, StoreHealth, StoreProfile};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
-use tokio_postgres::Config;
+use tokio_postgres::{Config, Row};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::conn::locked;
@@ -36,8 +36,8 @@ use crate::settings::Settings;
 use failure::{causes, is_refusal};
 use link::{Link, Session, Values};
 use sql::{
-    CREATION_LOCK, Sql, Statement, WriteColumns, column_of, get, parse_announcement, time_of,
-    version_of,
+    CREATION_LOCK, Sql, Statement, WriteColumns, column_of, get, parse_announcement, rows_of,
+    time_of, version_of,
 };
 use url::{Address, connector};
 
@@ -180,16 +180,17 @@ impl Postgres {
         let values: &Values<'_> = &[keys, versions, was, values, since, until, say, finished];
         link.session().await?;
         let asked = Instant::now();
-        let rows = link.query(statement, values).await?;
-        let Some(row) = rows.first() else { return Ok(None) };
-        let written: Vec<Vec<u8>> = get(row, 1)?;
-        let written: HashSet<_> = written.into_iter().collect();
-        let versions = keys
-            .iter()
-            .zip(versions)
-            .map(|(key, version)| written.contains(key).then(|| version_of(*version)));
-        let (versions, now) = (versions.collect(), time_of(get(row, 0)?));
-        Ok(Some(WriteReply::new(versions, asked, now)))
+        let read = |rows: &[Row]| {
+            let Some(row) = rows.first() else { return Ok(None) };
+            let written: HashSet<Vec<u8>> = get::<Vec<_>>(row, 1)?.into_iter().collect();
+            let versions = keys
+                .iter()
+                .zip(versions)
+                .map(|(key, version)| written.contains(key).then(|| version_of(*version)));
+            let (versions, now) = (versions.collect(), time_of(get(row, 0)?));
+            Ok(Some(WriteReply::new(versions, asked, now)))
+        };
+        link.query(statement, values, read).await
     }
 }
 
@@ -199,7 +200,7 @@ impl ConditionalStore for Postgres {
         let bytes: Vec<_> = keys.iter().map(Key::to_bytes).collect();
         self.reader.session().await?;
         let asked = Instant::now();
-        let (found, now) = self.reader.read(&self.target.sql.read, &[&bytes]).await?;
+        let (found, now) = self.reader.query(&self.target.sql.read, &[&bytes], rows_of).await?;
         let mut found: HashMap<_, _> = found.into_iter().collect();
         Ok(ReadReply { rows: bytes.iter().map(|key| found.remove(key)).collect(), asked, now })
     }
@@ -229,7 +230,7 @@ impl ConditionalStore for Postgres {
         let (end, after) = (end_of_prefix(prefix), after.map(Key::to_bytes).unwrap_or_default());
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let values: &Values<'_> = &[&prefix, &end, &after, &limit];
-        let (found, now) = self.reader.read(&self.target.sql.list, values).await?;
+        let (found, now) = self.reader.query(&self.target.sql.list, values, rows_of).await?;
         let rows = found.into_iter().filter_map(|(key, row)| Some((Key::from_bytes(&key)?, row)));
         Ok(Listing { rows: rows.collect(), now })
     }
@@ -237,13 +238,14 @@ impl ConditionalStore for Postgres {
     async fn remove(&self, rows: &[Removal]) -> Result<(), StoreError> {
         let keys: Vec<_> = rows.iter().map(|row| row.key.to_bytes()).collect();
         let versions: Vec<_> = rows.iter().map(|row| column_of(row.version)).collect();
-        self.reader.query(&self.target.sql.remove, &[&keys, &versions]).await.map(drop)
+        self.reader.query(&self.target.sql.remove, &[&keys, &versions], |_| Ok(())).await
     }
 
     async fn marked(&self, after: Option<&Key>, limit: usize) -> Result<Vec<Key>, StoreError> {
         let after = after.map(Key::to_bytes).unwrap_or_default();
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let (found, _) = self.reader.read(&self.target.sql.marked, &[&after, &limit]).await?;
+        let values: &Values<'_> = &[&after, &limit];
+        let (found, _) = self.reader.query(&self.target.sql.marked, values, rows_of).await?;
         Ok(found.into_iter().filter_map(|(key, _)| Key::from_bytes(&key)).collect())
     }
 

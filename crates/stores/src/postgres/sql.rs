@@ -310,7 +310,7 @@ pub(super) fn column_of(version: Version) -> i64 {
 }
 
 /// The rows of a reading or a listing, and what the clock showed. It is an error if the server
-/// takes no writes.
+/// takes no writes: what it has is old.
 pub(super) fn rows_of(rows: &[SqlRow]) -> Result<(KeyedRows, EngineTime), StoreError> {
     let (mut found, mut now) = (Vec::with_capacity(rows.len()), Duration::ZERO);
     for row in rows {
