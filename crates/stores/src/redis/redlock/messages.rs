@@ -16,7 +16,9 @@ use bb8_redis::redis::{FromRedisValue, ParsingError, ScriptInvocation, Value, fr
 
 use crate::redis::connection::ScriptReply;
 use crate::redis::script::{self, Keys, RedlockScripts};
-use keylatch_core::lock::{Attempt, FencingToken, Holder, Limit, LockName, Owner, TokenHash, Ttl};
+use keylatch_core::lock::{
+    Attempt, FencingToken, Holder, Lease, Limit, LockName, Owner, TokenHash, Ttl,
+};
 use keylatch_core::time::unix_micros;
 
 /// How many digits each of the two numbers of a ballot has.
@@ -200,6 +202,10 @@ impl NodeGrant {
             owner: self.owner.clone(),
             attempt: self.proposed_by,
         }
+    }
+
+    pub(super) fn lease(&self) -> Lease {
+        Lease::exclusive(self.fencing_token, self.owner.clone(), self.ttl, self.expires_in)
     }
 
     /// The grant as others may see it.

@@ -8,9 +8,9 @@
 //! needs that no quorum can have one (docs/internals/redlock.md, "What others see"). Tested below,
 //! and over real nodes with arranged grants, by the tests of Redlock's agreement.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as _;
-use std::time::Duration;
 
 use super::messages::{Ballot, Found, NodeGrant, Proposal, Report};
 use super::node::NodeResult;
@@ -244,14 +244,14 @@ impl Votes {
     /// The holder and its remaining time, if a quorum has the same fencing token.
     pub(super) fn holder(&self, name: &LockName) -> Option<Holder> {
         let held = self.held_grants();
-        let latest = held.iter().max_by_key(|grant| grant.accepted)?;
-        let expires_in = time_at_quorum(self.quorum, held.iter().map(|grant| grant.expires_in))?;
-        let acquired = held.iter().map(|grant| grant.acquired_at_millis).min();
-        Some(Holder {
-            expires_in,
-            acquired_at_millis: acquired.unwrap_or(latest.acquired_at_millis),
-            ..latest.holder(name)
-        })
+        let acquired_at_millis = held.iter().map(|grant| grant.acquired_at_millis).min()?;
+        Some(Holder { acquired_at_millis, ..at_quorum(self.quorum, held)?.holder(name) })
+    }
+
+    /// The grant as a quorum of these nodes guarantees it ("a lease is exclusive", step 2), which
+    /// accepted one fencing token; `None` where they are fewer.
+    pub(super) fn guaranteed(&self) -> Option<NodeGrant> {
+        at_quorum(self.quorum, self.own_grants().collect()).cloned()
     }
 
     /// Why there is no quorum. The effect is unknown if the caller says so, or if so many nodes may
@@ -299,14 +299,10 @@ pub(super) fn no_quorum(
     if may_be_done { StoreError::Lost(cause) } else { StoreError::Unreachable(cause) }
 }
 
-/// The time that a quorum of `times` reaches.
-pub(super) fn time_at_quorum(
-    quorum: usize,
-    times: impl Iterator<Item = Duration>,
-) -> Option<Duration> {
-    let mut times: Vec<_> = times.collect();
-    times.sort_unstable_by(|a, b| b.cmp(a));
-    times.get(quorum - 1).copied()
+/// Of these grants the one whose remaining time a quorum reaches.
+fn at_quorum(quorum: usize, mut grants: Vec<&NodeGrant>) -> Option<&NodeGrant> {
+    grants.sort_unstable_by_key(|grant| Reverse(grant.expires_in));
+    grants.get(quorum - 1).copied()
 }
 
 #[cfg(test)]
@@ -409,12 +405,5 @@ mod tests {
         let promises = promises([(7, 1), (0, 0), (0, 0), (0, 0)]);
         assert_eq!(fencing_token(promises.carried_on()), None);
         assert_eq!(promises.next_fencing_token().get(), 1001, "above every counter");
-    }
-
-    #[test]
-    fn quorum_of_times_is_the_least_that_a_quorum_has() {
-        let times = [1, 9, 5, 7].map(Duration::from_secs);
-        assert_eq!(time_at_quorum(3, times.into_iter()), Some(Duration::from_secs(5)));
-        assert_eq!(time_at_quorum(5, times.into_iter()), None);
     }
 }
