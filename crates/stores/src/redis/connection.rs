@@ -11,10 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use bb8_redis::redis::aio::{ConnectionLike, MultiplexedConnection};
-use bb8_redis::redis::{
-    Cmd, FromRedisValue, Pipeline, RedisFuture, RedisResult, ScriptInvocation, Value, cmd, pipe,
-};
+use bb8_redis::redis::aio::MultiplexedConnection;
+use bb8_redis::redis::{FromRedisValue, RedisResult, ScriptInvocation, cmd, pipe};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -66,8 +64,7 @@ impl SharedConnection {
     ) -> Result<T, Failure> {
         let asked = Instant::now();
         let mut found: T = if asking {
-            let mut connection = AskingConnection(self.connection.clone());
-            self.state.note(call.invoke_async(&mut connection)).await?
+            self.state.note(ask(call, &mut self.connection)).await?
         } else {
             self.state.note(call.invoke_async(&mut self.connection)).await?
         };
@@ -84,31 +81,17 @@ impl SharedConnection {
     }
 }
 
-/// Sends each command right behind an `ASKING`, with no other command between them.
-struct AskingConnection(MultiplexedConnection);
-
-impl ConnectionLike for AskingConnection {
-    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
-        Box::pin(async move {
-            let mut both = pipe();
-            both.cmd("ASKING").add_command(cmd.clone());
-            let replies = self.0.req_packed_commands(&both, 1, 1).await?;
-            replies.into_iter().next().unwrap_or(Value::Nil).extract_error()
-        })
-    }
-
-    fn req_packed_commands<'a>(
-        &'a mut self,
-        pipeline: &'a Pipeline,
-        offset: usize,
-        count: usize,
-    ) -> RedisFuture<'a, Vec<Value>> {
-        self.0.req_packed_commands(pipeline, offset, count)
-    }
-
-    fn get_db(&self) -> i64 {
-        self.0.get_db()
-    }
+/// Runs a script right behind an `ASKING`, with no other command between them.
+async fn ask<T: FromRedisValue>(
+    call: &ScriptInvocation<'_>,
+    connection: &mut MultiplexedConnection,
+) -> RedisResult<T> {
+    // A node that lacks the script would get it, and the script again, without an `ASKING`.
+    call.load_async(connection).await?;
+    let mut both = pipe();
+    both.cmd("ASKING").invoke_script(call).ignore_errors();
+    let (asked, found): (RedisResult<()>, RedisResult<T>) = both.query_async(connection).await?;
+    asked.and(found)
 }
 
 /// What all clones know of a connection.

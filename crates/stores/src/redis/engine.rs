@@ -31,7 +31,7 @@ use super::connection::ScriptReply;
 use super::failure::Failure;
 use super::pubsub::{ANNOUNCE_BATCH, PubSubMessage, Watches, row_message};
 use super::row::{parse_row, row_bytes};
-use super::script::{Keys, Scripts, parse_record_name};
+use super::script::{self, Keys, parse_record_name};
 use super::topology::Topology;
 use crate::conn::locked;
 use crate::conn::subscription::{self, Source};
@@ -53,7 +53,6 @@ const BUCKETS_AT_ONCE: usize = 64;
 pub(super) struct RedisEngine {
     pub(super) kind: &'static str,
     pub(super) topology: Arc<Topology>,
-    pub(super) scripts: Arc<Scripts>,
     pub(super) keys: Arc<Keys>,
     pub(super) watches: Arc<Watches>,
     /// Whether replicas must have what clients rely on.
@@ -91,13 +90,13 @@ impl RedisEngine {
     }
 
     /// The call of a script for the changes at these places, in this order.
-    fn batch<'a>(
+    fn batch(
         &self,
-        script: &'a Script,
+        script: &'static Script,
         changes: &[Change],
         order: &[usize],
         versions: &[Version],
-    ) -> ScriptInvocation<'a> {
+    ) -> ScriptInvocation<'static> {
         let are_records = matches!(changes.first().map(|change| &change.key), Some(Key::Record(_)));
         let mut call = script.prepare_invoke();
         call.arg(if are_records { 3 } else { 2 }).arg(self.keys.change_channel());
@@ -123,7 +122,7 @@ impl RedisEngine {
 
     /// The names in the index of a bucket's unfinished records.
     async fn unfinished(&self, bucket: u8) -> Result<Vec<String>, StoreError> {
-        let mut call = self.scripts.unfinished.prepare_invoke();
+        let mut call = script::UNFINISHED.prepare_invoke();
         call.key(self.keys.unfinished(bucket));
         self.topology.run(bucket, &call).await
     }
@@ -145,7 +144,7 @@ impl RedisEngine {
 impl ConditionalStore for RedisEngine {
     async fn read(&self, keys: &[Key]) -> Result<ReadReply, StoreError> {
         let bucket = keys.first().map_or(0, Key::bucket);
-        let mut call = self.scripts.read.prepare_invoke();
+        let mut call = script::READ.prepare_invoke();
         for key in keys {
             call.key(self.key_of(key));
         }
@@ -158,7 +157,7 @@ impl ConditionalStore for RedisEngine {
         let bucket = changes.first().map_or(0, |change| change.key.bucket());
         let order = order_of(changes);
         let versions = self.versions(changes)?;
-        let call = self.batch(&self.scripts.write, changes, &order, &versions);
+        let call = self.batch(&script::WRITE, changes, &order, &versions);
         let reply: BatchReply = self.topology.run(bucket, &call).await?;
         let (mut versions, mut failed): (Vec<_>, _) =
             (versions.into_iter().map(Some).collect(), Vec::new());
@@ -186,7 +185,7 @@ impl ConditionalStore for RedisEngine {
         // A row that is there is written first: a Redis whose memory is full takes the rest then.
         order.reverse();
         let versions = self.versions(changes)?;
-        let call = self.batch(&self.scripts.write_all, changes, &order, &versions);
+        let call = self.batch(&script::WRITE_ALL, changes, &order, &versions);
         let reply: BatchReply = self.topology.run(bucket, &call).await?;
         let is_done = are_all_done(&reply.outcomes, changes.len())?;
         if let Some(failure) = reply.unreplicated {
@@ -208,7 +207,7 @@ impl ConditionalStore for RedisEngine {
     /// Redis itself removes rows, and not from the index of those that are marked.
     async fn remove(&self, rows: &[Removal]) -> Result<(), StoreError> {
         let removing = rows.iter().map(async |Removal { key, .. }| {
-            let mut call = self.scripts.unlist.prepare_invoke();
+            let mut call = script::UNLIST.prepare_invoke();
             call.key(self.key_of(key)).key(self.keys.unfinished(key.bucket()));
             self.topology.run::<()>(key.bucket(), &call).await
         });
@@ -306,7 +305,7 @@ impl RedisEngine {
             self.watches.until_due().await;
             self.watches.forget_expired();
             for names in self.watches.here.keys().chunks(ANNOUNCE_BATCH) {
-                let mut call = self.scripts.announce.prepare_invoke();
+                let mut call = script::ANNOUNCE.prepare_invoke();
                 call.arg(self.keys.change_channel());
                 for name in names {
                     call.arg(self.keys.lock(name.bucket(), name));

@@ -43,10 +43,10 @@ use crate::conn::locked;
 use crate::conn::subscription::Source as _;
 use crate::error::OpenError;
 use crate::optimistic::Optimistic;
-use crate::settings::{RedisSettings, Settings};
+use crate::settings::Settings;
 use engine::RedisEngine;
 use pool::Pool;
-use script::{Keys, Scripts};
+use script::Keys;
 use topology::Topology;
 
 #[cfg(fuzzing)]
@@ -64,7 +64,28 @@ pub use fuzzing::read_redis_reply;
 /// `url` is not understood, the Redis answers and is not fit to keep locks, or all the sentinels
 /// answer and none knows the master. What does not answer is not an error: the store keeps trying.
 pub(crate) async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn Store>, OpenError> {
-    Ok(Arc::new(RedisStore::open(url, settings.redis).await?))
+    let settings = settings.redis;
+    let kind = match crate::scheme_of(url) {
+        Some("redis+sentinel" | "rediss+sentinel") => "redis+sentinel",
+        Some("redis+cluster" | "rediss+cluster") => "redis+cluster",
+        _ => "redis",
+    };
+    let engine = RedisEngine {
+        kind,
+        topology: Arc::new(Topology::open(url, settings).await?),
+        keys: Arc::new(Keys::new(&settings.key_prefix)),
+        watches: Arc::default(),
+        replicates: settings.min_replicas > 0,
+        written: Arc::default(),
+        subscribe_limit: settings.connect_timeout(),
+        subscriptions: Arc::default(),
+        subscription: Arc::default(),
+    };
+    // Before the first watch, so that no hint is missed because the store is new.
+    *locked(&engine.subscription) = engine.subscribe().await.ok();
+    let commands = Optimistic::new(Arc::new(engine.clone()));
+    let announcing = AbortOnDropHandle::new(tokio::spawn(engine.clone().announce()));
+    Ok(Arc::new(RedisStore { engine, commands, _announcing: announcing }))
 }
 
 /// Checks a URL and the files that it names.
@@ -78,33 +99,6 @@ struct RedisStore {
     commands: Optimistic,
     /// Announces watches for as long as the store lives.
     _announcing: AbortOnDropHandle<()>,
-}
-
-impl RedisStore {
-    async fn open(url: &str, settings: &RedisSettings) -> Result<Self, OpenError> {
-        let kind = match crate::scheme_of(url) {
-            Some("redis+sentinel" | "rediss+sentinel") => "redis+sentinel",
-            Some("redis+cluster" | "rediss+cluster") => "redis+cluster",
-            _ => "redis",
-        };
-        let engine = RedisEngine {
-            kind,
-            topology: Arc::new(Topology::open(url, settings).await?),
-            scripts: Arc::new(Scripts::new()),
-            keys: Arc::new(Keys::new(&settings.key_prefix)),
-            watches: Arc::default(),
-            replicates: settings.min_replicas > 0,
-            written: Arc::default(),
-            subscribe_limit: settings.connect_timeout(),
-            subscriptions: Arc::default(),
-            subscription: Arc::default(),
-        };
-        // Before the first watch, so that no hint is missed because the store is new.
-        *locked(&engine.subscription) = engine.subscribe().await.ok();
-        let commands = Optimistic::new(Arc::new(engine.clone()));
-        let announcing = AbortOnDropHandle::new(tokio::spawn(engine.clone().announce()));
-        Ok(Self { engine, commands, _announcing: announcing })
-    }
 }
 
 #[async_trait]

@@ -6,6 +6,7 @@
 //! Tested by all tests over Redis, and the format of names by the tests of odd lock names.
 
 use std::fmt;
+use std::sync::LazyLock;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -16,58 +17,29 @@ use keylatch_core::lock::LockName;
 #[cfg(feature = "redlock")]
 use keylatch_core::lock::TokenHash;
 
-macro_rules! script {
-    ($($file:literal),+) => {
-        Script::new(concat!($(include_str!(concat!("lua/", $file, ".lua"))),+))
-    };
+macro_rules! scripts {
+    ($($name:ident: $($file:literal),+;)+) => {$(
+        pub(super) static $name: LazyLock<Script> = LazyLock::new(|| {
+            Script::new(concat!($(include_str!(concat!("lua/", $file, ".lua"))),+))
+        });
+    )+};
 }
 
-/// The scripts on one Redis.
-#[derive(Debug)]
-pub(super) struct Scripts {
-    pub(super) write: Script,
-    pub(super) write_all: Script,
-    pub(super) read: Script,
-    pub(super) announce: Script,
-    pub(super) unfinished: Script,
-    pub(super) unlist: Script,
+scripts! {
+    WRITE: "row", "write";
+    WRITE_ALL: "row", "write_all";
+    READ: "read";
+    ANNOUNCE: "announce";
+    UNFINISHED: "unfinished";
+    UNLIST: "unlist";
 }
-
-impl Scripts {
-    pub(super) fn new() -> Self {
-        Self {
-            write: script!("row", "write"),
-            write_all: script!("row", "write_all"),
-            read: script!("read"),
-            announce: script!("announce"),
-            unfinished: script!("unfinished"),
-            unlist: script!("unlist"),
-        }
-    }
-}
-
-/// The scripts on one node of several.
 #[cfg(feature = "redlock")]
-#[derive(Debug)]
-pub(super) struct RedlockScripts {
-    pub(super) acquire: Script,
-    pub(super) accept: Script,
-    pub(super) renew: Script,
-    pub(super) look: Script,
-    pub(super) end: Script,
-}
-
-#[cfg(feature = "redlock")]
-impl RedlockScripts {
-    pub(super) fn new() -> Self {
-        Self {
-            acquire: script!("redlock", "redlock_acquire"),
-            accept: script!("redlock", "redlock_accept"),
-            renew: script!("redlock", "redlock_renew"),
-            look: script!("redlock", "redlock_look"),
-            end: script!("redlock", "redlock_end"),
-        }
-    }
+scripts! {
+    REDLOCK_ACQUIRE: "redlock", "redlock_acquire";
+    REDLOCK_ACCEPT: "redlock", "redlock_accept";
+    REDLOCK_RENEW: "redlock", "redlock_renew";
+    REDLOCK_LOOK: "redlock", "redlock_look";
+    REDLOCK_END: "redlock", "redlock_end";
 }
 
 #[derive(Debug)]

@@ -27,7 +27,7 @@ use super::votes::Votes;
 use crate::conn::tls::Certificates;
 use crate::error::OpenError;
 use crate::redis::client::{PORT, RedisClient};
-use crate::redis::script::{Keys, RedlockScripts};
+use crate::redis::script::Keys;
 use crate::redis::url;
 use crate::settings::{RedisSettings, RedlockSettings};
 use keylatch_core::lock::{LockName, Ttl};
@@ -57,7 +57,6 @@ pub(super) struct Nodes {
     pub(super) max_ttl: Ttl,
     /// The longest time that a node has for a reply.
     pub(super) longest_time: Duration,
-    scripts: RedlockScripts,
     /// What outlives its round; each task has its own end.
     tasks: TaskTracker,
 }
@@ -81,7 +80,6 @@ impl Nodes {
             keys: Keys::new(&redis.key_prefix),
             max_ttl,
             longest_time: Duration::from_millis(redlock.node_timeout_ms),
-            scripts: RedlockScripts::new(),
             tasks: TaskTracker::new(),
         })
     }
@@ -128,7 +126,7 @@ impl Nodes {
             let is_over = round.is_over.clone();
             round.unanswered.insert(node);
             round.pending.push(Box::pin(async move {
-                let call = request.call(&nodes.scripts, &nodes.keys);
+                let call = request.call(&nodes.keys);
                 (node, nodes.all[node].run(&call, connect_by, &is_over).await)
             }));
         }
@@ -217,7 +215,7 @@ impl Nodes {
         let (nodes, deadline) = (Arc::clone(self), round.deadline);
         let mut round = round.close(deadline);
         self.spawn(async move {
-            let call = withdrawal.call(&nodes.scripts, &nodes.keys);
+            let call = withdrawal.call(&nodes.keys);
             let from_all = |some: BTreeSet<usize>| {
                 join_all(some.into_iter().map(|node| nodes.withdraw_from(node, &call, limit)))
             };

@@ -32,7 +32,6 @@ const GRACE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(super) struct Sentinels {
     master: String,
-    clients: Vec<RedisClient>,
     sources: Vec<TopologySource>,
     /// The number of the latest failover that was reported.
     term: u64,
@@ -67,12 +66,12 @@ impl Sentinels {
         let client = |url: &str| RedisClient::of(url, &certificates, settings);
         let urls = url.hosts.iter();
         let urls = urls.map(|host| url.of_host_as(&credentials, &host.with_port(DEFAULT_PORT)));
-        let clients = urls.map(|url| client(&url)).collect::<Result<Vec<_>, _>>()?;
+        let sources = urls.map(|url| client(&url).map(TopologySource::new));
+        let sources = sources.collect::<Result<Vec<_>, _>>()?;
         let of_master = client(&url.of_host(url.hosts[0].text, database))?;
-        let sources = clients.iter().cloned().map(TopologySource::new).collect();
         let master = master.to_owned();
         let (term, messages, subscriptions) = (0, None, 0);
-        Ok((Self { master, clients, sources, term, messages, subscriptions }, of_master))
+        Ok((Self { master, sources, term, messages, subscriptions }, of_master))
     }
 
     /// Asks all sentinels, and takes the report of the latest failover, for which a majority of
@@ -114,7 +113,7 @@ impl Sentinels {
     /// Resolves when a sentinel publishes another master, or may have.
     pub(super) async fn hint(&mut self) {
         if self.messages.is_none() {
-            let client = &self.clients[self.subscriptions % self.clients.len()];
+            let client = &self.sources[self.subscriptions % self.sources.len()].client;
             self.subscriptions += 1;
             // The sentinel that leads a failover publishes the first, the others the second at that
             // time.

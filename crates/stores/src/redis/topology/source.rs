@@ -16,7 +16,7 @@ const REPLY_MAX: Duration = Duration::from_millis(500);
 /// A server that a discovery asks again and again about the masters, on its own connection.
 #[derive(Debug)]
 pub(super) struct TopologySource {
-    client: RedisClient,
+    pub(super) client: RedisClient,
     connection: Option<MultiplexedConnection>,
 }
 
