@@ -29,6 +29,10 @@ pub(crate) struct UrlHost<'a> {
     /// As it is written: an IPv6 address has brackets.
     pub(crate) text: &'a str,
     /// Its name or address, without brackets.
+    #[cfg_attr(
+        not(any(feature = "redis", feature = "zookeeper")),
+        expect(dead_code, reason = "etcd takes hosts as they are written")
+    )]
     pub(crate) name: &'a str,
     pub(crate) port: Option<u16>,
 }
