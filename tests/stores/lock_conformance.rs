@@ -254,7 +254,7 @@ async fn listing_has_each_lock_once_in_order_while_others_come_and_go(store: &Lo
 
 #[store_test(locks)]
 async fn listing_rejects_foreign_cursors(store: &Locks) {
-    for text in ["-", "x.y", "_"] {
+    for text in ["-", "x.y", "_", "1.99.0.", "1.2.0.A", "0.YQ.bQ"] {
         let query = ListLocks {
             prefix: String::new(),
             limit: 10,

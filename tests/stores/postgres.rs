@@ -247,6 +247,10 @@ async fn tier_is_what_the_server_says_of_itself() {
     reaches(&store, Tier::Strict).await;
     server.set(&[("synchronous_commit", "remote_write")]).await;
     reaches(&store, Tier::Fenced).await;
+    server.set(&[("synchronous_commit", "remote_apply")]).await;
+    reaches(&store, Tier::Strict).await;
+    server.set(&[("synchronous_commit", "local")]).await;
+    reaches(&store, Tier::Fenced).await;
 }
 
 /// A store at `url`, as the service opens it.

@@ -241,7 +241,7 @@ async fn wrong_certificates_of_redlock_are_named_at_start() {
     let authority = Authority::default();
     is_named_at_start("redlock", &certificates(&authority), "a scheme that begins with `rediss`")
         .await;
-    is_named_at_start("rediss+redlock", "cacrt=a", "a parameter that is not known here").await;
+    is_named_at_start("rediss+redlock", "cacrt=a", "its parameters are `cacert`").await;
 }
 
 async fn is_named_at_start(scheme: &str, query: &str, why: &str) {

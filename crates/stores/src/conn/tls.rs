@@ -11,10 +11,9 @@ use std::path::PathBuf;
 
 use percent_encoding::percent_decode_str;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 
-/// What the parameters are called.
 #[derive(Debug)]
 pub(crate) struct Words {
     pub(crate) roots: &'static str,
@@ -76,13 +75,23 @@ impl Certificates {
             (None, None) => None,
             _ => return Err(words.incomplete),
         };
+        let is_name = |name: &str| ServerName::try_from(name).is_ok();
+        if server_name.as_deref().is_some_and(|name| !is_name(name)) {
+            return Err("its `servername` is no name of a server");
+        }
         let server_name = server_name.map(Into::into);
         Ok((Self { roots: roots.map(path), identity, server_name }, others))
     }
 
-    /// Whether the URL says nothing of certificates.
-    pub(crate) fn is_empty(&self) -> bool {
-        *self == Self::default()
+    /// These, if a URL of this scheme has TLS: those that begin with `secure`. `None` for others,
+    /// which must not have any.
+    #[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
+    pub(crate) fn over(self, scheme: &str, secure: &str) -> Result<Option<Self>, String> {
+        match scheme.starts_with(secure) {
+            true => Ok(Some(self)),
+            false if self == Self::default() => Ok(None),
+            false => Err(format!("certificates are for a scheme that begins with `{secure}`")),
+        }
     }
 }
 
@@ -91,7 +100,6 @@ impl Certificates {
 #[derive(Debug, Default)]
 pub(crate) struct Pem {
     pub(crate) roots: Option<Vec<u8>>,
-    /// A certificate and its key.
     pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -158,34 +166,29 @@ impl Certificates {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, any(feature = "etcd", feature = "redis", feature = "zookeeper")))]
 mod tests {
     use super::*;
-
-    const SOME: Words = Words {
-        roots: "cacert",
-        cert: "cert",
-        key: "key",
-        server_name: Some("servername"),
-        incomplete: "together",
-    };
 
     #[test]
     fn certificates_are_taken_out_of_the_query() {
         let query = "cacert=/a%20b.pem&protocol=3&key=k&cert=c&&servername=db%2Eexample&x";
-        let (certificates, others) = Certificates::split(&SOME, query).unwrap();
+        let (certificates, others) = Certificates::split(&WORDS, query).unwrap();
         assert_eq!(others, ["protocol=3", "x"]);
         assert_eq!(certificates.roots, Some("/a b.pem".into()));
         assert_eq!(certificates.identity, Some(("c".into(), "k".into())));
         assert_eq!(certificates.server_name.as_deref(), Some("db.example"));
-        assert!(Certificates::split(&SOME, "x=1").unwrap().0.is_empty());
+        assert_eq!(Certificates::split(&WORDS, "x=1").unwrap().0, Certificates::default());
     }
 
     #[test]
     fn certificate_needs_its_key() {
         for query in ["cert=a", "key=b"] {
-            assert_eq!(Certificates::split(&SOME, query), Err("together"));
+            assert_eq!(Certificates::split(&WORDS, query), Err(WORDS.incomplete));
         }
-        assert!(Certificates::split(&SOME, "cacert=%ff").is_err());
+        for query in ["cacert=%ff", "servername=", "servername=a%20b"] {
+            assert!(Certificates::split(&WORDS, query).is_err(), "{query}");
+        }
+        assert!(Certificates::split(&WORDS, "servername=10.0.0.8").is_ok());
     }
 }

@@ -2,26 +2,25 @@
 //! reads its own.
 //!
 //! `SCHEME://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]…][/PATH][?QUERY]`. The parts are as they are
-//! written: what a path is, how credentials are decoded and which parameters there are differs
-//! between engines.
+//! written: what a path is, how credentials are decoded and which parameters there are beside those
+//! of certificates differs between engines.
 //!
 //! An error says nothing of the URL's text, because the URL may hold a password. Tested below, and
 //! with real servers in the tests of each engine.
 
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
 use super::tls::{Certificates, WORDS};
 
-/// What a URL comes to.
 #[derive(Debug)]
 pub(crate) struct MultiHostUrl<'a> {
-    pub(crate) scheme: &'a str,
     /// Without the `@` behind them.
     pub(crate) credentials: Option<&'a str>,
     /// At least one.
     pub(crate) hosts: Vec<UrlHost<'a>>,
     /// Without the `/` before it; empty where there is none.
     pub(crate) path: &'a str,
-    pub(crate) query: &'a str,
+    /// What it says of certificates; `None` where its scheme has no TLS.
+    pub(crate) certificates: Option<Certificates>,
+    parameters: Vec<&'a str>,
 }
 
 /// A host of a URL, with or without a port.
@@ -31,16 +30,16 @@ pub(crate) struct UrlHost<'a> {
     pub(crate) text: &'a str,
     /// Its name or address, without brackets.
     #[cfg_attr(
-        not(any(feature = "redlock", feature = "etcd", feature = "zookeeper")),
-        expect(dead_code, reason = "Sentinel and Cluster ask for addresses")
+        not(any(feature = "redis", feature = "zookeeper")),
+        expect(dead_code, reason = "etcd takes hosts as they are written")
     )]
     pub(crate) name: &'a str,
     pub(crate) port: Option<u16>,
 }
 
 impl<'a> MultiHostUrl<'a> {
-    /// Takes a URL apart.
-    pub(crate) fn parse(url: &'a str) -> Result<Self, &'static str> {
+    /// Takes a URL apart; one whose scheme begins with `secure` has TLS.
+    pub(crate) fn parse(url: &'a str, secure: &str) -> Result<Self, String> {
         let (scheme, rest) = url.split_once("://").ok_or("it has no `://`")?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         // A password may have an `@` and, unescaped, a `/`: hosts have neither.
@@ -50,24 +49,26 @@ impl<'a> MultiHostUrl<'a> {
         };
         let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
         let hosts = hosts.split(',').map(UrlHost::parse).collect::<Result<_, _>>()?;
-        Ok(Self { scheme, credentials, hosts, path, query })
+        let (certificates, parameters) = Certificates::split(&WORDS, query)?;
+        let certificates = certificates.over(scheme, secure)?;
+        Ok(Self { credentials, hosts, path, certificates, parameters })
     }
 
-    /// The certificates of a URL with no other parameters; `None` where its scheme is not `secure`,
-    /// which has TLS.
-    #[cfg(any(feature = "etcd", feature = "zookeeper"))]
-    pub(crate) fn certificates(
+    /// The values of the parameters that may be there beside certificates, as they are written.
+    pub(crate) fn parameters<const N: usize>(
         &self,
-        secure: &str,
-        known: &str,
-    ) -> Result<Option<Certificates>, String> {
-        let (certificates, others) = Certificates::split(&WORDS, self.query)?;
-        match self.scheme == secure {
-            _ if !others.is_empty() => Err(format!("its parameters are {known}")),
-            true => Ok(Some(certificates)),
-            false if certificates.is_empty() => Ok(None),
-            false => Err(format!("certificates are for `{secure}://`")),
+        known: [&str; N],
+    ) -> Result<[Option<&'a str>; N], String> {
+        let mut values = [None; N];
+        for &parameter in &self.parameters {
+            let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            let at = known.iter().position(|name| *name == key).ok_or_else(|| {
+                let all = known.map(|name| format!(", `{name}`")).concat();
+                format!("its parameters are `cacert`, `cert`, `key`, `servername`{all}")
+            })?;
+            values[at] = Some(value);
         }
+        Ok(values)
     }
 }
 
@@ -106,19 +107,34 @@ impl<'a> UrlHost<'a> {
 mod tests {
     use super::*;
 
+    fn parsed(url: &str) -> MultiHostUrl<'_> {
+        MultiHostUrl::parse(url, "etcds").unwrap()
+    }
+
     #[test]
     fn credentials_end_at_the_last_at_sign() {
-        let url = MultiHostUrl::parse("redlock://user:p@ss/word@a, b:7000/3?x=1").unwrap();
-        assert_eq!((url.scheme, url.credentials), ("redlock", Some("user:p@ss/word")));
+        let url = parsed("redlock://user:p@ss/word@a, b:7000/3?x=1");
+        assert_eq!(url.credentials, Some("user:p@ss/word"));
         assert_eq!(url.hosts.iter().map(|host| host.text).collect::<Vec<_>>(), ["a", "b:7000"]);
-        assert_eq!((url.path, url.query), ("3", "x=1"));
-        let url = MultiHostUrl::parse("etcd://a").unwrap();
-        assert_eq!((url.credentials, url.path, url.query), (None, "", ""));
+        assert_eq!((url.path, url.parameters(["y", "x"])), ("3", Ok([None, Some("1")])));
+        assert!(url.parameters(["y"]).is_err());
+        let url = parsed("etcd://a");
+        assert_eq!((url.credentials, url.path, url.parameters([])), (None, "", Ok([])));
+    }
+
+    #[test]
+    fn certificates_are_for_schemes_with_tls() {
+        assert_eq!(parsed("etcd://a").certificates, None);
+        assert_eq!(parsed("etcds://a").certificates, Some(Certificates::default()));
+        let named = parsed("etcds+x://a/b?servername=c").certificates.unwrap();
+        assert_eq!(named.server_name.as_deref(), Some("c"));
+        let error = MultiHostUrl::parse("etcd://a?cacert=c", "etcds").unwrap_err();
+        assert!(error.contains("`etcds`"), "{error}");
     }
 
     #[test]
     fn default_port_is_added_only_where_none_is_named() {
-        let url = MultiHostUrl::parse("etcd://a,a:7000,[::1],[::1]:7000,a_b.c-d").unwrap();
+        let url = parsed("etcd://a,a:7000,[::1],[::1]:7000,a_b.c-d");
         let named: Vec<_> = url.hosts.iter().map(|host| host.with_port(6379)).collect();
         assert_eq!(named, ["a:6379", "a:7000", "[::1]:6379", "[::1]:7000", "a_b.c-d:6379"]);
     }
@@ -140,7 +156,7 @@ mod tests {
             ("etcd://u:sesame@[::1]sesame", "port"),
             ("etcd://u:sesame@ses ame", "name"),
         ] {
-            let error = MultiHostUrl::parse(url).expect_err(url);
+            let error = MultiHostUrl::parse(url, "etcds").expect_err(url);
             assert!(error.contains(why) && !error.contains("sesame"), "{url}: {error}");
         }
     }

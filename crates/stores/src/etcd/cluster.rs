@@ -30,7 +30,6 @@ const TRIES: u32 = 2;
 /// The oldest version that takes all that is asked of it.
 const OLDEST: (u32, u32) = (3, 4);
 
-/// The members and the connection in use.
 #[derive(Debug)]
 pub(super) struct Cluster {
     endpoints: Vec<Endpoint>,

@@ -40,7 +40,6 @@ pub(super) async fn health(etcd: &Etcd) -> Result<StoreHealth, StoreError> {
     Ok(StoreHealth { id: None, tier: Tier::Strict, facts, advice, is_full })
 }
 
-/// What an operator should do.
 fn advice(status: &StatusResponse) -> Vec<String> {
     let mut advice = Vec::new();
     let version = version_of(&status.version);

@@ -80,7 +80,6 @@ impl PageRanges {
         }
     }
 
-    /// What is known of the keys now.
     pub(super) fn into_width(self) -> RangeWidth {
         self.width
     }

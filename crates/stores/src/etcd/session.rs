@@ -27,7 +27,6 @@ use super::messages::etcdserverpb::{
     StatusRequest, StatusResponse, TxnRequest, TxnResponse, WatchRequest, WatchResponse,
 };
 
-/// How long a call may take.
 const CALL_LIMIT: Duration = Duration::from_secs(4);
 /// After how long the member of a call is asked whether it still is there, and how often.
 const PATIENCE: Duration = Duration::from_millis(250);
@@ -40,9 +39,7 @@ const WATCH: &str = "/etcdserverpb.Watch/Watch";
 
 /// The request of a method.
 pub(super) trait Call: Message + Default + 'static {
-    /// The path of the method.
     const PATH: &str;
-    /// What the method responds with.
     type Response: Message + Default + 'static;
 
     fn header(response: &Self::Response) -> Option<ResponseHeader>;
@@ -150,7 +147,6 @@ impl Session {
         "there was no answer in time"
     }
 
-    /// What the member says of itself.
     pub(super) async fn status(&self) -> Result<StatusResponse, StoreError> {
         self.call(StatusRequest {}).await.map(|(status, ..)| status)
     }

@@ -35,7 +35,6 @@ pub(super) const LIMITS: EntryLimits =
 pub(super) struct Keyspace(pub(super) Vec<u8>);
 
 impl Keyspace {
-    /// A key as etcd has it.
     pub(super) fn bytes(&self, key: &Key) -> Vec<u8> {
         [&*self.0, &key.to_bytes()].concat()
     }
@@ -81,7 +80,6 @@ impl Keyspace {
         RangeRequest { key, range_end, limit: 0 }
     }
 
-    /// Reads the row of one key.
     pub(super) fn one(&self, key: &Key) -> RangeRequest {
         RangeRequest { key: self.bytes(key), ..RangeRequest::default() }
     }
@@ -129,7 +127,6 @@ impl Keyspace {
         TxnRequest { compare, ..all(steps) }
     }
 
-    /// Reads the rows of keys.
     pub(super) fn read(&self, keys: &[Key]) -> TxnRequest {
         all(keys.iter().map(|key| Step::RequestRange(self.one(key))))
     }
@@ -161,7 +158,6 @@ impl Keyspace {
         Compare { target_union: revision, ..self.has(&Key::Floor(0), None) }
     }
 
-    /// A transaction that does nothing.
     pub(super) fn nothing(&self) -> TxnRequest {
         TxnRequest { compare: vec![self.never()], ..TxnRequest::default() }
     }
@@ -180,12 +176,10 @@ pub(super) fn is_end(change: &Change) -> bool {
     change.was.is_some() && given.is_none() && lasts.is_zero()
 }
 
-/// Steps on conditions, as a step.
 fn on(compare: Vec<Compare>, steps: impl IntoIterator<Item = Step>) -> Step {
     Step::RequestTxn(TxnRequest { compare, ..all(steps) })
 }
 
-/// All of these steps.
 fn all(steps: impl IntoIterator<Item = Step>) -> TxnRequest {
     TxnRequest { success: steps_of(steps), ..TxnRequest::default() }
 }
@@ -216,14 +210,9 @@ pub(super) fn parts<T>(all: &[T]) -> impl Iterator<Item = &[T]> {
     all.chunks(STEPS)
 }
 
-/// How many bytes changes have in a request, and a little more.
-fn costs(changes: &[Change]) -> usize {
-    changes.iter().map(cost).sum()
-}
-
 /// Checks that changes go in one request.
 pub(super) fn check_one_request(changes: &[Change]) -> Result<(), StoreError> {
-    let (bytes, limit) = (costs(changes), REQUEST_BYTES);
+    let (bytes, limit) = (changes.iter().map(cost).sum(), REQUEST_BYTES);
     if bytes > limit { Err(StoreError::TooLarge { bytes, limit }) } else { Ok(()) }
 }
 
@@ -258,12 +247,10 @@ fn whole<T>(answers: Option<Vec<T>>, count: usize) -> Result<Vec<T>, StoreError>
     answers.filter(|answers| answers.len() == count).ok_or_else(mismatched)
 }
 
-/// The row that etcd has so.
 pub(super) fn row(kv: KeyValue) -> Row {
     Row { version: version(kv.mod_revision), value: kv.value }
 }
 
-/// The version that the value of a write has.
 pub(super) fn version(revision: i64) -> Version {
     Version(u64::try_from(revision).unwrap_or_default().into())
 }

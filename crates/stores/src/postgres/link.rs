@@ -21,18 +21,15 @@ use futures_util::stream::{FuturesOrdered, StreamExt as _};
 use keylatch_core::store::StoreError;
 use tokio::sync::{Mutex, OnceCell, mpsc};
 use tokio::time::timeout;
-use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{
-    AsyncMessage, Client, Config, Connection, Error, NoTls, Row, Socket, Statement,
-};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, NoTls, Row, Socket};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Target;
 use super::failure::{
     classify, is_of_a_cut_wait, is_of_a_part, is_of_another_connection, is_refusal,
 };
-use super::sql::{KeyedRows, get, rows_of};
-use crate::optimistic::conditional::EngineTime;
+use super::sql::{Statement, get};
 
 /// The class of the advisory lock that the listening session of each instance shares, so that they
 /// can be counted.
@@ -43,32 +40,23 @@ const CALL_LIMIT: Duration = Duration::from_secs(4);
 /// A connection that is made when it is needed.
 #[derive(Debug)]
 pub(super) struct Link {
-    target: Arc<Target>,
+    pub(super) target: Arc<Target>,
     live: Mutex<Option<Arc<Session>>>,
     /// Whether statements are sent unnamed, since a pooler forgets them.
     is_pooled: AtomicBool,
 }
 
-/// A connection.
 #[derive(Debug)]
 pub(super) struct Session {
     client: Client,
-    statement: OnceCell<Statement>,
+    prepared: OnceCell<tokio_postgres::Statement>,
     /// A commit may not be on the standby although the server answered that it is done.
     is_in_doubt: Arc<AtomicBool>,
     /// Reads what the server sends, for as long as the session lives.
     _connection: AbortOnDropHandle<()>,
 }
 
-/// A statement and its parameters.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Query<'a> {
-    pub(super) sql: &'a str,
-    pub(super) types: &'a [Type],
-    pub(super) values: &'a [&'a (dyn ToSql + Sync)],
-    /// Whether the statement is the one of this link, which is worth preparing.
-    pub(super) is_frequent: bool,
-}
+pub(super) type Values<'a> = [&'a (dyn ToSql + Sync)];
 
 impl Link {
     pub(super) fn new(target: &Arc<Target>) -> Self {
@@ -79,46 +67,35 @@ impl Link {
         }
     }
 
-    /// The channel that each instance listens on.
-    pub(super) fn channel(&self) -> &str {
-        &self.target.sql.channel
-    }
-
-    /// Runs a statement that commits by itself. It gives no row where it undid itself as a whole.
-    pub(super) async fn query(&self, query: Query<'_>) -> Result<Vec<Row>, StoreError> {
-        let session = self.session().await?;
-        let result = self.query_on(&session, query).await;
-        self.settle(&session, result).await
-    }
-
-    /// Runs a statement that reads rows, on a server that takes writes: what another one has is
-    /// old.
-    pub(super) async fn read(
+    /// What `read` makes of the rows of a statement that commits by itself. There is none where it
+    /// undid itself as a whole. The session is dropped after a failure; the next one looks at the
+    /// table again if it was refused.
+    pub(super) async fn query<T>(
         &self,
-        query: Query<'_>,
-    ) -> Result<(KeyedRows, EngineTime), StoreError> {
-        let session = self.session().await?;
-        let result = self.query_on(&session, query).await.and_then(|rows| rows_of(&rows));
-        self.settle(&session, result).await
-    }
-
-    /// Drops the session after a failure; the next one looks at the table again if it was refused.
-    async fn settle<T>(
-        &self,
-        session: &Arc<Session>,
-        result: Result<T, StoreError>,
+        statement: &Statement,
+        values: &Values<'_>,
+        read: impl FnOnce(&[Row]) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
+        let session = self.session().await?;
+        let rows = self.query_on(&session, statement, values).await;
+        let result = rows.and_then(|rows| read(&rows));
         if let Err(error) = &result {
             if matches!(error, StoreError::Refused(_)) {
                 self.target.is_prepared.store(false, Ordering::Release);
             }
-            self.drop_session(session).await;
+            let mut live = self.live.lock().await;
+            live.take_if(|live| Arc::ptr_eq(live, &session));
         }
         result
     }
 
-    async fn query_on(&self, session: &Session, query: Query<'_>) -> Result<Vec<Row>, StoreError> {
-        let answer = timeout(CALL_LIMIT, self.send(session, query)).await;
+    async fn query_on(
+        &self,
+        session: &Session,
+        statement: &Statement,
+        values: &Values<'_>,
+    ) -> Result<Vec<Row>, StoreError> {
+        let answer = timeout(CALL_LIMIT, self.send(session, statement, values)).await;
         let rows = match answer.map_err(|_| StoreError::Deadline(CALL_LIMIT))? {
             // All of it or none of it was asked for.
             Err(error) if is_of_a_part(&error) => Vec::new(),
@@ -131,10 +108,14 @@ impl Link {
         Ok(rows)
     }
 
-    async fn send(&self, session: &Session, query: Query<'_>) -> Result<Vec<Row>, Error> {
-        let Query { sql, types, values, is_frequent } = query;
-        if is_frequent && !self.is_pooled.load(Ordering::Relaxed) {
-            match session.query_prepared(query).await {
+    async fn send(
+        &self,
+        session: &Session,
+        statement: &Statement,
+        values: &Values<'_>,
+    ) -> Result<Vec<Row>, Error> {
+        if statement.is_frequent && !self.is_pooled.load(Ordering::Relaxed) {
+            match session.query_prepared(statement, values).await {
                 Err(error) if is_of_another_connection(&error) => {
                     tracing::info!("a pooler forgets prepared statements; they are sent unnamed");
                     self.is_pooled.store(true, Ordering::Relaxed);
@@ -142,8 +123,9 @@ impl Link {
                 result => return result,
             }
         }
-        let typed: Vec<_> = values.iter().copied().zip(types.iter().cloned()).collect();
-        session.client.query_typed(sql, &typed).await
+        let types = statement.types.iter().cloned();
+        let typed: Vec<_> = values.iter().copied().zip(types).collect();
+        session.client.query_typed(&statement.text, &typed).await
     }
 
     /// The live session, or a new one.
@@ -157,13 +139,6 @@ impl Link {
                 *live = Some(Arc::clone(&session));
                 Ok(session)
             }
-        }
-    }
-
-    async fn drop_session(&self, session: &Arc<Session>) {
-        let mut live = self.live.lock().await;
-        if live.as_ref().is_some_and(|live| Arc::ptr_eq(live, session)) {
-            *live = None;
         }
     }
 }
@@ -246,13 +221,17 @@ impl Session {
         let is_in_doubt = Arc::new(AtomicBool::new(false));
         let reader = read_messages(connection, Arc::clone(&is_in_doubt), announcements);
         let connection = AbortOnDropHandle::new(tokio::spawn(reader));
-        Self { client, statement: OnceCell::new(), is_in_doubt, _connection: connection }
+        Self { client, prepared: OnceCell::new(), is_in_doubt, _connection: connection }
     }
 
-    async fn query_prepared(&self, query: Query<'_>) -> Result<Vec<Row>, Error> {
-        let prepare = || self.client.prepare_typed(query.sql, query.types);
-        let statement = self.statement.get_or_try_init(prepare).await?;
-        self.client.query(statement, query.values).await
+    async fn query_prepared(
+        &self,
+        Statement { text, types, .. }: &Statement,
+        values: &Values<'_>,
+    ) -> Result<Vec<Row>, Error> {
+        let prepare = || self.client.prepare_typed(text, types);
+        let prepared = self.prepared.get_or_try_init(prepare).await?;
+        self.client.query(prepared, values).await
     }
 
     /// Runs statements without parameters and without results.

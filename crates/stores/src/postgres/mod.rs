@@ -9,7 +9,6 @@ mod failure;
 mod health;
 mod link;
 mod sql;
-mod tls;
 mod url;
 
 use std::collections::{HashMap, HashSet};
@@ -23,8 +22,7 @@ use futures_util::stream::BoxStream;
 use keylatch_core::store::{EntryLimits, Store, StoreError, StoreHealth, StoreProfile};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
-use tokio_postgres::Config;
-use tokio_postgres::types::ToSql;
+use tokio_postgres::{Config, Row};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::conn::locked;
@@ -36,13 +34,12 @@ use crate::optimistic::conditional::{
 use crate::optimistic::optimistic;
 use crate::settings::Settings;
 use failure::{causes, is_refusal};
-use link::{Link, Query, Session};
+use link::{Link, Session, Values};
 use sql::{
-    CREATION_LOCK, LIST_TYPES, MARKED_TYPES, READ_TYPES, REMOVE_TYPES, Sql, WRITE_TYPES,
-    WriteColumns, column_of, get, parse_announcement, time_of, version_of,
+    CREATION_LOCK, Sql, Statement, WriteColumns, column_of, get, parse_announcement, rows_of,
+    time_of, version_of,
 };
-use tls::connector;
-use url::Address;
+use url::{Address, connector};
 
 /// After how long without an announcement the server is asked whether it is still the right one.
 const SILENCE: Duration = Duration::from_secs(5);
@@ -80,7 +77,15 @@ pub(crate) async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn St
         }
         Err(error) => tracing::warn!(error = causes(&error), "PostgreSQL cannot be reached yet"),
     }
-    Ok(optimistic(Postgres::new(&target, subscription)))
+    let link = || Link::new(&target);
+    Ok(optimistic(Postgres {
+        lock_writer: link(),
+        set_writer: link(),
+        record_writer: link(),
+        reader: link(),
+        subscription: Mutex::new(subscription),
+        target: Arc::clone(&target),
+    }))
 }
 
 /// Checks a URL and the files that it names.
@@ -149,7 +154,6 @@ impl Target {
     }
 }
 
-/// The engine.
 #[derive(Debug)]
 struct Postgres {
     target: Arc<Target>,
@@ -163,45 +167,30 @@ struct Postgres {
 }
 
 impl Postgres {
-    fn new(target: &Arc<Target>, subscription: Option<Subscription>) -> Self {
-        let link = || Link::new(target);
-        Self {
-            target: Arc::clone(target),
-            lock_writer: link(),
-            set_writer: link(),
-            record_writer: link(),
-            reader: link(),
-            subscription: Mutex::new(subscription),
-        }
-    }
-}
-
-impl Postgres {
     /// Carries changes out by a statement; `None` where it undid itself.
     async fn write_on(
         &self,
         link: &Link,
-        sql: &str,
+        statement: &Statement,
         changes: &[Change],
     ) -> Result<Option<WriteReply>, StoreError> {
         let versions = changes.iter().map(|_| random_version()).collect::<Result<Vec<_>, _>>()?;
         let columns = WriteColumns::new(changes, versions);
         let WriteColumns { keys, versions, was, values, since, until, say, finished } = &columns;
-        let values: [&(dyn ToSql + Sync); 8] =
-            [keys, versions, was, values, since, until, say, finished];
+        let values: &Values<'_> = &[keys, versions, was, values, since, until, say, finished];
         link.session().await?;
         let asked = Instant::now();
-        let query = Query { sql, types: &WRITE_TYPES, values: &values, is_frequent: true };
-        let rows = link.query(query).await?;
-        let Some(row) = rows.first() else { return Ok(None) };
-        let written: Vec<Vec<u8>> = get(row, 1)?;
-        let written: HashSet<_> = written.into_iter().collect();
-        let versions = keys
-            .iter()
-            .zip(versions)
-            .map(|(key, version)| written.contains(key).then(|| version_of(*version)));
-        let (versions, now) = (versions.collect(), time_of(get(row, 0)?));
-        Ok(Some(WriteReply::new(versions, asked, now)))
+        let read = |rows: &[Row]| {
+            let Some(row) = rows.first() else { return Ok(None) };
+            let written: HashSet<Vec<u8>> = get::<Vec<_>>(row, 1)?.into_iter().collect();
+            let versions = keys
+                .iter()
+                .zip(versions)
+                .map(|(key, version)| written.contains(key).then(|| version_of(*version)));
+            let (versions, now) = (versions.collect(), time_of(get(row, 0)?));
+            Ok(Some(WriteReply::new(versions, asked, now)))
+        };
+        link.query(statement, values, read).await
     }
 }
 
@@ -209,11 +198,9 @@ impl Postgres {
 impl ConditionalStore for Postgres {
     async fn read(&self, keys: &[Key]) -> Result<ReadReply, StoreError> {
         let bytes: Vec<_> = keys.iter().map(Key::to_bytes).collect();
-        let (sql, types) = (&*self.target.sql.read, &READ_TYPES);
-        let query = Query { sql, types, values: &[&bytes], is_frequent: true };
         self.reader.session().await?;
         let asked = Instant::now();
-        let (found, now) = self.reader.read(query).await?;
+        let (found, now) = self.reader.query(&self.target.sql.read, &[&bytes], rows_of).await?;
         let mut found: HashMap<_, _> = found.into_iter().collect();
         Ok(ReadReply { rows: bytes.iter().map(|key| found.remove(key)).collect(), asked, now })
     }
@@ -242,10 +229,8 @@ impl ConditionalStore for Postgres {
     ) -> Result<Listing, StoreError> {
         let (end, after) = (end_of_prefix(prefix), after.map(Key::to_bytes).unwrap_or_default());
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let values: [&(dyn ToSql + Sync); 4] = [&prefix, &end, &after, &limit];
-        let (sql, types) = (&*self.target.sql.list, &LIST_TYPES);
-        let query = Query { sql, types, values: &values, is_frequent: false };
-        let (found, now) = self.reader.read(query).await?;
+        let values: &Values<'_> = &[&prefix, &end, &after, &limit];
+        let (found, now) = self.reader.query(&self.target.sql.list, values, rows_of).await?;
         let rows = found.into_iter().filter_map(|(key, row)| Some((Key::from_bytes(&key)?, row)));
         Ok(Listing { rows: rows.collect(), now })
     }
@@ -253,19 +238,14 @@ impl ConditionalStore for Postgres {
     async fn remove(&self, rows: &[Removal]) -> Result<(), StoreError> {
         let keys: Vec<_> = rows.iter().map(|row| row.key.to_bytes()).collect();
         let versions: Vec<_> = rows.iter().map(|row| column_of(row.version)).collect();
-        let values: [&(dyn ToSql + Sync); 2] = [&keys, &versions];
-        let (sql, types) = (&*self.target.sql.remove, &REMOVE_TYPES);
-        let query = Query { sql, types, values: &values, is_frequent: false };
-        self.reader.query(query).await.map(drop)
+        self.reader.query(&self.target.sql.remove, &[&keys, &versions], |_| Ok(())).await
     }
 
     async fn marked(&self, after: Option<&Key>, limit: usize) -> Result<Vec<Key>, StoreError> {
         let after = after.map(Key::to_bytes).unwrap_or_default();
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let values: [&(dyn ToSql + Sync); 2] = [&after, &limit];
-        let (sql, types) = (&*self.target.sql.marked, &MARKED_TYPES);
-        let query = Query { sql, types, values: &values, is_frequent: false };
-        let (found, _) = self.reader.read(query).await?;
+        let values: &Values<'_> = &[&after, &limit];
+        let (found, _) = self.reader.query(&self.target.sql.marked, values, rows_of).await?;
         Ok(found.into_iter().filter_map(|(key, _)| Key::from_bytes(&key)).collect())
     }
 

@@ -30,16 +30,35 @@ const TOGETHER: usize = 16;
 /// How many turns an announcement names at most.
 const TURNS: usize = 8;
 
+/// A statement and the types of its parameters.
+#[derive(Debug)]
+pub(super) struct Statement {
+    pub(super) text: String,
+    pub(super) types: Vec<Type>,
+    /// Whether it is the one of its link, which is worth preparing.
+    pub(super) is_frequent: bool,
+}
+
+impl Statement {
+    pub(super) fn new(text: impl Into<String>, types: impl Into<Vec<Type>>) -> Self {
+        Self { text: text.into(), types: types.into(), is_frequent: false }
+    }
+
+    fn frequent(self) -> Self {
+        Self { is_frequent: true, ..self }
+    }
+}
+
 /// The statements over the table of one schema.
 #[derive(Debug)]
 pub(super) struct Sql {
-    pub(super) write: String,
+    pub(super) write: Statement,
     /// The same with all changes or none: it is an error where some could not be carried out.
-    pub(super) write_all: String,
-    pub(super) read: String,
-    pub(super) list: String,
-    pub(super) remove: String,
-    pub(super) marked: String,
+    pub(super) write_all: Statement,
+    pub(super) read: Statement,
+    pub(super) list: Statement,
+    pub(super) remove: Statement,
+    pub(super) marked: Statement,
     /// Whether the schema is there, whether the table is, whether the role may use it, and whether
     /// the table has the columns and the index that [`Sql::create_table`] makes.
     pub(super) check: String,
@@ -53,8 +72,8 @@ pub(super) struct Sql {
     pub(super) channel: String,
 }
 
-/// The types of the parameters of [`Sql::write`].
-pub(super) const WRITE_TYPES: [Type; 8] = [
+/// The types of the parameters of an upsert.
+const WRITE_TYPES: [Type; 8] = [
     Type::BYTEA_ARRAY,
     Type::INT8_ARRAY,
     Type::INT8_ARRAY,
@@ -64,14 +83,6 @@ pub(super) const WRITE_TYPES: [Type; 8] = [
     Type::TEXT_ARRAY,
     Type::BOOL_ARRAY,
 ];
-/// Those of [`Sql::read`].
-pub(super) const READ_TYPES: [Type; 1] = [Type::BYTEA_ARRAY];
-/// Those of [`Sql::list`].
-pub(super) const LIST_TYPES: [Type; 4] = [Type::BYTEA, Type::BYTEA, Type::BYTEA, Type::INT8];
-/// Those of [`Sql::marked`].
-pub(super) const MARKED_TYPES: [Type; 2] = [Type::BYTEA, Type::INT8];
-/// Those of [`Sql::remove`].
-pub(super) const REMOVE_TYPES: [Type; 2] = [Type::BYTEA_ARRAY, Type::INT8_ARRAY];
 
 /// Taken while the table is made, as plain `IF NOT EXISTS` fails where two processes do it at once.
 /// Behind it, no statement waits long for a lock of the table, since every other use of the table
@@ -105,13 +116,15 @@ impl Sql {
                 JOIN unnest($1::bytea[], $2::int8[]) AS d(key, version) USING (key, version)
                 ORDER BY k.key FOR UPDATE OF k SKIP LOCKED)"
         );
+        let write = write(&table, &channel);
+        let page = [Type::BYTEA, Type::BYTEA, Type::BYTEA, Type::INT8];
         Self {
-            write: write(&table, &channel),
-            write_all: write_all(&table, &channel),
-            read,
-            list,
-            remove,
-            marked: marked(&table),
+            write: Statement::new(write, WRITE_TYPES).frequent(),
+            write_all: Statement::new(write_all(&table, &channel), WRITE_TYPES).frequent(),
+            read: Statement::new(read, [Type::BYTEA_ARRAY]).frequent(),
+            list: Statement::new(list, page),
+            remove: Statement::new(remove, [Type::BYTEA_ARRAY, Type::INT8_ARRAY]),
+            marked: Statement::new(marked(&table), [Type::BYTEA, Type::INT8]),
             check: check(schema),
             create_schema: format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\"; "),
             create_table: create_table(&table),
@@ -297,7 +310,7 @@ pub(super) fn column_of(version: Version) -> i64 {
 }
 
 /// The rows of a reading or a listing, and what the clock showed. It is an error if the server
-/// takes no writes.
+/// takes no writes: what it has is old.
 pub(super) fn rows_of(rows: &[SqlRow]) -> Result<(KeyedRows, EngineTime), StoreError> {
     let (mut found, mut now) = (Vec::with_capacity(rows.len()), Duration::ZERO);
     for row in rows {
@@ -313,7 +326,6 @@ pub(super) fn rows_of(rows: &[SqlRow]) -> Result<(KeyedRows, EngineTime), StoreE
     Ok((found, now))
 }
 
-/// A column of a row.
 pub(super) fn get<'a, T: FromSql<'a>>(row: &'a SqlRow, column: usize) -> Result<T, StoreError> {
     row.try_get(column).map_err(|error| StoreError::Lost(error.into()))
 }

@@ -10,18 +10,26 @@
 //! the name. Tested with real servers in `tests/stores/redis_certificates.rs`.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use bb8_redis::redis::ConnectionAddr::{Tcp, TcpTls};
 use bb8_redis::redis::aio::{AsyncPushSender, MultiplexedConnection};
 use bb8_redis::redis::io::AsyncDNSResolver;
+use bb8_redis::redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use bb8_redis::redis::{
-    AsyncConnectionConfig, Client, ConnectionInfo, Msg, PushInfo, PushKind, RedisFuture,
-    RedisResult,
+    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionInfo, IntoConnectionInfo, Msg,
+    ProtocolVersion, PushInfo, PushKind, RedisError, RedisFuture, RedisResult, TlsCertificates,
 };
 use tokio::net::lookup_host;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-/// A host and a port.
+use super::url::{bad, without_certificates};
+use crate::conn::tls::{Certificates, Pem};
+use crate::error::OpenError;
+use crate::settings::RedisSettings;
+
+pub(super) const PORT: u16 = 6379;
+
 pub(super) type Address = (String, u16);
 
 /// How to connect to a server.
@@ -30,39 +38,63 @@ pub(super) struct RedisClient {
     info: ConnectionInfo,
     /// The name that the server's certificate is for; `None` for its host.
     server_name: Option<String>,
+    pub(super) settings: RedisSettings,
 }
 
 impl RedisClient {
-    /// A client of the server that `info` describes.
-    pub(super) fn new(info: ConnectionInfo, server_name: Option<String>) -> Self {
-        Self { info, server_name }
+    /// A client of the one Redis at `url`, which may name certificates.
+    pub(super) fn of_one(url: &str, settings: &RedisSettings) -> Result<Self, OpenError> {
+        let (url, certificates) = without_certificates(url).map_err(bad)?;
+        Self::of(&url, &certificates, settings)
     }
 
-    /// The address of the server; `None` for a Unix socket.
-    pub(super) fn address(&self) -> Option<Address> {
-        match self.info.addr() {
-            Tcp(host, port) | TcpTls { host, port, .. } => Some((host.clone(), *port)),
-            _ => None,
-        }
+    /// A client of the Redis at `url`: its credentials, database, TLS and socket options.
+    pub(super) fn of(
+        url: &str,
+        certificates: &Certificates,
+        settings: &RedisSettings,
+    ) -> Result<Self, OpenError> {
+        let bad_url = |error: RedisError| bad(error.to_string());
+        let info = url.into_connection_info().map_err(bad_url)?;
+        let timeout = settings.connect_timeout();
+        // The kernel notices a peer that vanished. It counts in seconds, 1 to 32767 of them.
+        let seconds =
+            |time: Duration| time.clamp(Duration::from_secs(1), Duration::from_secs(32_767));
+        let keepalive =
+            TcpKeepalive::new().with_time(seconds(timeout * 5)).with_interval(seconds(timeout));
+        let tcp = TcpSettings::default()
+            .set_nodelay(true)
+            .set_keepalive(keepalive)
+            .set_user_timeout(timeout * 5);
+        let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let info = info.set_tcp_settings(tcp).set_redis_settings(redis);
+        let client = if certificates.roots.is_some() || certificates.identity.is_some() {
+            let Pem { roots, identity } = certificates.pem().map_err(bad)?;
+            let client_tls = identity
+                .map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
+            Client::build_with_tls(info, TlsCertificates { client_tls, root_cert: roots })
+        } else {
+            Client::open(info)
+        };
+        let info = client.map_err(bad_url)?.get_connection_info().clone();
+        let server_name = certificates.server_name.clone();
+        Ok(Self { info, server_name, settings: settings.clone() })
     }
 
-    /// Whether connections are encrypted.
     pub(super) fn uses_tls(&self) -> bool {
         matches!(self.info.addr(), TcpTls { .. })
     }
 
-    /// A client of the server at another address, with all else the same; `None` beside a Unix
-    /// socket.
-    pub(super) fn at(&self, (host, port): &Address) -> Option<Self> {
+    /// A client of the server at another address, with all else the same.
+    pub(super) fn at(&self, (host, port): &Address) -> Self {
         let mut address = self.info.addr().clone();
-        match &mut address {
-            Tcp(known_host, known_port) | TcpTls { host: known_host, port: known_port, .. } => {
-                known_host.clone_from(host);
-                *known_port = *port;
-            }
-            _ => return None,
+        if let Tcp(own_host, own_port) | TcpTls { host: own_host, port: own_port, .. } =
+            &mut address
+        {
+            own_host.clone_from(host);
+            *own_port = *port;
         }
-        Some(Self { info: self.info.clone().set_addr(address), ..self.clone() })
+        Self { info: self.info.clone().set_addr(address), ..self.clone() }
     }
 
     /// A new connection, whose pushes go to `pushed`. It has no time limits.

@@ -7,21 +7,18 @@
 //! `min_replicas` replicas have what it reports. Tested over real servers that break, hang and fail
 //! over, by the tests of Redis's connections and replicas.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use bb8_redis::redis::aio::{ConnectionLike, MultiplexedConnection};
-use bb8_redis::redis::{
-    Cmd, FromRedisValue, Pipeline, RedisFuture, RedisResult, ScriptInvocation, Value, cmd, pipe,
-};
+use bb8_redis::redis::aio::MultiplexedConnection;
+use bb8_redis::redis::{FromRedisValue, RedisResult, ScriptInvocation, cmd, pipe};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::failure::Failure;
-use super::server::ProcessLife;
+use super::server::Server;
 
 /// How long replicas may take to copy a write.
 const REPLICATION_MAX: Duration = Duration::from_millis(500);
@@ -43,15 +40,18 @@ pub(super) trait ScriptReply: Sized {
     }
 }
 
+/// The reply of a script that has nothing to say.
+impl ScriptReply for () {}
+
 /// A connection that many requests use at once. Clones are the same connection.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(super) struct SharedConnection {
     pub(super) connection: MultiplexedConnection,
     pub(super) state: ConnectionState,
     pub(super) replicas: Arc<ReplicaWait>,
-    /// The process at its other end.
+    /// What was at its other end when it was made.
     #[cfg_attr(not(feature = "redlock"), expect(dead_code, reason = "Redlock asks for it"))]
-    pub(super) life: Arc<ProcessLife>,
+    pub(super) server: Arc<Server>,
 }
 
 impl SharedConnection {
@@ -64,8 +64,7 @@ impl SharedConnection {
     ) -> Result<T, Failure> {
         let asked = Instant::now();
         let mut found: T = if asking {
-            let mut connection = AskingConnection(self.connection.clone());
-            self.state.note(call.invoke_async(&mut connection)).await?
+            self.state.note(ask(call, &mut self.connection)).await?
         } else {
             self.state.note(call.invoke_async(&mut self.connection)).await?
         };
@@ -82,37 +81,17 @@ impl SharedConnection {
     }
 }
 
-/// Sends each command right behind an `ASKING`, with no other command between them.
-struct AskingConnection(MultiplexedConnection);
-
-impl ConnectionLike for AskingConnection {
-    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
-        Box::pin(async move {
-            let mut both = pipe();
-            both.cmd("ASKING").add_command(cmd.clone());
-            let replies = self.0.req_packed_commands(&both, 1, 1).await?;
-            replies.into_iter().next().unwrap_or(Value::Nil).extract_error()
-        })
-    }
-
-    fn req_packed_commands<'a>(
-        &'a mut self,
-        pipeline: &'a Pipeline,
-        offset: usize,
-        count: usize,
-    ) -> RedisFuture<'a, Vec<Value>> {
-        self.0.req_packed_commands(pipeline, offset, count)
-    }
-
-    fn get_db(&self) -> i64 {
-        self.0.get_db()
-    }
-}
-
-impl fmt::Debug for SharedConnection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedConnection").field("state", &self.state).finish_non_exhaustive()
-    }
+/// Runs a script right behind an `ASKING`, with no other command between them.
+async fn ask<T: FromRedisValue>(
+    call: &ScriptInvocation<'_>,
+    connection: &mut MultiplexedConnection,
+) -> RedisResult<T> {
+    // A node that lacks the script would get it, and the script again, without an `ASKING`.
+    call.load_async(connection).await?;
+    let mut both = pipe();
+    both.cmd("ASKING").invoke_script(call).ignore_errors();
+    let (asked, found): (RedisResult<()>, RedisResult<T>) = both.query_async(connection).await?;
+    asked.and(found)
 }
 
 /// What all clones know of a connection.
@@ -124,7 +103,6 @@ pub(super) struct ConnectionState {
 }
 
 impl ConnectionState {
-    /// The state of a new connection, to a server that may be retired.
     pub(super) fn new(retired: Option<CancellationToken>) -> Self {
         Self { broken: Arc::default(), retired }
     }
@@ -167,7 +145,6 @@ impl ConnectionState {
 #[derive(Debug, Default)]
 pub(super) struct ReplicaWait {
     wanted: u32,
-    /// How many `WAIT`s were sent.
     sent: AtomicU64,
     /// The latest `WAIT` with a reply, and how many replicas it found.
     last: Mutex<(u64, u32)>,

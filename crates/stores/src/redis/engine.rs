@@ -11,7 +11,7 @@
 //! of no other. Tested by the conformance and the differential tests, and over servers that fail by
 //! those of Redis.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -20,16 +20,18 @@ use bb8_redis::redis::{
     FromRedisValue, ParsingError, Script, ScriptInvocation, Value, from_redis_value,
 };
 use futures_util::future::try_join_all;
-use futures_util::stream::{self, BoxStream, StreamExt as _};
+use futures_util::stream::BoxStream;
 use keylatch_core::lock::LockName;
 use keylatch_core::store::{EntryLimits, StoreError, StoreHealth, StoreProfile};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
+use super::client::Messages;
 use super::connection::ScriptReply;
 use super::failure::Failure;
-use super::pubsub::{AnnounceReply, Channel, Watches, row_message};
+use super::pubsub::{ANNOUNCE_BATCH, PubSubMessage, Watches, row_message};
 use super::row::{parse_row, row_bytes};
-use super::script::{Keys, Scripts, parse_record_name};
+use super::script::{self, Keys, parse_record_name};
 use super::topology::Topology;
 use crate::conn::locked;
 use crate::conn::subscription::{self, Source};
@@ -46,21 +48,22 @@ const WRITES_AT_ONCE: usize = 2;
 /// How many indexes are read at once, at most.
 const BUCKETS_AT_ONCE: usize = 64;
 
-/// The rows of one Redis, of a master that sentinels name, or of a cluster.
-#[derive(Debug)]
+/// The rows of one Redis, of a master that sentinels name, or of a cluster. Clones are the same.
+#[derive(Debug, Clone)]
 pub(super) struct RedisEngine {
     pub(super) kind: &'static str,
     pub(super) topology: Arc<Topology>,
-    pub(super) scripts: Arc<Scripts>,
     pub(super) keys: Arc<Keys>,
     pub(super) watches: Arc<Watches>,
     /// Whether replicas must have what clients rely on.
     pub(super) replicates: bool,
     /// How many rows were written, for versions that no two rows share.
-    pub(super) written: AtomicU64,
-    /// The channel, and the subscription that was made when the store was opened, until a task
-    /// hears them.
-    pub(super) subscription: Mutex<Option<(Channel, Option<<Channel as Source>::Subscription>)>>,
+    pub(super) written: Arc<AtomicU64>,
+    /// How long it may take to subscribe, and how often that was tried.
+    pub(super) subscribe_limit: Duration,
+    pub(super) subscriptions: Arc<AtomicUsize>,
+    /// The subscription that was made when the store was opened, until it is used.
+    pub(super) subscription: Arc<Mutex<Option<Subscription>>>,
 }
 
 impl RedisEngine {
@@ -81,20 +84,19 @@ impl RedisEngine {
         Version(u128::from(random) << 64 | u128::from(number))
     }
 
-    /// A version for each of these changes.
     fn versions(&self, changes: &[Change]) -> Result<Vec<Version>, StoreError> {
         let random = getrandom::u64().map_err(|error| StoreError::Unreachable(error.into()))?;
         Ok(changes.iter().map(|_| self.version(random)).collect())
     }
 
     /// The call of a script for the changes at these places, in this order.
-    fn batch<'a>(
+    fn batch(
         &self,
-        script: &'a Script,
+        script: &'static Script,
         changes: &[Change],
         order: &[usize],
         versions: &[Version],
-    ) -> ScriptInvocation<'a> {
+    ) -> ScriptInvocation<'static> {
         let are_records = matches!(changes.first().map(|change| &change.key), Some(Key::Record(_)));
         let mut call = script.prepare_invoke();
         call.arg(if are_records { 3 } else { 2 }).arg(self.keys.change_channel());
@@ -120,7 +122,7 @@ impl RedisEngine {
 
     /// The names in the index of a bucket's unfinished records.
     async fn unfinished(&self, bucket: u8) -> Result<Vec<String>, StoreError> {
-        let mut call = self.scripts.unfinished.prepare_invoke();
+        let mut call = script::UNFINISHED.prepare_invoke();
         call.key(self.keys.unfinished(bucket));
         self.topology.run(bucket, &call).await
     }
@@ -141,10 +143,8 @@ impl RedisEngine {
 #[async_trait]
 impl ConditionalStore for RedisEngine {
     async fn read(&self, keys: &[Key]) -> Result<ReadReply, StoreError> {
-        let Some(bucket) = keys.first().map(Key::bucket) else {
-            return Ok(ReadReply { rows: vec![], asked: Instant::now(), now: Duration::ZERO });
-        };
-        let mut call = self.scripts.read.prepare_invoke();
+        let bucket = keys.first().map_or(0, Key::bucket);
+        let mut call = script::READ.prepare_invoke();
         for key in keys {
             call.key(self.key_of(key));
         }
@@ -154,12 +154,10 @@ impl ConditionalStore for RedisEngine {
     }
 
     async fn write(&self, changes: &[Change]) -> Result<WriteReply, StoreError> {
-        let Some(bucket) = changes.first().map(|change| change.key.bucket()) else {
-            return Ok(nothing());
-        };
+        let bucket = changes.first().map_or(0, |change| change.key.bucket());
         let order = order_of(changes);
         let versions = self.versions(changes)?;
-        let call = self.batch(&self.scripts.write, changes, &order, &versions);
+        let call = self.batch(&script::WRITE, changes, &order, &versions);
         let reply: BatchReply = self.topology.run(bucket, &call).await?;
         let (mut versions, mut failed): (Vec<_>, _) =
             (versions.into_iter().map(Some).collect(), Vec::new());
@@ -182,14 +180,12 @@ impl ConditionalStore for RedisEngine {
     }
 
     async fn write_all(&self, changes: &[Change]) -> Result<WriteReply, StoreError> {
-        let Some(bucket) = changes.first().map(|change| change.key.bucket()) else {
-            return Ok(nothing());
-        };
+        let bucket = changes.first().map_or(0, |change| change.key.bucket());
         let mut order = order_of(changes);
         // A row that is there is written first: a Redis whose memory is full takes the rest then.
         order.reverse();
         let versions = self.versions(changes)?;
-        let call = self.batch(&self.scripts.write_all, changes, &order, &versions);
+        let call = self.batch(&script::WRITE_ALL, changes, &order, &versions);
         let reply: BatchReply = self.topology.run(bucket, &call).await?;
         let is_done = are_all_done(&reply.outcomes, changes.len())?;
         if let Some(failure) = reply.unreplicated {
@@ -211,9 +207,9 @@ impl ConditionalStore for RedisEngine {
     /// Redis itself removes rows, and not from the index of those that are marked.
     async fn remove(&self, rows: &[Removal]) -> Result<(), StoreError> {
         let removing = rows.iter().map(async |Removal { key, .. }| {
-            let mut call = self.scripts.unlist.prepare_invoke();
+            let mut call = script::UNLIST.prepare_invoke();
             call.key(self.key_of(key)).key(self.keys.unfinished(key.bucket()));
-            self.topology.run::<AnnounceReply>(key.bucket(), &call).await
+            self.topology.run::<()>(key.bucket(), &call).await
         });
         try_join_all(removing).await.map(drop)
     }
@@ -238,9 +234,7 @@ impl ConditionalStore for RedisEngine {
     }
 
     fn notices(&self) -> BoxStream<'static, Notice> {
-        let subscription = locked(&self.subscription).take();
-        let hearing = subscription.map(|(channel, live)| subscription::notices(channel, live));
-        hearing.unwrap_or_else(|| stream::pending().boxed())
+        subscription::notices(self.clone(), locked(&self.subscription).take())
     }
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {
@@ -273,9 +267,57 @@ impl ConditionalStore for RedisEngine {
     }
 }
 
-/// What becomes of no change at all.
-fn nothing() -> WriteReply {
-    WriteReply::new(Vec::new(), Instant::now(), Duration::ZERO)
+/// The messages of a server, and the token that is cancelled when it is retired.
+pub(super) type Subscription = (Messages, CancellationToken);
+
+impl Source for RedisEngine {
+    type Subscription = Subscription;
+
+    async fn subscribe(&self) -> Result<Subscription, String> {
+        let subscribing = async {
+            // Each attempt is at another master.
+            let attempt = self.subscriptions.fetch_add(1, Ordering::Relaxed);
+            let publisher = self.topology.publisher(attempt).ok_or("no master is known yet")?;
+            let subscribed = publisher.client().subscribe(&[&self.keys.change_channel()]).await;
+            Ok((subscribed.map_err(|error| error.to_string())?, publisher.retired()))
+        };
+        let subscribed = timeout(self.subscribe_limit, subscribing).await;
+        subscribed.unwrap_or_else(|late| Err(late.to_string()))
+    }
+
+    async fn hear(&self, (messages, retired): &mut Subscription) -> Option<Vec<Notice>> {
+        let message = retired.run_until_cancelled(messages.next()).await??;
+        match PubSubMessage::parse(&self.keys, message.get_payload_bytes()) {
+            Some(PubSubMessage::Watched(name)) => {
+                self.watches.note_watched(name);
+                Some(Vec::new())
+            }
+            Some(PubSubMessage::Notice(notice)) => Some(vec![notice]),
+            None => Some(Vec::new()),
+        }
+    }
+}
+
+impl RedisEngine {
+    /// Announces the locks that are watched here, for ever.
+    pub(super) async fn announce(self) {
+        loop {
+            self.watches.until_due().await;
+            self.watches.forget_expired();
+            for names in self.watches.here.keys().chunks(ANNOUNCE_BATCH) {
+                let mut call = script::ANNOUNCE.prepare_invoke();
+                call.arg(self.keys.change_channel());
+                for name in names {
+                    call.arg(self.keys.lock(name.bucket(), name));
+                }
+                // The script has no keys, and every server passes on its messages.
+                let any_bucket = names.first().map_or(0, LockName::bucket);
+                if let Err(error) = self.topology.run::<()>(any_bucket, &call).await {
+                    tracing::debug!(%error, "watched locks could not be announced");
+                }
+            }
+        }
+    }
 }
 
 /// The places of the changes in the order of a batch. New rows come first: a Redis whose memory is
@@ -372,7 +414,6 @@ enum Outcome {
     Written,
     /// It was written, and a client relies on it.
     Promised,
-    /// Redis refused it, with this code.
     Refused(String),
 }
 

@@ -12,23 +12,10 @@ use bb8_redis::redis::{ErrorKind, RedisError};
 
 use keylatch_core::store::StoreError;
 
-use crate::error::OpenError;
-
-/// Why a URL is not understood. It says nothing of the URL's text, which may hold a password.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct InvalidUrl(pub(super) &'static str);
-
-impl From<InvalidUrl> for OpenError {
-    fn from(InvalidUrl(why): InvalidUrl) -> Self {
-        Self::BadUrl("a Redis", why.to_owned())
-    }
-}
-
-/// Why a command has no result.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     /// There was no connection to send it on.
-    #[error("no connection: {0}")]
+    #[error("{0}")]
     Unreachable(String),
     /// The server must not be used, and was not.
     #[error("{0}")]
@@ -88,7 +75,6 @@ impl Failure {
     }
 }
 
-/// Where to send a command.
 pub(super) struct Redirect {
     pub(super) address: (String, u16),
     /// Whether only this command goes there, since the keys are just being moved.

@@ -24,7 +24,6 @@ use keylatch_core::idempotency::{RecordState, RecordSummary};
 use keylatch_core::lock::{Holding, LockName, LockState};
 use keylatch_core::store::{Cursor, ListLocks, ListRecords, Page, StoreError};
 
-/// How many keys one `SCAN` looks at.
 const KEYS_PER_SCAN: usize = 1000;
 /// How many `SCAN`s one page may cost; a page that finds little ends early.
 const SCANS_PER_PAGE: usize = 32;
@@ -77,7 +76,6 @@ fn page_of<T>(entries: Vec<T>, next: Option<String>) -> Page<T> {
 
 /// A walk over the keys of all masters.
 struct Walk {
-    /// What the keys are like.
     pattern: String,
     /// How many entries a page has, and how many rows are read at once, at most.
     limit: usize,
@@ -159,7 +157,6 @@ impl RedisEngine {
 
 /// Where a listing continues.
 struct ScanPosition {
-    /// Which of the masters.
     master: usize,
     /// A step of its scan, and the last key taken of that step.
     step: u64,

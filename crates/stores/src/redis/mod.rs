@@ -24,12 +24,10 @@ pub(crate) mod redlock;
 mod row;
 mod script;
 mod server;
-mod tls;
 mod topology;
 mod url;
 
-use std::sync::atomic::{AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use tokio_util::task::AbortOnDropHandle;
@@ -41,14 +39,14 @@ use keylatch_core::store::{
     StoreHealth, StoreProfile, Topic,
 };
 
+use crate::conn::locked;
 use crate::conn::subscription::Source as _;
 use crate::error::OpenError;
 use crate::optimistic::Optimistic;
-use crate::settings::{RedisSettings, Settings};
+use crate::settings::Settings;
 use engine::RedisEngine;
 use pool::Pool;
-use pubsub::{Channel, Watches};
-use script::{Keys, Scripts};
+use script::Keys;
 use topology::Topology;
 
 #[cfg(fuzzing)]
@@ -66,7 +64,28 @@ pub use fuzzing::read_redis_reply;
 /// `url` is not understood, the Redis answers and is not fit to keep locks, or all the sentinels
 /// answer and none knows the master. What does not answer is not an error: the store keeps trying.
 pub(crate) async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn Store>, OpenError> {
-    Ok(Arc::new(RedisStore::open(url, settings.redis).await?))
+    let settings = settings.redis;
+    let kind = match crate::scheme_of(url) {
+        Some("redis+sentinel" | "rediss+sentinel") => "redis+sentinel",
+        Some("redis+cluster" | "rediss+cluster") => "redis+cluster",
+        _ => "redis",
+    };
+    let engine = RedisEngine {
+        kind,
+        topology: Arc::new(Topology::open(url, settings).await?),
+        keys: Arc::new(Keys::new(&settings.key_prefix)),
+        watches: Arc::default(),
+        replicates: settings.min_replicas > 0,
+        written: Arc::default(),
+        subscribe_limit: settings.connect_timeout(),
+        subscriptions: Arc::default(),
+        subscription: Arc::default(),
+    };
+    // Before the first watch, so that no hint is missed because the store is new.
+    *locked(&engine.subscription) = engine.subscribe().await.ok();
+    let commands = Optimistic::new(Arc::new(engine.clone()));
+    let announcing = AbortOnDropHandle::new(tokio::spawn(engine.clone().announce()));
+    Ok(Arc::new(RedisStore { engine, commands, _announcing: announcing }))
 }
 
 /// Checks a URL and the files that it names.
@@ -74,55 +93,12 @@ pub(crate) fn check(url: &str, settings: Settings<'_>) -> Result<(), OpenError> 
     Topology::check(url, settings.redis)
 }
 
-/// A [`Store`] in Redis.
 #[derive(Debug)]
 struct RedisStore {
-    engine: Arc<RedisEngine>,
+    engine: RedisEngine,
     commands: Optimistic,
-    watches: Arc<Watches>,
     /// Announces watches for as long as the store lives.
     _announcing: AbortOnDropHandle<()>,
-}
-
-impl RedisStore {
-    async fn open(url: &str, settings: &RedisSettings) -> Result<Self, OpenError> {
-        let topology = Arc::new(Topology::open(url, settings).await?);
-        let (keys, scripts) = (Arc::new(Keys::new(&settings.key_prefix)), Arc::new(Scripts::new()));
-        let watches = Arc::<Watches>::default();
-        let channel = Channel {
-            topology: Arc::clone(&topology),
-            timeout: settings.connect_timeout(),
-            keys: Arc::clone(&keys),
-            watches: Arc::clone(&watches),
-            attempt: AtomicUsize::new(0),
-        };
-        // Before the first watch, so that no hint is missed because the store is new.
-        let subscribed = channel.subscribe().await.ok();
-        let announcing = Arc::clone(&watches).announce(
-            Arc::clone(&topology),
-            Arc::clone(&keys),
-            Arc::clone(&scripts),
-        );
-        let kind = match crate::scheme_of(url) {
-            Some("redis+sentinel" | "rediss+sentinel") => "redis+sentinel",
-            Some("redis+cluster" | "rediss+cluster") => "redis+cluster",
-            _ => "redis",
-        };
-        let engine = RedisEngine {
-            kind,
-            topology,
-            scripts,
-            keys,
-            watches: Arc::clone(&watches),
-            replicates: settings.min_replicas > 0,
-            written: AtomicU64::new(0),
-            subscription: Mutex::new(Some((channel, subscribed))),
-        };
-        let engine = Arc::new(engine);
-        let commands = Optimistic::new(Arc::clone(&engine) as _);
-        let announcing = AbortOnDropHandle::new(tokio::spawn(announcing));
-        Ok(Self { engine, commands, watches, _announcing: announcing })
-    }
 }
 
 #[async_trait]
@@ -152,7 +128,7 @@ impl Store for RedisStore {
         };
         let hints = self.commands.subscribe(topic);
         match watched {
-            Some(name) => self.watches.watch(name, hints),
+            Some(name) => self.engine.watches.watch(name, hints),
             None => hints,
         }
     }

@@ -8,16 +8,12 @@
 //! Invariant: a server gets a connection in the pool only if it is fit to keep locks ([`Server`]).
 //! Tested over real servers that break, hang and restart, by the tests of Redis's connections.
 
-use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bb8_redis::bb8::{self, ManageConnection, QueueStrategy, RunError};
 use bb8_redis::redis::aio::SendError;
-use bb8_redis::redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
-use bb8_redis::redis::{
-    Client, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisError, cmd,
-};
+use bb8_redis::redis::{PushInfo, PushKind, cmd};
 use keylatch_core::store::Tier;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -26,47 +22,12 @@ use super::client::RedisClient;
 use super::connection::{ConnectionState, ReplicaWait, SharedConnection};
 use super::failure::Failure;
 use super::server::Server;
-use super::tls::Security;
 use crate::conn::locked;
 use crate::error::OpenError;
-use crate::settings::RedisSettings;
-
-/// A client of the one Redis at `url`, which may name certificates.
-pub(super) fn lone_client(url: &str, settings: &RedisSettings) -> Result<RedisClient, OpenError> {
-    let (url, security) = Security::split(url)?;
-    client(&url, &security, settings)
-}
-
-/// A client of the Redis at `url`: its credentials, database, TLS and socket options.
-pub(super) fn client(
-    url: &str,
-    security: &Security,
-    settings: &RedisSettings,
-) -> Result<RedisClient, OpenError> {
-    let bad_url = |error: RedisError| OpenError::BadUrl("a Redis", error.to_string());
-    let info = url.into_connection_info().map_err(bad_url)?;
-    let timeout = settings.connect_timeout();
-    // The kernel notices a peer that vanished. It counts in seconds, 1 to 32767 of them.
-    let seconds = |time: Duration| time.clamp(Duration::from_secs(1), Duration::from_secs(32_767));
-    let keepalive =
-        TcpKeepalive::new().with_time(seconds(timeout * 5)).with_interval(seconds(timeout));
-    let tcp = TcpSettings::default()
-        .set_nodelay(true)
-        .set_keepalive(keepalive)
-        .set_user_timeout(timeout * 5);
-    let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-    let info = info.set_tcp_settings(tcp).set_redis_settings(redis);
-    let client = match security.certificates().map_err(|why| OpenError::BadUrl("a Redis", why))? {
-        Some(certificates) => Client::build_with_tls(info, certificates).map_err(bad_url)?,
-        None => Client::open(info).map_err(bad_url)?,
-    };
-    Ok(RedisClient::new(client.get_connection_info().clone(), security.server_name()))
-}
 
 /// Checks that the server is fit to keep locks, if it replies.
-pub(super) async fn check(client: RedisClient, settings: &RedisSettings) -> Result<(), OpenError> {
-    let retired = Some(CancellationToken::new());
-    Manager::new(client, settings, retired).check().await
+pub(super) async fn check(client: RedisClient) -> Result<(), OpenError> {
+    Manager::new(client, Some(CancellationToken::new())).check().await
 }
 
 /// A few connections to one server. Clones are the same pool.
@@ -78,34 +39,28 @@ pub(super) struct Pool {
 
 impl Pool {
     /// A pool of a server that is never retired.
-    pub(super) async fn open(
-        client: RedisClient,
-        settings: &RedisSettings,
-    ) -> Result<Self, OpenError> {
-        let manager = Manager::new(client, settings, None);
+    pub(super) async fn open(client: RedisClient) -> Result<Self, OpenError> {
+        let manager = Manager::new(client, None);
         manager.check().await?;
-        Ok(Self::of(manager, settings))
+        Ok(Self::of(manager))
     }
 
     /// A pool of a server until `retired` is cancelled. Then its connections break, and requests
     /// that wait for one fail at once.
-    pub(super) fn until(
-        retired: CancellationToken,
-        client: RedisClient,
-        settings: &RedisSettings,
-    ) -> Self {
-        Self::of(Manager::new(client, settings, Some(retired)), settings)
+    pub(super) fn until(retired: CancellationToken, client: RedisClient) -> Self {
+        Self::of(Manager::new(client, Some(retired)))
     }
 
-    fn of(manager: Manager, settings: &RedisSettings) -> Self {
+    fn of(manager: Manager) -> Self {
+        let connections = manager.client.settings.connections;
         let pool = bb8::Pool::builder()
-            .max_size(settings.connections)
-            .min_idle(settings.connections)
+            .max_size(connections)
+            .min_idle(connections)
             .idle_timeout(None)
             .max_lifetime(None)
             .test_on_check_out(false)
             .queue_strategy(QueueStrategy::Fifo)
-            .connection_timeout(manager.timeout)
+            .connection_timeout(manager.timeout())
             .build_unchecked(manager.clone());
         Self { pool, manager }
     }
@@ -115,7 +70,7 @@ impl Pool {
         let SharedConnection { mut connection, state, .. } = self.check_out().await?;
         let server = state.note(Server::inspect(&mut connection)).await?;
         if server.is_loading() {
-            return Err(Failure::Unreachable(ConnectError::Loading.to_string()));
+            return Err(loading());
         }
         if let Some(reason) = self.manager.unfit(&server) {
             state.mark_broken();
@@ -133,7 +88,6 @@ impl Pool {
         Ok(count)
     }
 
-    /// A client of the server.
     pub(super) fn client(&self) -> &RedisClient {
         &self.manager.client
     }
@@ -160,68 +114,62 @@ impl Pool {
         }
     }
 
-    fn unreachable(&self, error: RunError<ConnectError>) -> Failure {
-        let cause = match error {
-            RunError::User(error) => error.to_string(),
+    fn unreachable(&self, error: RunError<Failure>) -> Failure {
+        Failure::Unreachable(match error {
+            RunError::User(failure) => failure.to_string(),
             RunError::TimedOut => {
                 let last = locked(&self.manager.last_error).clone();
                 last.unwrap_or_else(|| "no connection yet".into())
             }
-        };
-        Failure::Unreachable(cause)
+        })
     }
 }
 
+/// The server takes no commands yet, and what it reports of itself is not true afterwards.
+fn loading() -> Failure {
+    Failure::Unreachable("it is reading its data".into())
+}
+
 /// Opens connections for bb8, and knows which of them are broken.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 struct Manager {
     client: Arc<RedisClient>,
-    timeout: Duration,
-    allow_eviction: bool,
     /// Why the last attempt to connect failed: bb8 says only that it took too long.
     last_error: Arc<Mutex<Option<String>>>,
-    min_replicas: u32,
     /// Cancelled when the server is retired; `None` for a server that never is.
     retired: Option<CancellationToken>,
 }
 
 impl Manager {
-    fn new(
-        client: RedisClient,
-        settings: &RedisSettings,
-        retired: Option<CancellationToken>,
-    ) -> Self {
-        Self {
-            client: Arc::new(client),
-            timeout: settings.connect_timeout(),
-            allow_eviction: settings.allow_eviction,
-            last_error: Arc::default(),
-            min_replicas: settings.min_replicas,
-            retired,
-        }
+    fn new(client: RedisClient, retired: Option<CancellationToken>) -> Self {
+        Self { client: Arc::new(client), last_error: Arc::default(), retired }
+    }
+
+    fn timeout(&self) -> Duration {
+        self.client.settings.connect_timeout()
     }
 
     /// Checks that the server is fit, if it replies.
     async fn check(&self) -> Result<(), OpenError> {
         match self.connect().await {
-            Ok(_) => {}
-            Err(error @ ConnectError::Unfit(_)) => {
-                return Err(OpenError::UnfitRedis(error.to_string()));
+            Ok(_) => Ok(()),
+            Err(failure @ Failure::Unfit(_)) => Err(OpenError::UnfitRedis(failure.to_string())),
+            Err(Failure::Redis(error)) if !error.is_io_error() => {
+                Err(OpenError::UnfitRedis(error.to_string()))
             }
-            Err(ConnectError::Redis(error)) if !error.is_io_error() => {
-                return Err(OpenError::UnfitRedis(error.to_string()));
+            Err(failure) => {
+                tracing::warn!(error = %failure, "Redis cannot be reached yet");
+                Ok(())
             }
-            Err(error) => tracing::warn!(%error, "Redis cannot be reached yet"),
         }
-        Ok(())
     }
 
     /// Why a server must not keep locks.
     fn unfit(&self, server: &Server) -> Option<String> {
-        server.unfit(self.retired.is_none(), self.allow_eviction)
+        server.unfit(self.retired.is_none(), self.client.settings.allow_eviction)
     }
 
-    async fn connect_and_inspect(&self) -> Result<SharedConnection, ConnectError> {
+    async fn connect_and_inspect(&self) -> Result<SharedConnection, Failure> {
         let state = ConnectionState::new(self.retired.clone());
         let noticed = state.clone();
         let pushed = move |push: PushInfo| {
@@ -233,34 +181,37 @@ impl Manager {
         let mut connection = self.client.connect(pushed).await?;
         let server = Server::inspect(&mut connection).await?;
         if server.is_loading() {
-            return Err(ConnectError::Loading);
+            return Err(loading());
         }
         if self.retired.is_some() && server.is_replica() {
-            return Err(ConnectError::Replica);
+            // The report of the master is behind, or ahead, for a moment.
+            return Err(Failure::Unreachable("it is a replica".into()));
         }
         if let Some(reason) = self.unfit(&server) {
-            return Err(ConnectError::Unfit(reason));
+            return Err(Failure::Unfit(reason));
         }
         // A server that is replaced by another is worth less than what it keeps itself.
         let tier = if self.retired.is_some() { Tier::Fenced } else { server.health().tier };
         tracing::info!(tier = tier.as_str(), server = %server, "connected to Redis");
-        let replicas = Arc::new(ReplicaWait::new(self.min_replicas));
-        Ok(SharedConnection { connection, state, replicas, life: Arc::new(server.life()) })
+        let replicas = Arc::new(ReplicaWait::new(self.client.settings.min_replicas));
+        Ok(SharedConnection { connection, state, replicas, server: Arc::new(server) })
     }
 }
 
 impl ManageConnection for Manager {
     type Connection = SharedConnection;
-    type Error = ConnectError;
+    type Error = Failure;
 
-    async fn connect(&self) -> Result<SharedConnection, ConnectError> {
-        let connected = timeout(self.timeout, self.connect_and_inspect()).await;
-        let connected = connected.unwrap_or(Err(ConnectError::Timeout(self.timeout)));
+    async fn connect(&self) -> Result<SharedConnection, Failure> {
+        let limit = self.timeout();
+        let connected = timeout(limit, self.connect_and_inspect()).await;
+        let late = |_| Err(Failure::Unreachable(format!("no connection within {limit:?}")));
+        let connected = connected.unwrap_or_else(late);
         *locked(&self.last_error) = connected.as_ref().err().map(ToString::to_string);
         connected
     }
 
-    async fn is_valid(&self, shared: &mut SharedConnection) -> Result<(), ConnectError> {
+    async fn is_valid(&self, shared: &mut SharedConnection) -> Result<(), Failure> {
         // Not called: a check-out that pings costs a quarter of the throughput and hides nothing.
         Ok(cmd("PING").query_async(&mut shared.connection).await?)
     }
@@ -268,27 +219,4 @@ impl ManageConnection for Manager {
     fn has_broken(&self, shared: &mut SharedConnection) -> bool {
         shared.state.is_broken()
     }
-}
-
-impl fmt::Debug for Manager {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Manager").field("timeout", &self.timeout).finish_non_exhaustive()
-    }
-}
-
-/// Why there is no connection.
-#[derive(Debug, thiserror::Error)]
-enum ConnectError {
-    #[error(transparent)]
-    Redis(#[from] RedisError),
-    #[error("no connection within {0:?}")]
-    Timeout(Duration),
-    #[error("{0}")]
-    Unfit(String),
-    /// The report of the master is behind, or ahead, for a moment.
-    #[error("it is a replica")]
-    Replica,
-    /// It takes no commands yet, and what it reports of itself is not true afterwards.
-    #[error("it is reading its data")]
-    Loading,
 }

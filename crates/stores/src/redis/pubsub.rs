@@ -13,23 +13,16 @@
 //! instances.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
-use bb8_redis::redis::{FromRedisValue, ParsingError, Value};
 use futures_util::StreamExt as _;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
-use tokio_util::sync::CancellationToken;
 
-use super::client::Messages;
-use super::connection::ScriptReply;
 use super::row::{parse_string, row_bytes};
-use super::script::{Keys, Scripts};
-use super::topology::Topology;
+use super::script::Keys;
 use crate::conn::locked;
-use crate::conn::subscription::Source;
 use crate::optimistic::conditional::{Key, Notice, Version};
 use keylatch_core::lock::LockName;
 use keylatch_core::store::Hints;
@@ -40,48 +33,10 @@ const ANNOUNCE_PERIOD: Duration = Duration::from_secs(2);
 /// For how long a lock counts as watched after an announcement: one announcement may be lost.
 const WATCHED_FOR: Duration = Duration::from_secs(5);
 /// How many locks one command announces.
-const ANNOUNCE_BATCH: usize = 500;
+pub(super) const ANNOUNCE_BATCH: usize = 500;
 /// How long a value is at most that is published with its lock. Else each process that waits reads
 /// it.
 const ROW_MAX: usize = 64 * 1024;
-
-/// The one subscription of a store.
-#[derive(Debug)]
-pub(super) struct Channel {
-    pub(super) topology: Arc<Topology>,
-    pub(super) timeout: Duration,
-    pub(super) keys: Arc<Keys>,
-    pub(super) watches: Arc<Watches>,
-    /// How often it was tried to subscribe: each attempt is at another master.
-    pub(super) attempt: AtomicUsize,
-}
-
-impl Source for Channel {
-    /// The messages of a server, and the token that is cancelled when it is retired.
-    type Subscription = (Messages, CancellationToken);
-
-    async fn subscribe(&self) -> Result<Self::Subscription, String> {
-        let subscribing = async {
-            let attempt = self.attempt.fetch_add(1, Ordering::Relaxed);
-            let publisher = self.topology.publisher(attempt).ok_or("no master is known yet")?;
-            let subscribed = publisher.client().subscribe(&[&self.keys.change_channel()]).await;
-            Ok((subscribed.map_err(|error| error.to_string())?, publisher.retired()))
-        };
-        timeout(self.timeout, subscribing).await.unwrap_or_else(|late| Err(late.to_string()))
-    }
-
-    async fn hear(&self, (messages, retired): &mut Self::Subscription) -> Option<Vec<Notice>> {
-        let message = retired.run_until_cancelled(messages.next()).await??;
-        match PubSubMessage::parse(&self.keys, message.get_payload_bytes()) {
-            Some(PubSubMessage::Watched(name)) => {
-                self.watches.note_watched(name);
-                Some(Vec::new())
-            }
-            Some(PubSubMessage::Notice(notice)) => Some(vec![notice]),
-            None => Some(Vec::new()),
-        }
-    }
-}
 
 /// What a change of a lock says: its key and its row, or the version alone of a row that is long.
 pub(super) fn row_message(key: &str, version: Version, value: &[u8]) -> Vec<u8> {
@@ -124,9 +79,7 @@ impl PubSubMessage {
 /// The locks that are watched, here and by other processes.
 #[derive(Debug, Default)]
 pub(super) struct Watches {
-    here: WaiterRegistry<LockName, ()>,
-    /// How many locks are below, read without the mutex.
-    count: AtomicUsize,
+    pub(super) here: WaiterRegistry<LockName, ()>,
     /// The locks that any process watches, and until when that counts.
     anywhere: Mutex<HashMap<LockName, Instant>>,
     /// Has the announcement made at once.
@@ -147,74 +100,33 @@ impl Watches {
 
     /// Whether a command on `name` publishes its change.
     pub(super) fn is_watched(&self, name: &LockName) -> bool {
-        self.count.load(Ordering::Acquire) > 0
-            && locked(&self.anywhere).get(name).is_some_and(|until| *until > Instant::now())
+        locked(&self.anywhere).get(name).is_some_and(|until| *until > Instant::now())
     }
 
     /// Notes that a process watches `name`.
-    fn note_watched(&self, name: LockName) {
+    pub(super) fn note_watched(&self, name: LockName) {
         let mut anywhere = locked(&self.anywhere);
-        anywhere.insert(name, Instant::now() + WATCHED_FOR);
-        if self.count.swap(anywhere.len(), Ordering::AcqRel) == 0 {
+        if anywhere.is_empty() {
             self.announce_now.notify_one();
         }
+        anywhere.insert(name, Instant::now() + WATCHED_FOR);
     }
 
     /// Waits until it is time to announce: at once after a new watch, and then each period. Where
     /// no process watches a lock, there is no time for that, and an idle process does not wake.
-    async fn until_due(&self) {
+    pub(super) async fn until_due(&self) {
         let announced = self.announce_now.notified();
-        if self.here.is_empty() && self.count.load(Ordering::Acquire) == 0 {
+        if self.here.is_empty() && locked(&self.anywhere).is_empty() {
             announced.await;
         } else {
             let _ = timeout(ANNOUNCE_PERIOD, announced).await;
         }
     }
 
-    /// Announces the locks that are watched here, for ever.
-    pub(super) async fn announce(
-        self: Arc<Self>,
-        topology: Arc<Topology>,
-        keys: Arc<Keys>,
-        scripts: Arc<Scripts>,
-    ) {
-        loop {
-            self.until_due().await;
-            self.forget_expired();
-            for names in self.here.keys().chunks(ANNOUNCE_BATCH) {
-                let mut call = scripts.announce.prepare_invoke();
-                call.arg(keys.change_channel());
-                for name in names {
-                    call.arg(keys.lock(name.bucket(), name));
-                }
-                // The script has no keys, and every server passes on its messages.
-                let any_bucket = names.first().map_or(0, LockName::bucket);
-                if let Err(error) = topology.run::<AnnounceReply>(any_bucket, &call).await {
-                    tracing::debug!(%error, "watched locks could not be announced");
-                }
-            }
-        }
-    }
-
-    fn forget_expired(&self) {
-        let now = Instant::now();
-        let mut anywhere = locked(&self.anywhere);
-        anywhere.retain(|_, until| *until > now);
-        self.count.store(anywhere.len(), Ordering::Release);
+    pub(super) fn forget_expired(&self) {
+        locked(&self.anywhere).retain(|_, until| *until > Instant::now());
     }
 }
-
-/// The reply of a script that has nothing to say.
-#[derive(Debug)]
-pub(super) struct AnnounceReply;
-
-impl FromRedisValue for AnnounceReply {
-    fn from_redis_value(_: Value) -> Result<Self, ParsingError> {
-        Ok(Self)
-    }
-}
-
-impl ScriptReply for AnnounceReply {}
 
 #[cfg(test)]
 mod tests {

@@ -10,15 +10,12 @@ use keylatch_core::lock::FencingToken;
 use crate::optimistic::conditional::{Key, Row, Version};
 use crate::optimistic::floor_row;
 
-/// How many bytes of a row are its version.
 const VERSION_BYTES: usize = 16;
 
-/// A row as Redis is to have it.
 pub(super) fn row_bytes(version: Version, value: &[u8]) -> Vec<u8> {
     [&version.0.to_be_bytes(), value].concat()
 }
 
-/// The row of a string of Redis.
 pub(super) fn parse_string(bytes: &[u8]) -> Row {
     let row = bytes.split_first_chunk::<VERSION_BYTES>().map(|(version, value)| Row {
         version: Version(u128::from_be_bytes(*version)),

@@ -6,6 +6,7 @@
 //! Tested by all tests over Redis, and the format of names by the tests of odd lock names.
 
 use std::fmt;
+use std::sync::LazyLock;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -16,62 +17,31 @@ use keylatch_core::lock::LockName;
 #[cfg(feature = "redlock")]
 use keylatch_core::lock::TokenHash;
 
-/// A script of one or more Lua files, one behind the other.
-macro_rules! script {
-    ($($file:literal),+) => {
-        Script::new(concat!($(include_str!(concat!("lua/", $file, ".lua"))),+))
-    };
+macro_rules! scripts {
+    ($($name:ident: $($file:literal),+;)+) => {$(
+        pub(super) static $name: LazyLock<Script> = LazyLock::new(|| {
+            Script::new(concat!($(include_str!(concat!("lua/", $file, ".lua"))),+))
+        });
+    )+};
 }
 
-/// The scripts on one Redis.
-#[derive(Debug)]
-pub(super) struct Scripts {
-    pub(super) write: Script,
-    pub(super) write_all: Script,
-    pub(super) read: Script,
-    pub(super) announce: Script,
-    pub(super) unfinished: Script,
-    pub(super) unlist: Script,
+scripts! {
+    WRITE: "row", "write";
+    WRITE_ALL: "row", "write_all";
+    READ: "read";
+    ANNOUNCE: "announce";
+    UNFINISHED: "unfinished";
+    UNLIST: "unlist";
 }
-
-impl Scripts {
-    pub(super) fn new() -> Self {
-        Self {
-            write: script!("row", "write"),
-            write_all: script!("row", "write_all"),
-            read: script!("read"),
-            announce: script!("announce"),
-            unfinished: script!("unfinished"),
-            unlist: script!("unlist"),
-        }
-    }
-}
-
-/// The scripts on one node of several.
 #[cfg(feature = "redlock")]
-#[derive(Debug)]
-pub(super) struct RedlockScripts {
-    pub(super) acquire: Script,
-    pub(super) accept: Script,
-    pub(super) renew: Script,
-    pub(super) look: Script,
-    pub(super) end: Script,
+scripts! {
+    REDLOCK_ACQUIRE: "redlock", "redlock_acquire";
+    REDLOCK_ACCEPT: "redlock", "redlock_accept";
+    REDLOCK_RENEW: "redlock", "redlock_renew";
+    REDLOCK_LOOK: "redlock", "redlock_look";
+    REDLOCK_END: "redlock", "redlock_end";
 }
 
-#[cfg(feature = "redlock")]
-impl RedlockScripts {
-    pub(super) fn new() -> Self {
-        Self {
-            acquire: script!("redlock", "redlock_acquire"),
-            accept: script!("redlock", "redlock_accept"),
-            renew: script!("redlock", "redlock_renew"),
-            look: script!("redlock", "redlock_look"),
-            end: script!("redlock", "redlock_end"),
-        }
-    }
-}
-
-/// The names of keys and channels.
 #[derive(Debug)]
 pub(super) struct Keys {
     prefix: String,
@@ -82,8 +52,12 @@ impl Keys {
         Self { prefix: prefix.to_owned() }
     }
 
+    fn of(&self, bucket: u8, rest: impl fmt::Display) -> String {
+        format!("{}:{{{bucket:02x}}}:{rest}", self.prefix)
+    }
+
     pub(super) fn lock(&self, bucket: u8, name: &LockName) -> String {
-        format!("{}:{{{bucket:02x}}}:lock:{name}", self.prefix)
+        self.of(bucket, format_args!("lock:{name}"))
     }
 
     /// The channel for changes of watched locks, and for announcements of watches.
@@ -92,12 +66,21 @@ impl Keys {
     }
 
     pub(super) fn record(&self, key: &RecordKey) -> String {
-        format!("{}:{{{:02x}}}:record:{}", self.prefix, key.bucket(), record_name(key))
+        self.of(key.bucket(), format_args!("record:{}", record_name(key)))
     }
 
     /// The index of a bucket's unfinished records.
     pub(super) fn unfinished(&self, bucket: u8) -> String {
-        format!("{}:{{{bucket:02x}}}:unfinished", self.prefix)
+        self.of(bucket, "unfinished")
+    }
+
+    pub(super) fn fencing_token(&self, bucket: u8) -> String {
+        self.of(bucket, "fence")
+    }
+
+    /// Which store it is.
+    pub(super) fn id(&self, bucket: u8) -> String {
+        self.of(bucket, "id")
     }
 
     /// A pattern for `SCAN` that finds the records.
@@ -105,34 +88,26 @@ impl Keys {
         format!("{}:{{??}}:record:*", Glob(&self.prefix))
     }
 
-    /// The record that a key is of.
-    pub(super) fn record_key(&self, key: &[u8]) -> Option<RecordKey> {
-        let rest = std::str::from_utf8(key).ok()?.strip_prefix(&self.prefix)?;
-        let (bucket, name) = rest.strip_prefix(":{")?.split_once("}:record:")?;
-        let key = parse_record_name(name)?;
-        (bucket == format!("{:02x}", key.bucket())).then_some(key)
-    }
-
-    pub(super) fn fencing_token(&self, bucket: u8) -> String {
-        format!("{}:{{{bucket:02x}}}:fence", self.prefix)
-    }
-
-    /// Which store it is.
-    pub(super) fn id(&self, bucket: u8) -> String {
-        format!("{}:{{{bucket:02x}}}:id", self.prefix)
-    }
-
     /// A pattern for `SCAN` that finds at least the locks whose names begin with `prefix`.
     pub(super) fn pattern(&self, prefix: &str) -> String {
         format!("{}:{{??}}:lock:{}*", self.prefix, Glob(prefix))
     }
 
-    /// The lock that a key is of.
+    pub(super) fn record_key(&self, key: &[u8]) -> Option<RecordKey> {
+        let (bucket, name) = self.parts(key, "}:record:")?;
+        parse_record_name(name).filter(|key| bucket == format!("{:02x}", key.bucket()))
+    }
+
     pub(super) fn lock_name(&self, key: &[u8]) -> Option<LockName> {
+        let (bucket, name) = self.parts(key, "}:lock:")?;
+        let name = LockName::stored(name).ok();
+        name.filter(|name| bucket == format!("{:02x}", name.bucket()))
+    }
+
+    /// The bucket and the name in a key of a kind.
+    fn parts<'a>(&self, key: &'a [u8], kind: &str) -> Option<(&'a str, &'a str)> {
         let rest = std::str::from_utf8(key).ok()?.strip_prefix(&self.prefix)?;
-        let (bucket, name) = rest.strip_prefix(":{")?.split_once("}:lock:")?;
-        let name = LockName::stored(name).ok()?;
-        (bucket == format!("{:02x}", name.bucket())).then_some(name)
+        rest.strip_prefix(":{")?.split_once(kind)
     }
 }
 
@@ -141,7 +116,6 @@ pub(super) fn record_name(key: &RecordKey) -> String {
     URL_SAFE_NO_PAD.encode(key.as_bytes())
 }
 
-/// The record of a name.
 pub(super) fn parse_record_name(name: &str) -> Option<RecordKey> {
     let bytes = URL_SAFE_NO_PAD.decode(name).ok()?;
     bytes.try_into().ok().map(RecordKey::from_bytes)

@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+#[cfg(feature = "redlock")]
 use std::time::Duration;
 
 use bb8_redis::redis::aio::MultiplexedConnection;
@@ -26,25 +27,11 @@ pub(super) struct Server {
     /// `None` where `CONFIG` is forbidden, as many hosts do.
     appendfsync: Option<String>,
     /// When it was inspected.
-    seen: Instant,
-}
-
-/// One process of a Redis, from its start to its end.
-#[derive(Debug, Clone)]
-#[cfg_attr(not(feature = "redlock"), expect(dead_code, reason = "Redlock asks for it"))]
-pub(super) struct ProcessLife {
-    /// Another one for each process.
-    pub(super) run_id: String,
-    /// How long it had been up, by its wall clock and in whole seconds.
-    pub(super) uptime: Duration,
-    /// When it reported so.
+    #[cfg_attr(not(feature = "redlock"), expect(dead_code, reason = "Redlock asks for it"))]
     pub(super) seen: Instant,
-    /// Whether every write is on disk before its reply, and no key is evicted.
-    pub(super) forgets_nothing: bool,
 }
 
 impl Server {
-    /// Asks the server what it is.
     pub(super) async fn inspect(connection: &mut MultiplexedConnection) -> RedisResult<Self> {
         let info: String = cmd("INFO").query_async(connection).await?;
         let config: RedisResult<HashMap<String, String>> =
@@ -54,19 +41,14 @@ impl Server {
             Err(error) if error.code().is_some() => None,
             Err(error) => return Err(error),
         };
-        let pairs = info.lines().filter_map(|line| line.split_once(':'));
-        let info = pairs.map(|(key, value)| (key.to_owned(), value.trim().to_owned())).collect();
-        Ok(Self { info, appendfsync, seen: Instant::now() })
+        Ok(Self::of(&info, appendfsync))
     }
 
-    /// The process. One that hides for how long it has been up counts as one that came up just now.
-    pub(super) fn life(&self) -> ProcessLife {
-        ProcessLife {
-            run_id: self.get("run_id").to_owned(),
-            uptime: Duration::from_secs(self.get("uptime_in_seconds").parse().unwrap_or(0)),
-            seen: self.seen,
-            forgets_nothing: self.tier() == Tier::Strict,
-        }
+    /// A server that says this of itself now.
+    pub(super) fn of(info: &str, appendfsync: Option<String>) -> Self {
+        let pairs = info.lines().filter_map(|line| line.split_once(':'));
+        let info = pairs.map(|(key, value)| (key.to_owned(), value.trim().to_owned())).collect();
+        Self { info, appendfsync, seen: Instant::now() }
     }
 
     /// Why the server must not keep locks, in a sentence that says what to do. One that is named
@@ -93,21 +75,6 @@ impl Server {
         None
     }
 
-    /// Its version.
-    #[cfg_attr(not(feature = "redlock"), expect(dead_code, reason = "Redlock asks for it"))]
-    pub(super) fn version(&self) -> String {
-        self.get("redis_version").to_owned()
-    }
-
-    /// When it syncs its writes: `appendfsync`, or `no` where it appends nothing.
-    #[cfg_attr(not(feature = "redlock"), expect(dead_code, reason = "Redlock asks for it"))]
-    pub(super) fn sync(&self) -> String {
-        let appends = self.get("aof_enabled") == "1";
-        let sync = self.appendfsync.as_deref().filter(|_| appends);
-        sync.unwrap_or(if appends { "unknown" } else { "no" }).to_owned()
-    }
-
-    /// Whether it is a replica.
     pub(super) fn is_replica(&self) -> bool {
         self.get("role") == "slave"
     }
@@ -149,6 +116,36 @@ impl Server {
 
     fn get(&self, key: &str) -> &str {
         self.info.get(key).map_or("", String::as_str)
+    }
+}
+
+#[cfg(feature = "redlock")]
+impl Server {
+    /// Another one for each process.
+    pub(super) fn run_id(&self) -> &str {
+        self.get("run_id")
+    }
+
+    /// How long its process had been up, by its wall clock and in whole seconds. One that hides it
+    /// counts as one that came up just now.
+    pub(super) fn uptime(&self) -> Duration {
+        Duration::from_secs(self.get("uptime_in_seconds").parse().unwrap_or(0))
+    }
+
+    /// Whether every write is on disk before its reply, and no key is evicted.
+    pub(super) fn forgets_nothing(&self) -> bool {
+        self.tier() == Tier::Strict
+    }
+
+    pub(super) fn version(&self) -> String {
+        self.get("redis_version").to_owned()
+    }
+
+    /// When it syncs its writes: `appendfsync`, or `no` where it appends nothing.
+    pub(super) fn sync(&self) -> String {
+        let appends = self.get("aof_enabled") == "1";
+        let sync = self.appendfsync.as_deref().filter(|_| appends);
+        sync.unwrap_or(if appends { "unknown" } else { "no" }).to_owned()
     }
 }
 

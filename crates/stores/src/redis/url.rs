@@ -1,74 +1,57 @@
-//! The URLs of several Redis servers: those of Sentinel, of a cluster and of Redlock.
+//! The URLs of Redis: of one server, and of several, which are those of Sentinel, of a cluster and
+//! of Redlock.
 //!
-//! The driver's own URLs name one host. So the URL is taken apart, and the driver gets one URL for
-//! each host, with the credentials and the scheme of the whole.
+//! The driver's own URLs name one host. So the URL of several is taken apart, and the driver gets
+//! one URL for each host, with the credentials and the scheme of the whole. It ignores parameters
+//! that it does not know, so those of certificates are taken out of a URL of one server.
 //!
 //! An error says nothing of the URL's text, because the URL may hold a password. Tested below, and
-//! with real servers in the tests of each topology.
+//! with real servers in the tests of each topology and in `tests/stores/redis_certificates.rs`.
 
-use super::failure::InvalidUrl;
-use super::tls::Security;
-use crate::conn::url::{MultiHostUrl, UrlHost};
+use crate::conn::tls::{Certificates, WORDS};
+use crate::conn::url::MultiHostUrl;
+use crate::error::OpenError;
 
-/// A URL of several servers that make one store.
-#[derive(Debug)]
-pub(super) struct ServersUrl<'a> {
-    parts: MultiHostUrl<'a>,
-    /// Its parameters beside those of certificates.
-    parameters: Vec<&'a str>,
-    /// Its certificates, for every host.
-    pub(super) security: Security,
+/// What the schemes with TLS begin with.
+const SECURE: &str = "rediss";
+
+/// Takes the URL of several servers apart.
+pub(super) fn parse(url: &str) -> Result<MultiHostUrl<'_>, String> {
+    MultiHostUrl::parse(url, SECURE)
 }
 
-impl<'a> ServersUrl<'a> {
-    /// Reads a URL, with TLS if its scheme begins with `rediss`.
-    pub(super) fn parse(url: &'a str) -> Result<Self, InvalidUrl> {
-        let parts = MultiHostUrl::parse(url).map_err(InvalidUrl)?;
-        let is_secure = parts.scheme.starts_with("rediss");
-        let (security, parameters) = Security::of(is_secure, parts.query)?;
-        Ok(Self { parts, parameters, security })
-    }
-
-    /// The hosts, each with or without a port.
-    pub(super) fn hosts(&self) -> &[UrlHost<'a>] {
-        &self.parts.hosts
-    }
-
-    /// Without the first `/`.
-    pub(super) fn path(&self) -> &'a str {
-        self.parts.path
-    }
-
-    fn scheme(&self) -> &'static str {
-        if self.parts.scheme.starts_with("rediss") { "rediss" } else { "redis" }
-    }
-
+impl MultiHostUrl<'_> {
     /// The URL of one host with the same credentials.
-    pub(super) fn of_host(&self, host: &str, database: &str) -> String {
-        let credentials = self.parts.credentials.map(|credentials| format!("{credentials}@"));
-        format!("{}://{}{host}/{database}", self.scheme(), credentials.unwrap_or_default())
+    pub(in crate::redis) fn of_host(&self, host: &str, database: &str) -> String {
+        let credentials = self.credentials.map(|credentials| format!("{credentials}@"));
+        self.of_host_as(&credentials.unwrap_or_default(), &format!("{host}/{database}"))
     }
 
     /// The URL of one host with other credentials, which are percent-encoded and have an `@` behind
     /// them, or none.
-    pub(super) fn of_host_as(&self, credentials: &str, host: &UrlHost<'_>, port: u16) -> String {
-        format!("{}://{credentials}{}", self.scheme(), host.with_port(port))
+    pub(in crate::redis) fn of_host_as(&self, credentials: &str, host: &str) -> String {
+        let scheme = if self.certificates.is_some() { SECURE } else { "redis" };
+        format!("{scheme}://{credentials}{host}")
     }
+}
 
-    /// The values of the parameters that may be there beside certificates, as they are written.
-    pub(super) fn parameters<const N: usize>(
-        &self,
-        known: [&str; N],
-    ) -> Result<[Option<&'a str>; N], InvalidUrl> {
-        let mut values = [None; N];
-        for &parameter in &self.parameters {
-            let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-            let at = known.iter().position(|name| *name == key);
-            let at = at.ok_or(InvalidUrl("it has a parameter that is not known here"))?;
-            values[at] = Some(value);
-        }
-        Ok(values)
-    }
+/// Takes the certificates out of the URL of one server.
+pub(super) fn without_certificates(url: &str) -> Result<(String, Certificates), String> {
+    let Some((before, query)) = url.split_once('?') else {
+        return Ok((url.to_owned(), Certificates::default()));
+    };
+    let (query, fragment) = match query.split_once('#') {
+        Some((query, fragment)) => (query, format!("#{fragment}")),
+        None => (query, String::new()),
+    };
+    let (certificates, others) = Certificates::split(&WORDS, query)?;
+    let certificates = certificates.over(before, SECURE)?.unwrap_or_default();
+    let query = if others.is_empty() { String::new() } else { format!("?{}", others.join("&")) };
+    Ok((format!("{before}{query}{fragment}"), certificates))
+}
+
+pub(super) fn bad(why: impl Into<String>) -> OpenError {
+    OpenError::BadUrl("a Redis", why.into())
 }
 
 #[cfg(test)]
@@ -76,19 +59,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn host_has_the_credentials_of_the_whole() {
-        let url = ServersUrl::parse("redlock://user:p@ss/word@a, b:7000/3?x=1").unwrap();
-        assert_eq!(url.of_host("a:6379", url.path()), "redis://user:p@ss/word@a:6379/3");
-        let sentinel = url.of_host_as(":secret@", &url.hosts()[1], 26379);
-        assert_eq!(sentinel, "redis://:secret@b:7000");
-        assert_eq!(url.parameters(["y", "x"]).unwrap(), [None, Some("1")]);
-        assert!(url.parameters(["y"]).is_err());
+    fn host_has_the_credentials_of_the_whole_and_its_tls() {
+        let url = parse("redlock://user:p@ss/word@a, b:7000/3").unwrap();
+        assert_eq!(url.of_host("a:6379", url.path), "redis://user:p@ss/word@a:6379/3");
+        assert_eq!(url.of_host_as(":secret@", "b:7000"), "redis://:secret@b:7000");
+        let secure = parse("rediss+sentinel://a/m").unwrap();
+        assert_eq!(secure.of_host("a", ""), "rediss://a/");
     }
 
     #[test]
-    fn scheme_of_the_whole_decides_on_tls() {
-        for (url, scheme) in [("rediss+sentinel://a/m", "rediss"), ("redis+cluster://a", "redis")] {
-            assert_eq!(ServersUrl::parse(url).unwrap().scheme(), scheme);
+    fn certificates_are_taken_out_of_the_url() {
+        let url = "rediss://u:p@a/3?cacert=/a%20b.pem&protocol=3&key=k&cert=c#insecure";
+        let (url, certificates) = without_certificates(url).unwrap();
+        assert_eq!(url, "rediss://u:p@a/3?protocol=3#insecure");
+        assert_eq!(certificates.roots, Some("/a b.pem".into()));
+        for plain in ["redis://a/3", "redis+unix:///s?db=3&user=a&pass=b"] {
+            let split = without_certificates(plain).unwrap();
+            assert_eq!(split, (plain.to_owned(), Certificates::default()));
         }
     }
 }

@@ -24,10 +24,10 @@ use tokio::time::Instant;
 use zookeeper_client::{Client, Error};
 
 use super::ZooKeeper;
-use super::failure::is_conflict;
+use super::failure::{classify, is_conflict};
 use super::session::Session;
 use super::tree::{data_version, parent_of, version_in};
-use super::write::{MarkStep, WriteError, stats_of};
+use super::write::MarkStep;
 use crate::conn::locked;
 use crate::optimistic::conditional::{Key, Removal, Version};
 
@@ -46,13 +46,8 @@ const TOGETHER: usize = 64;
 /// The empty nodes that this process knows of.
 #[derive(Debug, Default)]
 pub(super) struct Graves {
-    known: Mutex<HashMap<Key, Grave>>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Grave {
-    version: Version,
-    since: Instant,
+    /// With their versions, and when they were first seen empty.
+    known: Mutex<HashMap<Key, (Version, Instant)>>,
 }
 
 impl Graves {
@@ -65,23 +60,22 @@ impl Graves {
     /// Notes that a node was seen empty, with this version.
     pub(super) fn note(&self, key: Key, version: Version) {
         let mut known = locked(&self.known);
-        let is_known = known.get(&key).map(|grave| grave.version == version);
+        let is_known = known.get(&key).map(|(known, _)| *known == version);
         if is_known.unwrap_or(known.len() >= CAPACITY) {
             return;
         }
-        known.insert(key, Grave { version, since: Instant::now() });
+        known.insert(key, (version, Instant::now()));
     }
 
     /// Some of the nodes that were empty for `rest`, with their versions. They are forgotten.
     pub(super) fn take_due(&self, rest: Duration) -> Vec<(Key, Version)> {
         let mut known = locked(&self.known);
         let now = Instant::now();
-        let due = known.iter().filter(|(_, grave)| grave.since + rest <= now);
-        let mut due: Vec<_> = due.map(|(key, grave)| (key, grave.version)).collect();
+        let due = known.iter().filter(|(_, (_, since))| *since + rest <= now);
+        let mut due: Vec<_> = due.map(|(key, (version, _))| (key.clone(), *version)).collect();
         // Those of one bucket have one parent. A lock's bucket is a hash of its name.
         due.sort_by_cached_key(|(key, _)| key.bucket());
         due.truncate(BATCH);
-        let due: Vec<_> = due.into_iter().map(|(key, version)| (key.clone(), version)).collect();
         for (key, _) in &due {
             known.remove(key);
         }
@@ -130,13 +124,7 @@ impl ZooKeeper {
         let mark = self.link.members.tree.mark(&row.key);
         let mark = mark.map_or(MarkStep::None, MarkStep::Delete);
         let node = [self.node_of(row.key.clone(), row.version)];
-        let emptied = match self.step(&session.client, &node, Step::Empty, &mark).await {
-            Err(WriteError::MarkStands) => {
-                self.step(&session.client, &node, Step::Empty, &MarkStep::None).await
-            }
-            emptied => emptied,
-        };
-        is_taken(emptied).map(drop)
+        is_taken(self.step(&session.client, &node, Step::Empty, &mark).await).map(drop)
     }
 
     fn node_of(&self, key: Key, version: Version) -> Node {
@@ -183,24 +171,25 @@ impl ZooKeeper {
         nodes: &[Node],
         step: Step,
         mark: &MarkStep,
-    ) -> Result<(), WriteError> {
+    ) -> Result<(), Error> {
         let Some(parent) = nodes.first().map(|node| parent_of(&node.path)) else { return Ok(()) };
         let Some((parent_version, same)) = same_below(client, parent, nodes).await? else {
             return Ok(());
         };
-        let mut multi = client.new_multi_writer();
-        self.add_mark(&mut multi, mark)?;
-        match step {
-            Step::Empty => multi.add_check_version(parent, parent_version)?,
-            Step::Delete => multi.add_set_data(parent, &[], Some(parent_version))?,
-        }
-        for Node { path, version, .. } in &same {
+        let stats = self.commit(client, mark, |multi| {
             match step {
-                Step::Empty => multi.add_set_data(path, &[], Some(data_version(*version)))?,
-                Step::Delete => multi.add_delete(path, Some(data_version(*version)))?,
+                Step::Empty => multi.add_check_version(parent, parent_version)?,
+                Step::Delete => multi.add_set_data(parent, &[], Some(parent_version))?,
             }
-        }
-        let stats = stats_of(multi, mark).await?;
+            same.iter().try_for_each(|Node { path, version, .. }| {
+                let version = Some(data_version(*version));
+                match step {
+                    Step::Empty => multi.add_set_data(path, &[], version),
+                    Step::Delete => multi.add_delete(path, version),
+                }
+            })
+        });
+        let stats = stats.await?;
         if let Step::Empty = step {
             let emptied = same.iter().zip(&stats).filter(|(_, stat)| !stat.is_invalid());
             emptied.for_each(|(node, stat)| self.graves.note(node.key.clone(), version_in(stat)));
@@ -210,11 +199,11 @@ impl ZooKeeper {
 }
 
 /// Whether a step was taken; `false` where a node or its parent is not as it was.
-fn is_taken(taken: Result<(), WriteError>) -> Result<bool, StoreError> {
+fn is_taken(taken: Result<(), Error>) -> Result<bool, StoreError> {
     match taken {
         Ok(()) => Ok(true),
-        Err(WriteError::Failed(error)) if is_conflict(&error) => Ok(false),
-        Err(error) => Err(error.classify()),
+        Err(error) if is_conflict(&error) => Ok(false),
+        Err(error) => Err(classify(error)),
     }
 }
 

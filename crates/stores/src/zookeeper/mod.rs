@@ -110,7 +110,6 @@ fn why_unfit(error: &StoreError, Tree { root }: &Tree) -> String {
     }
 }
 
-/// The engine.
 #[derive(Debug)]
 struct ZooKeeper {
     link: Arc<Link>,

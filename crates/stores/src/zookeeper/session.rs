@@ -51,7 +51,6 @@ const RESTORE_TIME: Duration = Duration::from_secs(15);
 const SESSION_TIMEOUT: Duration = Duration::from_secs(6);
 /// How much later than the one before each member is tried.
 const STAGGER: Duration = Duration::from_millis(100);
-/// The pause before a member is tried again.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A session that is made when it is needed.
@@ -83,7 +82,6 @@ struct LastAnswer {
     at: Instant,
 }
 
-/// A session.
 pub(super) struct Session {
     pub(super) client: Client,
     member: usize,
@@ -112,8 +110,19 @@ impl Link {
         };
         let entrances = tunnels.as_ref().map(|tunnels| tunnels.entrances.clone());
         let hosts = entrances.unwrap_or(hosts);
+        // So that not all instances are at one member.
+        let first = getrandom::u32().unwrap_or_default() as usize % hosts.len();
+        let members = Members {
+            hosts,
+            tree: Tree { root },
+            user,
+            limit: member_limit,
+            next: AtomicUsize::new(first),
+            failure: Mutex::default(),
+            failed: watch::Sender::default(),
+        };
         Ok(Self {
-            members: Arc::new(Members::new(hosts, Tree { root }, user, member_limit)),
+            members: Arc::new(members),
             _tunnels: tunnels,
             timeline: Timeline::default(),
             live: Mutex::default(),
@@ -128,10 +137,6 @@ impl Link {
 
     /// The same for a start, for which requests wait: no longer than until each member has failed
     /// once.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Link::session`].
     pub(super) async fn session_at_start(&self) -> Result<Arc<Session>, StoreError> {
         let (mut failed, count) = (self.members.failed.subscribe(), self.members.hosts.len());
         tokio::select! {
@@ -141,10 +146,6 @@ impl Link {
     }
 
     /// The same for what no request waits for.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Link::session`].
     pub(super) async fn session_for_long(&self) -> Result<Arc<Session>, StoreError> {
         self.session_within(OPEN_LIMIT).await
     }
@@ -245,15 +246,6 @@ pub(super) async fn is_lost(client: &Client) {
 }
 
 impl Session {
-    pub(super) fn new(
-        client: Client,
-        member: usize,
-        watcher: PersistentWatcher,
-        written: (Stat, Instant),
-    ) -> Self {
-        Self { client, member, written, own: Mutex::default(), watcher: Mutex::new(Some(watcher)) }
-    }
-
     /// What all processes change, for the first to ask.
     pub(super) fn take_watcher(&self) -> Option<PersistentWatcher> {
         locked(&self.watcher).take()
@@ -315,20 +307,6 @@ pub(super) struct Members {
 }
 
 impl Members {
-    /// Members of which each may be silent for as long as `limit`.
-    pub(super) fn new(
-        hosts: Vec<(String, u16)>,
-        tree: Tree,
-        user: Option<User>,
-        limit: Duration,
-    ) -> Self {
-        // So that not all instances are at one member.
-        let first = getrandom::u32().unwrap_or_default() as usize % hosts.len();
-        let (next, failure, failed) =
-            (AtomicUsize::new(first), Mutex::default(), watch::Sender::default());
-        Self { hosts, tree, user, limit, next, failure, failed }
-    }
-
     /// Has a member be tried last.
     pub(super) fn pass_over(&self, member: usize) {
         self.next.store((member + 1) % self.hosts.len(), Ordering::Relaxed);
@@ -395,7 +373,8 @@ impl Members {
             begun = beginning => begun?,
             () = is_lost(&client) => return Err(Error::ConnectionLoss),
         };
-        Ok(Session::new(client, member, watcher, (written, asked)))
+        let (watcher, written) = (Mutex::new(Some(watcher)), (written, asked));
+        Ok(Session { client, member, written, own: Mutex::default(), watcher })
     }
 
     /// Makes the nodes that rows are below, and those of the floors, unless they are there.

@@ -24,7 +24,6 @@ use crate::error::OpenError;
 
 /// How many connections there are at once: the client has one, and others are ending.
 const CONNECTIONS: usize = 16;
-/// The pause after no connection could be taken.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The listeners, for as long as they are needed.
@@ -114,7 +113,6 @@ impl Tunnel {
     }
 }
 
-/// Checks members by `certificates`.
 pub(super) fn connector(certificates: &Certificates) -> Result<TlsConnector, OpenError> {
     let config = certificates.client_config(&WORDS).map_err(|error| unfit(&error))?;
     Ok(TlsConnector::from(Arc::new(config)))

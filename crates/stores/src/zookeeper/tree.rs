@@ -30,7 +30,6 @@ impl Tree {
         format!("{}/{kind}/{bucket:02x}", self.root)
     }
 
-    /// The node of a row.
     pub(super) fn node(&self, key: &Key) -> String {
         let name = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
         match key {
@@ -75,7 +74,6 @@ impl Tree {
     }
 }
 
-/// The node that has this one as a child.
 pub(super) fn parent_of(node: &str) -> &str {
     node.rsplit_once('/').map_or("/", |(parent, _)| parent)
 }
@@ -86,7 +84,6 @@ pub(super) fn version_of(zxid: i64, data_version: i32) -> Version {
     Version((u128::from(zxid) << 32) | u128::from(data_version))
 }
 
-/// The version of a row as its node says.
 pub(super) fn version_in(stat: &Stat) -> Version {
     version_of(stat.mzxid, stat.version)
 }

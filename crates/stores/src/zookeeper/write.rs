@@ -57,30 +57,6 @@ enum Place {
     Empty { parent: i32, node: i32 },
 }
 
-/// Why a request was not carried out.
-#[derive(Debug)]
-pub(super) enum WriteError {
-    /// The mark is already what the request makes of it. Only a write of the row changes it, so the
-    /// same request without that step does the same.
-    MarkStands,
-    Failed(Error),
-}
-
-impl WriteError {
-    pub(super) fn classify(self) -> StoreError {
-        match self {
-            Self::MarkStands => StoreError::Refused(Error::NodeExists.into()),
-            Self::Failed(error) => classify(error),
-        }
-    }
-}
-
-impl From<Error> for WriteError {
-    fn from(error: Error) -> Self {
-        Self::Failed(error)
-    }
-}
-
 impl ZooKeeper {
     /// The new version of a row; `None` where its condition did not hold.
     pub(super) async fn carry_out(
@@ -88,19 +64,8 @@ impl ZooKeeper {
         session: &Session,
         change: &Change,
     ) -> Result<Option<Version>, StoreError> {
-        let (path, mut mark) = (self.link.members.tree.node(&change.key), self.mark_step(change));
         let own = session.expect_own(&change.key);
-        let written = loop {
-            if self.is_late(change) {
-                return Ok(None);
-            }
-            match self.write_one(&session.client, &path, change, &mark).await {
-                // Another process has written the row since, or someone else made or removed the
-                // mark.
-                Err(WriteError::MarkStands) => mark = MarkStep::None,
-                written => break written,
-            }
-        };
+        let written = self.write_one(&session.client, change).await;
         if let Ok(version) = &written {
             self.link.timeline.note(*version);
             own.succeeded();
@@ -115,9 +80,6 @@ impl ZooKeeper {
         session: &Session,
         changes: &[Change],
     ) -> Result<Option<Vec<Version>>, StoreError> {
-        if changes.iter().any(|change| self.is_late(change)) {
-            return Ok(None);
-        }
         let written = self.write_together(&session.client, changes).await;
         if let Some(latest) = written.iter().flatten().max() {
             self.link.timeline.note(*latest);
@@ -130,41 +92,32 @@ impl ZooKeeper {
     async fn outcome<T>(
         &self,
         session: &Session,
-        written: Result<T, WriteError>,
+        written: Result<T, Error>,
         needs_tree: bool,
     ) -> Result<Option<T>, StoreError> {
         match written {
             Ok(written) => Ok(Some(written)),
-            Err(WriteError::Failed(error)) if is_conflict(&error) => {
+            Err(error) if is_conflict(&error) => {
                 if needs_tree && matches!(error, Error::NoNode) {
                     // The tree is gone, or a part of it.
                     self.link.members.prepare(&session.client).await.map_err(classify)?;
                 }
                 Ok(None)
             }
-            Err(error) => Err(error.classify()),
+            Err(error) => Err(classify(error)),
         }
     }
 
-    async fn write_one(
-        &self,
-        client: &Client,
-        path: &str,
-        change: &Change,
-        mark: &MarkStep,
-    ) -> Result<Version, WriteError> {
+    async fn write_one(&self, client: &Client, change: &Change) -> Result<Version, Error> {
+        let (path, mark) = (self.link.members.tree.node(&change.key), self.mark_step(change));
         // A new row seldom finds a node, so nobody looks before.
         let expected = change.was.map_or(Place::None, |was| Place::Row(data_version(was)));
-        match self.write_at(client, path, expected, change, mark).await {
-            Err(WriteError::Failed(Error::NodeExists)) if change.was.is_none() => {}
+        match self.write_at(client, &path, expected, change, &mark).await {
+            Err(Error::NodeExists) if change.was.is_none() => {}
             written => return written,
         }
-        let found = place(client, path, change).await?;
-        if self.is_late(change) {
-            // Decided again, as after any conflict.
-            return Err(Error::BadVersion.into());
-        }
-        self.write_at(client, path, found, change, mark).await
+        let found = place(client, &path, change).await?;
+        self.write_at(client, &path, found, change, &mark).await
     }
 
     async fn write_at(
@@ -174,40 +127,79 @@ impl ZooKeeper {
         place: Place,
         change: &Change,
         mark: &MarkStep,
-    ) -> Result<Version, WriteError> {
+    ) -> Result<Version, Error> {
         let value = &change.value;
         if let (Place::Row(was), MarkStep::None) = (place, mark)
             && was != LAST_DATA_VERSION
         {
+            self.in_time(change)?;
             return Ok(version_in(&client.set_data(path, value, Some(was)).await?));
         }
-        let mut multi = client.new_multi_writer();
-        self.add_mark(&mut multi, mark)?;
-        self.add(&mut multi, change, path, place)?;
-        let stat = stats_of(multi, mark).await?.pop().ok_or(Error::NoNode)?;
-        Ok(version(client, path, stat).await?)
+        let stats = self.commit(client, mark, |multi| {
+            self.in_time(change)?;
+            self.add(multi, change, path, place)
+        });
+        version(client, path, stats.await?.pop().ok_or(Error::NoNode)?).await
     }
 
     async fn write_together(
         &self,
         client: &Client,
         changes: &[Change],
-    ) -> Result<Vec<Version>, WriteError> {
+    ) -> Result<Vec<Version>, Error> {
+        changes.iter().try_for_each(|change| self.in_time(change))?;
         let paths: Vec<_> =
             changes.iter().map(|change| self.link.members.tree.node(&change.key)).collect();
         let places = changes.iter().zip(&paths).map(|(change, path)| place(client, path, change));
         let places = try_join_all(places).await?;
-        let mut multi = client.new_multi_writer();
-        for ((change, path), place) in changes.iter().zip(&paths).zip(places) {
-            self.add(&mut multi, change, path, place)?;
-        }
+        let places: Vec<_> = changes.iter().zip(&paths).zip(places).collect();
         // One of each change, in their order.
-        let stats = stats_of(multi, &MarkStep::None).await?.into_iter();
+        let stats = self.commit(client, &MarkStep::None, |multi| {
+            let mut all = places.iter();
+            all.try_for_each(|((change, path), place)| self.add(multi, change, path, *place))
+        });
+        let stats = stats.await?.into_iter();
         let versions = stats.zip(&paths).map(|(stat, path)| version(client, path, stat));
-        Ok(try_join_all(versions).await?)
+        try_join_all(versions).await
     }
 
-    /// Adds a change of a row to a request.
+    /// Sends what `add` adds to a request, behind what is done to a mark. Where the mark is already
+    /// what that would make of it, the request goes without: only a write of the row changes it, or
+    /// someone else. Gives the nodes that it wrote.
+    pub(super) async fn commit(
+        &self,
+        client: &Client,
+        mut mark: &MarkStep,
+        add: impl Fn(&mut MultiWriter<'_>) -> Result<(), Error>,
+    ) -> Result<Vec<Stat>, Error> {
+        let results = loop {
+            let mut multi = client.new_multi_writer();
+            match mark {
+                MarkStep::None => {}
+                MarkStep::Make(node) => {
+                    multi.add_create(node, &[], &self.link.members.options())?;
+                }
+                MarkStep::Delete(node) => multi.add_delete(node, None)?,
+            }
+            add(&mut multi)?;
+            match multi.commit().await {
+                Err(MultiWriteError::OperationFailed { index: 0, source })
+                    if mark.stands(&source) =>
+                {
+                    mark = &MarkStep::None;
+                }
+                results => break results.map_err(cause_of)?,
+            }
+        };
+        let stats = results.into_iter().filter_map(|result| match result {
+            MultiWriteResult::Create { stat, .. } | MultiWriteResult::SetData { stat } => {
+                Some(stat)
+            }
+            _ => None,
+        });
+        Ok(stats.collect())
+    }
+
     fn add(
         &self,
         multi: &mut MultiWriter<'_>,
@@ -234,9 +226,11 @@ impl ZooKeeper {
         }
     }
 
-    /// Whether the time of a decision is over. Asked before each request that carries it out.
-    fn is_late(&self, change: &Change) -> bool {
-        !change.guard.allows(self.link.timeline.now())
+    /// Refuses, as any conflict, what was decided for a time that is over. Asked before each request
+    /// that carries it out.
+    fn in_time(&self, change: &Change) -> Result<(), Error> {
+        let allows = change.guard.allows(self.link.timeline.now());
+        if allows { Ok(()) } else { Err(Error::BadVersion) }
     }
 
     /// What a change does to the mark of its row.
@@ -246,19 +240,6 @@ impl ZooKeeper {
             (false, true) => MarkStep::Make(node),
             (true, false) => MarkStep::Delete(node),
             _ => MarkStep::None,
-        }
-    }
-
-    /// Adds what is done to a mark, as the first operation.
-    pub(super) fn add_mark(
-        &self,
-        multi: &mut MultiWriter<'_>,
-        mark: &MarkStep,
-    ) -> Result<(), Error> {
-        match mark {
-            MarkStep::None => Ok(()),
-            MarkStep::Make(node) => multi.add_create(node, &[], &self.link.members.options()),
-            MarkStep::Delete(node) => multi.add_delete(node, None),
         }
     }
 
@@ -298,22 +279,4 @@ async fn version(client: &Client, path: &str, stat: Stat) -> Result<Version, Err
     let stat = client.check_stat(path).await.map_err(|error| unknown(error.to_string()))?;
     let stat = stat.ok_or_else(|| unknown("a new node is gone".to_owned()))?;
     Ok(version_of(stat.czxid, 0))
-}
-
-/// The nodes that a transaction wrote. Its first operation is that on the mark, if there is one.
-pub(super) async fn stats_of(
-    mut multi: MultiWriter<'_>,
-    mark: &MarkStep,
-) -> Result<Vec<Stat>, WriteError> {
-    let results = multi.commit().await.map_err(|error| match (error, mark) {
-        (MultiWriteError::OperationFailed { index: 0, source }, mark) if mark.stands(&source) => {
-            WriteError::MarkStands
-        }
-        (error, _) => WriteError::Failed(cause_of(error)),
-    })?;
-    let stats = results.into_iter().filter_map(|result| match result {
-        MultiWriteResult::Create { stat, .. } | MultiWriteResult::SetData { stat } => Some(stat),
-        _ => None,
-    });
-    Ok(stats.collect())
 }

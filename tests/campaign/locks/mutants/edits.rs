@@ -230,8 +230,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "Redlock: a node that came up lately votes",
         Store::ForgetfulRedlock,
         "crates/stores/src/redis/redlock/node.rs",
-        "            _ if life.forgets_nothing => Duration::ZERO,",
-        "            _ if life.forgets_nothing || mutant!() => Duration::ZERO,",
+        "            _ if server.forgets_nothing() => Duration::ZERO,",
+        "            _ if server.forgets_nothing() || mutant!() => Duration::ZERO,",
     ),
     edit(
         "Redlock: the accept is left out",
@@ -251,8 +251,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "PostgreSQL: a version is not compared",
         Store::Postgres,
         "crates/stores/src/postgres/sql.rs",
-        "            write: write(&table, &channel),\n",
-        "            write: if mutant!() {\n                write(&table, &channel).replace(\"k.version = excluded.was\", \"true\")\n            } else {\n                write(&table, &channel)\n            },\n",
+        "        let write = write(&table, &channel);\n",
+        "        let mut write = write(&table, &channel);\n        if mutant!() {\n            write = write.replace(\"k.version = excluded.was\", \"true\");\n        }\n",
     ),
     edit(
         "etcd: a version is not compared",

@@ -18,13 +18,13 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::messages::{Ballot, Message, NodeGrant, Proposal, Report, Request};
+use super::messages::{Ballot, Message, NodeGrant, Proposal, Request};
 use super::round::{Nodes, Round};
-use super::votes::{AcquireDecision, Decision, Promises, Votes, no_quorum, time_at_quorum};
+use super::votes::{AcquireDecision, Decision, Votes, no_quorum};
 use crate::redis::script;
 use keylatch_core::lock::{
-    AcquireCommand, AcquireReply, Contention, Holding, Lease, LockLoss, LockName, RenewReply,
-    TokenHash, Ttl,
+    AcquireCommand, AcquireReply, Contention, Holding, LockLoss, LockName, RenewReply, TokenHash,
+    Ttl,
 };
 use keylatch_core::retry::random_part_of;
 use keylatch_core::store::StoreError;
@@ -41,7 +41,7 @@ pub(super) async fn acquire(
     name: LockName,
     command: AcquireCommand,
 ) -> Result<AcquireReply, StoreError> {
-    let (hash, begun) = (script::token(&command.token), Instant::now());
+    let hash = script::token(&command.token);
     let mut acquire = Acquire {
         proposer: Proposer::new(nodes, name, (command.token, command.ttl), command.attempt.get()),
         command,
@@ -51,12 +51,12 @@ pub(super) async fn acquire(
     let mut rounds_left = MAX_ROUNDS;
     loop {
         rounds_left -= 1;
-        let (votes, round) = acquire.collect_promises(begun).await;
+        let (votes, round) = acquire.collect_promises().await;
         let decision = votes.acquire_decision(&hash);
         if decision == AcquireDecision::Granted
-            && let Some(chosen) = acquire.choose(&votes).await
+            && let Some((accepted, granted)) = acquire.choose(&votes).await
         {
-            return acquire.grant(&chosen, round);
+            return Ok(acquire.grant(&accepted, &granted, round));
         }
         let is_final = matches!(decision, AcquireDecision::Held | AcquireDecision::NoQuorum);
         if is_final || rounds_left == 0 {
@@ -85,11 +85,11 @@ pub(super) async fn renew(
             return not_renewed(&votes, nodes, !proposer.maybe_done.is_empty());
         }
         // Without one, no attempt was ever granted the lock.
-        let Some(latest) = votes.promises().latest_accepted() else {
+        let Some(latest) = votes.latest_accepted() else {
             return Ok(RenewReply::Lost(LockLoss::NotHeld));
         };
-        if let Some(chosen) = proposer.choose(&votes, |_| latest).await {
-            return Ok(RenewReply::Renewed(chosen.lease(nodes)?));
+        if let Some((_, granted)) = proposer.choose(&votes, |_| latest).await {
+            return Ok(RenewReply::Renewed(granted.lease()));
         }
         sleep(proposer.pause()).await;
     }
@@ -119,6 +119,7 @@ struct Proposer<'a> {
     name: LockName,
     token: TokenHash,
     node_time: Duration,
+    begun: Instant,
     /// The proposer's own number, which makes its ballots its own.
     number: u64,
     /// The ballot of this round, and the highest one that is known.
@@ -140,6 +141,7 @@ impl<'a> Proposer<'a> {
             name,
             token,
             node_time: nodes.node_time(ttl),
+            begun: Instant::now(),
             number,
             ballot: Ballot::NONE,
             highest: Ballot::NONE,
@@ -156,43 +158,59 @@ impl<'a> Proposer<'a> {
         let ballot = Ballot::above(self.highest, self.number);
         self.ballot = ballot;
         let request = self.request(message(ballot));
-        let mut round = self.nodes.send_to_all(request, self.node_time);
-        let votes = self.nodes.count(&mut round, |votes| is_decided(votes, ballot)).await;
+        let all = 0..self.nodes.all.len();
+        let (votes, round) = self.send(all, request, |votes| is_decided(votes, ballot)).await;
         self.maybe_done.extend(&votes.maybe_done);
         self.highest = votes.highest_promise().unwrap_or(ballot).max(ballot);
         (votes, round)
     }
 
-    /// Phase 2, unless phase 1 shows that a fencing token is chosen. `None` if an attempt with a
-    /// higher ballot came between.
+    /// Phase 2, unless phase 1 shows that a fencing token is chosen: the nodes that accepted it, and
+    /// the grant that they guarantee. `None` if an attempt with a higher ballot came between.
     async fn choose(
         &self,
         votes: &Votes,
-        propose: impl FnOnce(&Promises) -> Proposal,
-    ) -> Option<ChosenProposal> {
-        let (mut promises, quorum) = (votes.promises(), self.nodes.quorum);
-        if let Some(proposal) = promises.chosen(quorum) {
+        propose: impl FnOnce(&Votes) -> Proposal,
+    ) -> Option<(Votes, NodeGrant)> {
+        let mut promises = votes.promises();
+        if let Some(proposal) = promises.chosen() {
             promises.retain(|grant| grant.fencing_token == proposal.fencing_token);
-            return Some(ChosenProposal { promises, proposal });
+            return promises.guaranteed().map(|granted| (promises, granted));
         }
         promises.retain(|grant| grant.promised == self.ballot);
-        if promises.len() < quorum {
+        if promises.own_count() < self.nodes.quorum {
             return None;
         }
         let proposal = propose(&promises);
-        let accepts = |report: &Report| {
-            report.own_grant().is_some_and(|grant| {
-                grant.accepted == self.ballot && grant.fencing_token == proposal.fencing_token
-            })
+        let accepts = |grant: &NodeGrant| {
+            grant.accepted == self.ballot && grant.fencing_token == proposal.fencing_token
         };
-        let some: Vec<_> = promises.0.keys().copied().collect();
-        let mut round = self.nodes.send_to(some, self.accept(&proposal), self.node_time);
-        let is_chosen =
-            |votes: &Votes| votes.reports.values().filter(|it| accepts(it)).count() >= quorum;
-        let votes = self.nodes.count(&mut round, is_chosen).await;
+        let some = promises.reports.into_keys();
+        let is_chosen = |votes: &Votes| {
+            votes.own_grants().filter(|grant| accepts(grant)).count() >= self.nodes.quorum
+        };
+        let (mut accepted, round) = self.send(some, self.accept(&proposal), is_chosen).await;
         self.nodes.finish(round);
-        promises.0.retain(|node, _| votes.reports.get(node).is_some_and(accepts));
-        (promises.len() >= quorum).then_some(ChosenProposal { promises, proposal })
+        accepted.retain(accepts);
+        accepted.guaranteed().map(|granted| (accepted, granted))
+    }
+
+    /// Sends a request to some nodes, and counts their replies until they decide.
+    async fn send(
+        &self,
+        some: impl IntoIterator<Item = usize>,
+        request: Request,
+        is_decided: impl Fn(&Votes) -> bool,
+    ) -> (Votes, Round) {
+        let since = self.begun.elapsed();
+        let mut round = self.nodes.send_to(some, request, self.node_time);
+        let mut votes = self.nodes.count(&mut round, is_decided).await;
+        // A remaining time counts from the first request of the attempt, and a node that replies to
+        // a later one has already taken off what the earlier ones took.
+        for grant in votes.reports.values_mut().filter_map(|report| report.grant.as_mut()) {
+            grant.expires_in = (grant.expires_in + since).min(grant.ttl);
+        }
+        (votes, round)
     }
 
     fn accept(&self, proposal: &Proposal) -> Request {
@@ -210,29 +228,6 @@ impl<'a> Proposer<'a> {
     }
 }
 
-/// A proposal that a quorum accepted: it is chosen.
-struct ChosenProposal {
-    /// The promises of the nodes that accepted it.
-    promises: Promises,
-    proposal: Proposal,
-}
-
-impl ChosenProposal {
-    /// The lease that a quorum of these nodes guarantees ("a lease is exclusive", step 2).
-    fn lease(&self, nodes: &Nodes) -> Result<Lease, StoreError> {
-        let grants = || self.promises.grants();
-        let expires_in = time_at_quorum(nodes.quorum, grants().map(|grant| grant.expires_in));
-        let with_time = |time: Duration| grants().find(|grant| grant.expires_in == time);
-        match expires_in.and_then(with_time) {
-            Some(NodeGrant { ttl, expires_in, .. }) => {
-                let Proposal { fencing_token, owner, .. } = self.proposal.clone();
-                Ok(Lease::exclusive(fencing_token, owner, *ttl, *expires_in))
-            }
-            None => Err(no_quorum(self.promises.len(), nodes.all.len(), true, None)),
-        }
-    }
-}
-
 /// An attempt to acquire.
 struct Acquire<'a> {
     proposer: Proposer<'a>,
@@ -245,29 +240,23 @@ struct Acquire<'a> {
 
 impl Acquire<'_> {
     /// Phase 1: asks all nodes for the lock as well.
-    async fn collect_promises(&mut self, begun: Instant) -> (Votes, Round) {
-        let (since, has_proposed) = (begun.elapsed(), self.has_proposed);
+    async fn collect_promises(&mut self) -> (Votes, Round) {
+        let has_proposed = self.has_proposed;
         let AcquireCommand { token, ttl, attempt, .. } = self.command;
         let message = |ballot| Message::Acquire { token, ttl, attempt, ballot };
         // Where the first quorum could not agree, all reports together may.
         let is_decided = |votes: &Votes, ballot| {
             if has_proposed { votes.decides_chosen() } else { votes.decides_proposal(ballot) }
         };
-        let (mut votes, round) = self.proposer.ask(message, is_decided).await;
-        // A remaining time counts from the first request of the attempt, and a node that replies in
-        // a later round has already taken off what the earlier rounds took.
-        for grant in votes.reports.values_mut().filter_map(|report| report.grant.as_mut()) {
-            grant.expires_in = (grant.expires_in + since).min(grant.ttl);
-        }
-        (votes, round)
+        self.proposer.ask(message, is_decided).await
     }
 
     /// Phase 2, with the fencing token that may be chosen, or one of its own.
-    async fn choose(&mut self, votes: &Votes) -> Option<ChosenProposal> {
-        let (nodes, attempt) = (self.proposer.nodes, self.command.attempt.get());
-        let propose = |promises: &Promises| {
+    async fn choose(&mut self, votes: &Votes) -> Option<(Votes, NodeGrant)> {
+        let attempt = self.command.attempt.get();
+        let propose = |promises: &Votes| {
             self.has_proposed = true;
-            promises.carried_on(nodes.all.len(), nodes.quorum).unwrap_or_else(|| {
+            promises.carried_on().unwrap_or_else(|| {
                 self.has_proposed_own = true;
                 let (fencing_token, owner) =
                     (promises.next_fencing_token(), self.command.owner.clone());
@@ -278,23 +267,15 @@ impl Acquire<'_> {
     }
 
     /// Answers with the grant, and lets the other nodes accept its fencing token as well.
-    fn grant(self, chosen: &ChosenProposal, round: Round) -> Result<AcquireReply, StoreError> {
-        let nodes = self.proposer.nodes;
-        let lease = match chosen.lease(nodes) {
-            Ok(lease) => lease,
-            Err(error) => {
-                self.withdraw(round);
-                return Err(error);
-            }
-        };
-        let has_accepted = |node: &&usize| chosen.promises.0.contains_key(*node);
+    fn grant(self, accepted: &Votes, granted: &NodeGrant, round: Round) -> AcquireReply {
+        let (nodes, chosen, lease) = (self.proposer.nodes, granted.proposal(), granted.lease());
+        let has_accepted = |node: &&usize| accepted.reports.contains_key(*node);
         let rest = self.proposer.maybe_done.iter().filter(|node| !has_accepted(node)).copied();
-        nodes.finish_grant(round, rest.collect(), self.proposer.accept(&chosen.proposal));
+        nodes.finish_grant(round, rest.collect(), self.proposer.accept(&chosen));
         // "At most one 201", step 3: only the attempt that first proposed the chosen fencing token
         // is granted the lock, all others repeat it.
-        let is_first =
-            self.has_proposed_own && chosen.proposal.attempt == self.command.attempt.get();
-        Ok(if is_first { AcquireReply::Granted(lease) } else { AcquireReply::Repeated(lease) })
+        let is_first = self.has_proposed_own && chosen.attempt == self.command.attempt.get();
+        if is_first { AcquireReply::Granted(lease) } else { AcquireReply::Repeated(lease) }
     }
 
     /// Answers that another holds the lock, or that the effect is unknown, and withdraws.

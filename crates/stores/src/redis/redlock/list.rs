@@ -61,7 +61,7 @@ pub(super) async fn page(
 }
 
 /// Where a listing continues.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Default)]
 struct ScanPosition {
     /// The nodes that were scanned to their end, a bit for each.
     scanned: u32,
@@ -111,7 +111,7 @@ async fn scan_step(
         let mut shared = node.pool.check_out().await?;
         scan(&mut shared, &nodes.keys, query, at.step).await
     };
-    let found = timeout(nodes.longest_node_time(), scanning).await.ok()?;
+    let found = timeout(nodes.longest_time, scanning).await.ok()?;
     let (following, mut names) = found.ok()?;
     names.retain(|name| at.after.as_ref().is_none_or(|after| name > after));
     Some((following, names))
@@ -159,27 +159,4 @@ fn holder(name: &LockName, votes: Votes, before: u32) -> Result<Option<Holder>, 
         same && before & (1 << node) != 0
     });
     Ok(if was_listed { None } else { votes.holder(name) })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cursor_brings_the_position_back() {
-        let first = ScanPosition::default();
-        assert_eq!(ScanPosition::of(None), Some(first.clone()));
-        let after = Some(LockName::parse("jobs:{a}.b").unwrap());
-        let second = ScanPosition { step: 17, after, ..first.next_node(true).next_node(false) };
-        assert_eq!((second.scanned, second.node), (1, 2));
-        assert_eq!(ScanPosition::of(second.cursor().as_ref()), Some(second));
-    }
-
-    #[test]
-    fn cursor_of_another_store_is_not_taken() {
-        for text in ["x", "1.2", "1.99.0.", "1.2.0.!", "0.YQ.bQ"] {
-            let cursor = Cursor::parse(text).ok();
-            assert!(cursor.is_none() || ScanPosition::of(cursor.as_ref()).is_none(), "{text}");
-        }
-    }
 }

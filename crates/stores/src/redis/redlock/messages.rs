@@ -9,14 +9,15 @@
 //! Redlock's fencing tokens.
 
 use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
 use bb8_redis::redis::{FromRedisValue, ParsingError, ScriptInvocation, Value, from_redis_value};
 
 use crate::redis::connection::ScriptReply;
-use crate::redis::script::{self, Keys, RedlockScripts};
-use keylatch_core::lock::{Attempt, FencingToken, Holder, Limit, LockName, Owner, TokenHash, Ttl};
+use crate::redis::script::{self, Keys};
+use keylatch_core::lock::{
+    Attempt, FencingToken, Holder, Lease, Limit, LockName, Owner, TokenHash, Ttl,
+};
 use keylatch_core::time::unix_micros;
 
 /// How many digits each of the two numbers of a ballot has.
@@ -40,23 +41,17 @@ impl Ballot {
     pub(super) fn above(last: Self, proposer: u64) -> Self {
         Self { clock_micros: unix_micros().max(last.clock_micros.saturating_add(1)), proposer }
     }
+
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (clock_micros, proposer) = text.split_at_checked(DIGITS)?;
+        Some(Self { clock_micros: clock_micros.parse().ok()?, proposer: proposer.parse().ok()? })
+    }
 }
 
 /// Digits of one length, so that Lua compares ballots as texts.
 impl fmt::Display for Ballot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:0DIGITS$}{:0DIGITS$}", self.clock_micros, self.proposer)
-    }
-}
-
-impl FromStr for Ballot {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let invalid = || format!("{text:?} is no ballot");
-        let (clock_micros, proposer) = text.split_at_checked(DIGITS).ok_or_else(invalid)?;
-        let number = |digits: &str| digits.parse().map_err(|_| invalid());
-        Ok(Self { clock_micros: number(clock_micros)?, proposer: number(proposer)? })
     }
 }
 
@@ -71,14 +66,12 @@ pub(super) struct Proposal {
     pub(super) attempt: u64,
 }
 
-/// A message about one lock.
 #[derive(Debug, Clone)]
 pub(super) struct Request {
     pub(super) name: LockName,
     pub(super) message: Message,
 }
 
-/// What a node is to do.
 #[derive(Debug, Clone)]
 pub(super) enum Message {
     /// Phase 1 of a grant: gives the lock if it is free, and promises the ballot.
@@ -95,32 +88,34 @@ pub(super) enum Message {
 
 impl Request {
     /// The call of the message's script.
-    pub(super) fn call<'a>(
-        &self,
-        scripts: &'a RedlockScripts,
-        keys: &Keys,
-    ) -> ScriptInvocation<'a> {
+    pub(super) fn call(&self, keys: &Keys) -> ScriptInvocation<'static> {
         let (script, arguments) = match &self.message {
             Message::Acquire { token, ttl, attempt, ballot } => {
                 let attempt = attempt.get().to_string();
                 let ttl = ttl.as_millis().to_string();
-                (&scripts.acquire, vec![script::token(token), ttl, attempt, ballot.to_string()])
+                (
+                    &script::REDLOCK_ACQUIRE,
+                    vec![script::token(token), ttl, attempt, ballot.to_string()],
+                )
             }
             Message::Accept { token, ballot, proposal } => {
                 let Proposal { fencing_token, owner, attempt } = proposal;
                 let owner = owner.as_ref().map_or("", |owner| owner.as_str()).to_owned();
                 let (fencing_token, attempt) = (fencing_token.to_string(), attempt.to_string());
                 let token = script::token(token);
-                (&scripts.accept, vec![token, ballot.to_string(), fencing_token, owner, attempt])
+                (
+                    &script::REDLOCK_ACCEPT,
+                    vec![token, ballot.to_string(), fencing_token, owner, attempt],
+                )
             }
             Message::Renew { token, ttl, ballot } => {
                 let ttl = ttl.map(|ttl| ttl.as_millis().to_string()).unwrap_or_default();
-                (&scripts.renew, vec![script::token(token), ttl, ballot.to_string()])
+                (&script::REDLOCK_RENEW, vec![script::token(token), ttl, ballot.to_string()])
             }
-            Message::Look => (&scripts.look, Vec::new()),
+            Message::Look => (&script::REDLOCK_LOOK, Vec::new()),
             Message::End { token, attempt } => {
                 let attempt = attempt.map(|attempt| attempt.get().to_string());
-                (&scripts.end, [script::token(token)].into_iter().chain(attempt).collect())
+                (&script::REDLOCK_END, [script::token(token)].into_iter().chain(attempt).collect())
             }
         };
         let mut call = script.prepare_invoke();
@@ -163,7 +158,7 @@ pub(super) struct NodeGrant {
     /// The accepted fencing token; [`FencingToken::NONE`] until the node accepts one.
     pub(super) fencing_token: FencingToken,
     /// The attempt that first proposed the fencing token.
-    proposed_by: u64,
+    pub(super) proposed_by: u64,
     /// The highest ballot that the node promised.
     pub(super) promised: Ballot,
     /// The ballot under which the node accepted the fencing token.
@@ -202,6 +197,10 @@ impl NodeGrant {
             owner: self.owner.clone(),
             attempt: self.proposed_by,
         }
+    }
+
+    pub(super) fn lease(&self) -> Lease {
+        Lease::exclusive(self.fencing_token, self.owner.clone(), self.ttl, self.expires_in)
     }
 
     /// The grant as others may see it.
@@ -259,33 +258,8 @@ fn owner(value: Value) -> Result<Option<Owner>, ParsingError> {
 
 fn ballot(value: Value) -> Result<Ballot, ParsingError> {
     let text: Option<String> = from_redis_value(value)?;
-    text.map_or(Ok(Ballot::NONE), |text| Ok(text.parse::<Ballot>()?))
-}
-
-/// Reports for the tests of the tally and of the consensus.
-#[cfg(test)]
-pub(super) mod testing {
-    use super::*;
-
-    /// What a node has accepted.
-    pub(in super::super) struct ReportedGrant {
-        pub(in super::super) fencing_token: u64,
-        pub(in super::super) ballot: u64,
-        pub(in super::super) by: u64,
-    }
-
-    /// The report of a node with the counter 1000 and a lease of 10 s.
-    pub(in super::super) fn report(found: &str, token: &str, grant: &ReportedGrant) -> Report {
-        let &ReportedGrant { fencing_token, ballot, by } = grant;
-        let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
-        let number = |number: u64| text(&number.to_string());
-        let ballot = Ballot { clock_micros: ballot, proposer: 0 }.to_string();
-        let fields = [text(found), number(1000), number(500), Value::Int(10_000)];
-        let held = [text(token), number(fencing_token), number(60_000), text("alice"), number(1)];
-        let consensus = [number(by), text(&ballot), text(&ballot)];
-        let fields = fields.into_iter().chain(held).chain(consensus).collect();
-        Report::from_redis_value(Value::Array(fields)).unwrap()
-    }
+    let Some(text) = text else { return Ok(Ballot::NONE) };
+    Ballot::parse(&text).ok_or_else(|| "not a ballot".into())
 }
 
 #[cfg(test)]
@@ -307,9 +281,9 @@ mod tests {
             assert!(pair[0].to_string() < pair[1].to_string());
         }
         for ballot in rising {
-            assert_eq!(ballot.to_string().parse(), Ok(ballot));
+            assert_eq!(Ballot::parse(&ballot.to_string()), Some(ballot));
         }
-        assert!("7".parse::<Ballot>().is_err());
+        assert_eq!(Ballot::parse("7"), None);
     }
 
     #[test]

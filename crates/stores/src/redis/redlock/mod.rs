@@ -200,7 +200,7 @@ impl RedlockStore {
         is_decided: impl Fn(&Votes) -> bool,
     ) -> Votes {
         let (nodes, message) = (&self.nodes, Message::End { token, attempt });
-        let mut round = nodes.send_to_all(Request { name, message }, nodes.longest_node_time());
+        let mut round = nodes.send_to_all(Request { name, message }, nodes.longest_time);
         let votes = nodes.count(&mut round, is_decided).await;
         nodes.finish(round);
         votes
@@ -305,7 +305,7 @@ impl Inspection {
     fn duplicate(&self) -> Option<String> {
         let mut seen = BTreeMap::new();
         self.answering.iter().find_map(|(address, server)| {
-            let other = seen.insert(server.life().run_id, address)?;
+            let other = seen.insert(server.run_id(), address)?;
             Some(format!("{other} and {address} are the same server, which would vote twice"))
         })
     }
@@ -314,7 +314,7 @@ impl Inspection {
     /// rests on the node's own word where this process did not see it come up, so no more is
     /// promised.
     fn tier(&self, nodes: &Nodes) -> Tier {
-        let forgets_nothing = |server: Server| server.life().forgets_nothing;
+        let forgets_nothing = |server: Server| server.forgets_nothing();
         let strict =
             nodes.all.iter().all(|node| node.last_inspection().is_some_and(forgets_nothing));
         if strict { Tier::Strict } else { Tier::Fenced }

@@ -18,31 +18,28 @@ use tokio_util::sync::CancellationToken;
 
 use super::messages::Report;
 use crate::conn::locked;
+use crate::conn::tls::Certificates;
 use crate::error::OpenError;
-use crate::redis::pool::{self, Pool};
-use crate::redis::server::{ProcessLife, Server};
-use crate::redis::tls::Security;
+use crate::redis::client::RedisClient;
+use crate::redis::pool::Pool;
+use crate::redis::server::Server;
 use crate::settings::RedisSettings;
 use keylatch_core::store::StoreError;
 
 /// By how much the whole seconds of two readings of a clock may miss the time between them.
 const WHOLE_SECONDS: Duration = Duration::from_secs(1);
 
-/// One of the Redis servers.
 #[derive(Debug)]
 pub(super) struct Node {
     /// Where it is, for people.
     pub(super) address: String,
     pub(super) pool: Pool,
     quarantine: VoterQuarantine,
-    /// What it reported of itself the last time.
     last: Mutex<Option<Server>>,
 }
 
-/// What one node replied, or why it did not.
 pub(super) type NodeResult<T> = Result<NodeReply<T>, StoreError>;
 
-/// What a node replied.
 #[derive(Debug)]
 pub(super) struct NodeReply<T> {
     pub(super) value: T,
@@ -54,12 +51,12 @@ impl Node {
     /// The server at `url`, with one connection.
     pub(super) async fn open(
         (address, url): (String, String),
-        security: &Security,
+        security: &Certificates,
         settings: &RedisSettings,
         max_ttl: Duration,
     ) -> Result<Self, OpenError> {
         let settings = RedisSettings { connections: 1, ..settings.clone() };
-        let pool = Pool::open(pool::client(&url, security, &settings)?, &settings).await?;
+        let pool = Pool::open(RedisClient::of(&url, security, &settings)?).await?;
         let quarantine = VoterQuarantine::new(max_ttl);
         Ok(Self { address, pool, quarantine, last: Mutex::default() })
     }
@@ -78,7 +75,7 @@ impl Node {
         if is_over.is_cancelled() {
             return Err(unsent("the others decided it before"));
         }
-        let votes = self.may_vote(&shared.life);
+        let votes = self.may_vote(&shared.server);
         Ok(NodeReply { value: shared.run(call, false).await?, votes })
     }
 
@@ -87,7 +84,7 @@ impl Node {
         let server = timeout(within, self.pool.inspect()).await;
         let server = server.map_err(|_| StoreError::Deadline(within))??;
         *locked(&self.last) = Some(server.clone());
-        let votes = self.may_vote(&server.life());
+        let votes = self.may_vote(&server);
         Ok(NodeReply { value: server, votes })
     }
 
@@ -96,8 +93,8 @@ impl Node {
         locked(&self.last).clone()
     }
 
-    fn may_vote(&self, life: &ProcessLife) -> bool {
-        self.quarantine.ends_at(life) <= Instant::now()
+    fn may_vote(&self, server: &Server) -> bool {
+        self.quarantine.ends_at(server) <= Instant::now()
     }
 }
 
@@ -125,13 +122,13 @@ impl VoterQuarantine {
     }
 
     /// When the quarantine of this process of the node ends.
-    pub(super) fn ends_at(&self, life: &ProcessLife) -> Instant {
+    pub(super) fn ends_at(&self, server: &Server) -> Instant {
         let mut known = locked(&self.known);
         let rest = match &*known {
-            Some(known) if known.run_id == life.run_id => return known.votes_from,
-            _ if life.forgets_nothing => Duration::ZERO,
+            Some(known) if known.run_id == server.run_id() => return known.votes_from,
+            _ if server.forgets_nothing() => Duration::ZERO,
             // For the first process there is only the node's own word, by its wall clock.
-            None => self.duration.saturating_sub(life.uptime),
+            None => self.duration.saturating_sub(server.uptime()),
             // Here this process's clock knows better; and a server that replaced another may have
             // been up for long, without the locks of the other.
             Some(_) => self.duration,
@@ -139,8 +136,8 @@ impl VoterQuarantine {
         if !rest.is_zero() {
             tracing::info!(quarantine = ?rest, "a node that came up lately does not vote yet");
         }
-        let votes_from = life.seen + rest;
-        *known = Some(KnownProcess { run_id: life.run_id.clone(), votes_from });
+        let votes_from = server.seen + rest;
+        *known = Some(KnownProcess { run_id: server.run_id().to_owned(), votes_from });
         votes_from
     }
 }
@@ -151,33 +148,35 @@ mod tests {
 
     const MAX_TTL: Duration = Duration::from_secs(60);
 
-    fn life(run_id: &str, uptime_secs: u64, forgets_nothing: bool) -> ProcessLife {
-        let uptime = Duration::from_secs(uptime_secs);
-        ProcessLife { run_id: run_id.to_owned(), uptime, seen: Instant::now(), forgets_nothing }
+    fn server(run_id: &str, uptime_secs: u64, forgets_nothing: bool) -> Server {
+        let aof = u8::from(forgets_nothing);
+        let info = format!("run_id:{run_id}\nuptime_in_seconds:{uptime_secs}\naof_enabled:{aof}\n");
+        Server::of(&info, Some("always".to_owned()))
     }
 
     /// For how long a process stays in quarantine after it was seen.
-    fn quarantine_of(voter: &VoterQuarantine, life: &ProcessLife) -> Duration {
-        voter.ends_at(life).saturating_duration_since(life.seen)
+    fn quarantine_of(voter: &VoterQuarantine, server: &Server) -> Duration {
+        voter.ends_at(server).saturating_duration_since(server.seen)
     }
 
     #[test]
     fn first_process_is_believed_for_how_long_it_has_been_up() {
-        let whole = quarantine_of(&VoterQuarantine::new(MAX_TTL), &life("a", 0, false));
+        let whole = quarantine_of(&VoterQuarantine::new(MAX_TTL), &server("a", 0, false));
         assert!(whole > MAX_TTL, "{whole:?}");
-        let part = quarantine_of(&VoterQuarantine::new(MAX_TTL), &life("a", 20, false));
+        let part = quarantine_of(&VoterQuarantine::new(MAX_TTL), &server("a", 20, false));
         assert_eq!(whole - part, Duration::from_secs(20));
-        let none = quarantine_of(&VoterQuarantine::new(MAX_TTL), &life("a", 3600, false));
+        let none = quarantine_of(&VoterQuarantine::new(MAX_TTL), &server("a", 3600, false));
         assert_eq!(none, Duration::ZERO);
     }
 
     #[test]
     fn process_that_follows_another_is_in_quarantine_for_the_whole_time() {
         let voter = VoterQuarantine::new(MAX_TTL);
-        assert_eq!(quarantine_of(&voter, &life("a", 3600, false)), Duration::ZERO);
-        let second = life("b", 3600, false);
+        assert_eq!(quarantine_of(&voter, &server("a", 3600, false)), Duration::ZERO);
+        let second = server("b", 3600, false);
         assert!(quarantine_of(&voter, &second) > MAX_TTL);
-        let later = ProcessLife { seen: second.seen + MAX_TTL, ..second.clone() };
+        let mut later = second.clone();
+        later.seen += MAX_TTL;
         assert_eq!(voter.ends_at(&later), voter.ends_at(&second), "a new connection starts none");
     }
 
@@ -185,7 +184,7 @@ mod tests {
     fn process_that_forgets_nothing_votes_at_once() {
         let voter = VoterQuarantine::new(MAX_TTL);
         for run_id in ["a", "b"] {
-            assert_eq!(quarantine_of(&voter, &life(run_id, 0, true)), Duration::ZERO);
+            assert_eq!(quarantine_of(&voter, &server(run_id, 0, true)), Duration::ZERO);
         }
     }
 }

@@ -24,11 +24,11 @@ use tokio_util::task::TaskTracker;
 use super::messages::{Message, Report, Request};
 use super::node::{Node, NodeResult};
 use super::votes::Votes;
+use crate::conn::tls::Certificates;
 use crate::error::OpenError;
-use crate::redis::pool;
-use crate::redis::script::{Keys, RedlockScripts};
-use crate::redis::tls::Security;
-use crate::redis::url::ServersUrl;
+use crate::redis::client::{PORT, RedisClient};
+use crate::redis::script::Keys;
+use crate::redis::url;
 use crate::settings::{RedisSettings, RedlockSettings};
 use keylatch_core::lock::{LockName, Ttl};
 use keylatch_core::retry::Retry;
@@ -37,7 +37,6 @@ use keylatch_core::retry::Retry;
 const MIN_NODES: usize = 3;
 /// The most nodes: each command is sent to all of them.
 pub(super) const MAX_NODES: usize = 31;
-const REDIS_PORT: u16 = 6379;
 /// The least time that a node has for a reply.
 const MIN_NODE_TIME: Duration = Duration::from_millis(5);
 /// How long the service looks after replies that come after their round.
@@ -56,14 +55,13 @@ pub(super) struct Nodes {
     pub(super) quorum: usize,
     pub(super) keys: Keys,
     pub(super) max_ttl: Ttl,
-    node_time: Duration,
-    scripts: RedlockScripts,
+    /// The longest time that a node has for a reply.
+    pub(super) longest_time: Duration,
     /// What outlives its round; each task has its own end.
     tasks: TaskTracker,
 }
 
 impl Nodes {
-    /// Connects to the nodes of a `redlock://` URL.
     pub(super) async fn open(
         url: &str,
         redis: &RedisSettings,
@@ -81,8 +79,7 @@ impl Nodes {
             quorum,
             keys: Keys::new(&redis.key_prefix),
             max_ttl,
-            node_time: Duration::from_millis(redlock.node_timeout_ms),
-            scripts: RedlockScripts::new(),
+            longest_time: Duration::from_millis(redlock.node_timeout_ms),
             tasks: TaskTracker::new(),
         })
     }
@@ -95,26 +92,19 @@ impl Nodes {
     ) -> Result<(), OpenError> {
         let (addresses, security) = addresses(url)?;
         quorum(redlock.quorum, addresses.len())?;
-        addresses.iter().try_for_each(|(_, url)| pool::client(url, &security, redis).map(drop))
+        addresses.iter().try_for_each(|(_, url)| RedisClient::of(url, &security, redis).map(drop))
     }
 
     /// How long a node has for a reply to a command with this TTL: a tenth of it, within the
     /// limits.
     pub(super) fn node_time(&self, ttl: Ttl) -> Duration {
-        (ttl.get() / 10).clamp(MIN_NODE_TIME, self.node_time.max(MIN_NODE_TIME))
+        (ttl.get() / 10).clamp(MIN_NODE_TIME, self.longest_time.max(MIN_NODE_TIME))
     }
 
-    /// The longest time that a node has for a reply.
-    pub(super) fn longest_node_time(&self) -> Duration {
-        self.node_time
-    }
-
-    /// Sends a request to all nodes at once.
     pub(super) fn send_to_all(self: &Arc<Self>, request: Request, within: Duration) -> Round {
         self.send_to(0..self.all.len(), request, within)
     }
 
-    /// Sends a request to some nodes at once.
     pub(super) fn send_to(
         self: &Arc<Self>,
         some: impl IntoIterator<Item = usize>,
@@ -136,7 +126,7 @@ impl Nodes {
             let is_over = round.is_over.clone();
             round.unanswered.insert(node);
             round.pending.push(Box::pin(async move {
-                let call = request.call(&nodes.scripts, &nodes.keys);
+                let call = request.call(&nodes.keys);
                 (node, nodes.all[node].run(&call, connect_by, &is_over).await)
             }));
         }
@@ -167,7 +157,7 @@ impl Nodes {
         is_decided: impl Fn(&Votes) -> bool,
     ) -> Votes {
         let request = Request { name: name.clone(), message: Message::Look };
-        self.count(&mut self.send_to_all(request, self.node_time), is_decided).await
+        self.count(&mut self.send_to_all(request, self.longest_time), is_decided).await
     }
 
     /// Runs a task that outlives its round, unless there are too many of them.
@@ -225,23 +215,16 @@ impl Nodes {
         let (nodes, deadline) = (Arc::clone(self), round.deadline);
         let mut round = round.close(deadline);
         self.spawn(async move {
-            let call = withdrawal.call(&nodes.scripts, &nodes.keys);
+            let call = withdrawal.call(&nodes.keys);
+            let from_all = |some: BTreeSet<usize>| {
+                join_all(some.into_iter().map(|node| nodes.withdraw_from(node, &call, limit)))
+            };
             let late = async {
                 let votes = nodes.count(&mut round, |_| false).await;
-                let late = votes.maybe_done.difference(&some).copied().collect();
-                nodes.withdraw_from_all(&late, &call, limit).await;
+                from_all(&votes.maybe_done - &some).await;
             };
-            tokio::join!(nodes.withdraw_from_all(&some, &call, limit), late);
+            tokio::join!(from_all(some.clone()), late);
         });
-    }
-
-    async fn withdraw_from_all(
-        &self,
-        some: &BTreeSet<usize>,
-        call: &ScriptInvocation<'_>,
-        limit: Duration,
-    ) {
-        join_all(some.iter().map(|node| self.withdraw_from(*node, call, limit))).await;
     }
 
     async fn withdraw_from(&self, node: usize, call: &ScriptInvocation<'_>, limit: Duration) {
@@ -260,20 +243,20 @@ impl Nodes {
 
 /// Each node's address, for people, and its URL; and the certificates of all, of
 /// `redlock://[USER:PASSWORD@]HOST[:PORT],HOST[:PORT],…[/DB]`.
-fn addresses(url: &str) -> Result<(Vec<(String, String)>, Security), OpenError> {
+fn addresses(url: &str) -> Result<(Vec<(String, String)>, Certificates), OpenError> {
     let bad = |why: &str| OpenError::BadRedlock(why.to_owned());
-    let url = ServersUrl::parse(url).map_err(|error| bad(error.0))?;
-    let [] = url.parameters([]).map_err(|error| bad(error.0))?;
-    let hosts: Vec<_> = url.hosts().iter().map(|host| host.with_port(REDIS_PORT)).collect();
+    let url = url::parse(url).map_err(OpenError::BadRedlock)?;
+    let [] = url.parameters([]).map_err(OpenError::BadRedlock)?;
+    let hosts: Vec<_> = url.hosts.iter().map(|host| host.with_port(PORT)).collect();
     if !(MIN_NODES..=MAX_NODES).contains(&hosts.len()) {
         return Err(bad("it takes 3 to 31 nodes, with commas between them"));
     }
     if hosts.iter().collect::<BTreeSet<_>>().len() < hosts.len() {
         return Err(bad("a node is there twice, and would vote twice"));
     }
-    let with_url = |host: String| (host.clone(), url.of_host(&host, url.path()));
+    let with_url = |host: String| (host.clone(), url.of_host(&host, url.path));
     let nodes = hosts.into_iter().map(with_url).collect();
-    Ok((nodes, url.security))
+    Ok((nodes, url.certificates.unwrap_or_default()))
 }
 
 /// How many nodes decide: more than half of them, so that any two quorums share a node.
@@ -308,7 +291,6 @@ impl Round {
         Some((node, reply))
     }
 
-    /// The nodes that have not replied.
     pub(super) fn unanswered(&self) -> &BTreeSet<usize> {
         &self.unanswered
     }
@@ -319,27 +301,5 @@ impl Round {
         self.is_over.cancel();
         self.deadline = deadline;
         self
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn quorum_below_a_majority_is_refused() {
-        assert_eq!([3, 4, 5, 31].map(|nodes| quorum(0, nodes).ok()), [2, 3, 3, 16].map(Some));
-        assert_eq!(quorum(4, 5).ok(), Some(4));
-        for (set, nodes) in [(1, 3), (2, 4), (2, 5), (6, 5)] {
-            assert!(quorum(set, nodes).is_err(), "{set} of {nodes}");
-        }
-    }
-
-    #[test]
-    fn node_named_twice_is_refused() {
-        assert!(addresses("redlock://a,b,a:6379").is_err());
-        let (nodes, _) = addresses("redlock://u:p@a,b:7000,[::1]/2").unwrap();
-        assert_eq!(nodes[1], ("b:7000".to_owned(), "redis://u:p@b:7000/2".to_owned()));
-        assert_eq!(nodes[2].0, "[::1]:6379");
     }
 }

@@ -8,9 +8,9 @@
 //! needs that no quorum can have one (docs/internals/redlock.md, "What others see"). Tested below,
 //! and over real nodes with arranged grants, by the tests of Redlock's agreement.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as _;
-use std::time::Duration;
 
 use super::messages::{Ballot, Found, NodeGrant, Proposal, Report};
 use super::node::NodeResult;
@@ -54,18 +54,15 @@ pub(super) enum AcquireDecision {
     Undecided,
     /// No token has a quorum, and the own one takes precedence among the contenders.
     Contended,
-    /// Too few nodes voted.
     NoQuorum,
 }
 
 impl Votes {
-    /// No reply so far.
     pub(super) fn new(nodes: usize, quorum: usize) -> Self {
         let (reports, maybe_done) = (BTreeMap::new(), BTreeSet::new());
         Self { nodes, quorum, answered: 0, reports, maybe_done, last_error: None }
     }
 
-    /// Counts a reply.
     pub(super) fn add(&mut self, node: usize, reply: NodeResult<Report>) {
         match reply {
             Ok(reply) => {
@@ -89,7 +86,7 @@ impl Votes {
         }
     }
 
-    fn own_grants(&self) -> impl Iterator<Item = &NodeGrant> {
+    pub(super) fn own_grants(&self) -> impl Iterator<Item = &NodeGrant> {
         self.reports.values().filter_map(Report::own_grant)
     }
 
@@ -97,11 +94,17 @@ impl Votes {
         self.reports.values().filter_map(Report::competing_grant)
     }
 
-    /// The reports of the nodes where the own token has the lock.
-    pub(super) fn promises(&self) -> Promises {
-        let is_own = |(_, report): &(&usize, &Report)| report.own_grant().is_some();
-        let own = self.reports.iter().filter(is_own);
-        Promises(own.map(|(node, report)| (*node, report.clone())).collect())
+    /// The reports of the nodes where the own token has the lock, as promises to accept nothing
+    /// under a lower ballot.
+    pub(super) fn promises(&self) -> Self {
+        let own = self.reports.iter().filter(|(_, report)| report.own_grant().is_some());
+        let reports = own.map(|(node, report)| (*node, report.clone())).collect();
+        Self { reports, ..Self::new(self.nodes, self.quorum) }
+    }
+
+    /// Keeps the promises of the wanted grants.
+    pub(super) fn retain(&mut self, is_wanted: impl Fn(&NodeGrant) -> bool) {
+        self.reports.retain(|_, report| report.own_grant().is_some_and(&is_wanted));
     }
 
     /// How many nodes have the lock with the own token.
@@ -162,6 +165,39 @@ impl Votes {
         self.own_grants().map(|grant| grant.promised).max()
     }
 
+    /// The chosen proposal, if these promises show one: a quorum accepted it under the same ballot.
+    pub(super) fn chosen(&self) -> Option<Proposal> {
+        let accepted = with_same_accept(self.own_grants());
+        Some(accepted.first().filter(|_| accepted.len() >= self.quorum)?.proposal())
+    }
+
+    /// What a node accepted under the highest ballot.
+    pub(super) fn latest_accepted(&self) -> Option<Proposal> {
+        let accepted = self.own_grants().filter(|grant| grant.fencing_token > FencingToken::NONE);
+        accepted.max_by_key(|grant| grant.accepted).map(NodeGrant::proposal)
+    }
+
+    /// The proposal that a quorum may have accepted under a lower ballot, which has to be proposed
+    /// again. These are the promises of one ballot.
+    ///
+    /// "A grant has one fencing token": if F is chosen, the latest accepted fencing token is F
+    /// (steps 1 to 3), and the nodes that report F and those that did not promise are together a
+    /// quorum (step 4). If they are fewer, no fencing token is chosen, and the attempt may propose
+    /// its own.
+    pub(super) fn carried_on(&self) -> Option<Proposal> {
+        let latest = self.latest_accepted()?;
+        let same =
+            self.own_grants().filter(|grant| grant.fencing_token == latest.fencing_token).count();
+        (same + self.missing() >= self.quorum).then_some(latest)
+    }
+
+    /// A fencing token above the counter of each of these nodes, and not below any of their clocks.
+    pub(super) fn next_fencing_token(&self) -> FencingToken {
+        let counter = self.reports.values().map(|report| report.counter).max().unwrap_or_default();
+        let clock = self.reports.values().map(|report| report.clock_micros).max();
+        counter.next(clock.unwrap_or_default())
+    }
+
     /// What an acquire with this token hash comes to.
     ///
     /// Of two contenders the one with more nodes continues, or of as many the one with the smaller
@@ -208,14 +244,14 @@ impl Votes {
     /// The holder and its remaining time, if a quorum has the same fencing token.
     pub(super) fn holder(&self, name: &LockName) -> Option<Holder> {
         let held = self.held_grants();
-        let latest = held.iter().max_by_key(|grant| grant.accepted)?;
-        let expires_in = time_at_quorum(self.quorum, held.iter().map(|grant| grant.expires_in))?;
-        let acquired = held.iter().map(|grant| grant.acquired_at_millis).min();
-        Some(Holder {
-            expires_in,
-            acquired_at_millis: acquired.unwrap_or(latest.acquired_at_millis),
-            ..latest.holder(name)
-        })
+        let acquired_at_millis = held.iter().map(|grant| grant.acquired_at_millis).min()?;
+        Some(Holder { acquired_at_millis, ..at_quorum(self.quorum, held)?.holder(name) })
+    }
+
+    /// The grant as a quorum of these nodes guarantees it ("a lease is exclusive", step 2), which
+    /// accepted one fencing token; `None` where they are fewer.
+    pub(super) fn guaranteed(&self) -> Option<NodeGrant> {
+        at_quorum(self.quorum, self.own_grants().collect()).cloned()
     }
 
     /// Why there is no quorum. The effect is unknown if the caller says so, or if so many nodes may
@@ -224,58 +260,6 @@ impl Votes {
     pub(super) fn error(self, may_be_done: bool) -> StoreError {
         let may_be_done = may_be_done || self.maybe_done.len() >= self.quorum;
         no_quorum(self.reports.len(), self.nodes, may_be_done, self.last_error)
-    }
-}
-
-/// The reports of the nodes where one token has the lock, as promises to accept nothing under a
-/// lower ballot.
-pub(super) struct Promises(pub(super) BTreeMap<usize, Report>);
-
-impl Promises {
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    pub(super) fn grants(&self) -> impl Iterator<Item = &NodeGrant> {
-        self.0.values().filter_map(Report::own_grant)
-    }
-
-    pub(super) fn retain(&mut self, is_wanted: impl Fn(&NodeGrant) -> bool) {
-        self.0.retain(|_, report| report.own_grant().is_some_and(&is_wanted));
-    }
-
-    /// The chosen proposal, if these promises show one: a quorum accepted it under the same ballot.
-    pub(super) fn chosen(&self, quorum: usize) -> Option<Proposal> {
-        let accepted = with_same_accept(self.grants());
-        Some(accepted.first().filter(|_| accepted.len() >= quorum)?.proposal())
-    }
-
-    /// What a node accepted under the highest ballot.
-    pub(super) fn latest_accepted(&self) -> Option<Proposal> {
-        let accepted = self.grants().filter(|grant| grant.fencing_token > FencingToken::NONE);
-        accepted.max_by_key(|grant| grant.accepted).map(NodeGrant::proposal)
-    }
-
-    /// The proposal that a quorum may have accepted under a lower ballot, which has to be proposed
-    /// again. These are the promises of one ballot, of `nodes` in all.
-    ///
-    /// "A grant has one fencing token": if F is chosen, the latest accepted fencing token is F
-    /// (steps 1 to 3), and the nodes that report F and those that did not promise are together a
-    /// quorum (step 4). If they are fewer, no fencing token is chosen, and the attempt may propose
-    /// its own.
-    pub(super) fn carried_on(&self, nodes: usize, quorum: usize) -> Option<Proposal> {
-        let latest = self.latest_accepted()?;
-        let same =
-            self.grants().filter(|grant| grant.fencing_token == latest.fencing_token).count();
-        let may_be_chosen = same + nodes - self.len() >= quorum;
-        may_be_chosen.then_some(latest)
-    }
-
-    /// A fencing token above the counter of each of these nodes, and not below any of their clocks.
-    pub(super) fn next_fencing_token(&self) -> FencingToken {
-        let counter = self.0.values().map(|report| report.counter).max().unwrap_or_default();
-        let clock = self.0.values().map(|report| report.clock_micros).max().unwrap_or_default();
-        counter.next(clock)
     }
 }
 
@@ -303,7 +287,6 @@ fn largest_group<'a, K: Ord>(
     groups.into_values().max_by_key(Vec::len).unwrap_or_default()
 }
 
-/// Too few nodes voted.
 pub(super) fn no_quorum(
     votes: usize,
     nodes: usize,
@@ -316,46 +299,51 @@ pub(super) fn no_quorum(
     if may_be_done { StoreError::Lost(cause) } else { StoreError::Unreachable(cause) }
 }
 
-/// The time that a quorum of `times` reaches.
-pub(super) fn time_at_quorum(
-    quorum: usize,
-    times: impl Iterator<Item = Duration>,
-) -> Option<Duration> {
-    let mut times: Vec<_> = times.collect();
-    times.sort_unstable_by(|a, b| b.cmp(a));
-    times.get(quorum - 1).copied()
+/// Of these grants the one whose remaining time a quorum reaches.
+fn at_quorum(quorum: usize, mut grants: Vec<&NodeGrant>) -> Option<&NodeGrant> {
+    grants.sort_unstable_by_key(|grant| Reverse(grant.expires_in));
+    grants.get(quorum - 1).copied()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::messages::testing::{ReportedGrant, report};
+    use std::time::Duration;
+
     use super::super::node::NodeReply;
     use super::*;
 
+    /// The report of a node with a lease of 10 s, which accepted a fencing token under a ballot.
+    fn report(found: Found, token: &str, fencing_token: u64, ballot: u64) -> Report {
+        let ballot = Ballot::parse(&format!("{ballot:020}{:020}", 0)).unwrap();
+        let grant = NodeGrant {
+            token: token.to_owned(),
+            fencing_token: FencingToken::new(fencing_token),
+            proposed_by: fencing_token,
+            promised: ballot,
+            accepted: ballot,
+            ttl: Duration::from_secs(60),
+            expires_in: Duration::from_secs(10),
+            owner: None,
+            acquired_at_millis: 1,
+        };
+        let counter = FencingToken::new(1000);
+        Report { found, counter, clock_micros: 500, grant: Some(grant) }
+    }
+
     /// The votes of five nodes with a quorum of three, of these: (found, token, fencing token).
-    fn votes<const N: usize>(reports: [(&str, &str, u64); N]) -> Votes {
+    fn votes<const N: usize>(reports: [(Found, &str, u64); N]) -> Votes {
         let mut votes = Votes::new(5, 3);
         for (node, (found, token, fencing_token)) in reports.into_iter().enumerate() {
-            let grant = ReportedGrant { fencing_token, ballot: fencing_token, by: 1 };
-            votes.add(node, Ok(NodeReply { value: report(found, token, &grant), votes: true }));
+            let value = report(found, token, fencing_token, fencing_token);
+            votes.add(node, Ok(NodeReply { value, votes: true }));
         }
         votes
     }
 
     #[test]
-    fn lock_is_held_if_a_quorum_has_the_same_fencing_token() {
-        let other = |fencing_token| ("competing", "b", fencing_token);
-        let decision = |fences: [u64; 4]| votes(fences.map(other)).decision();
-        assert_eq!(decision([7, 7, 7, 0]), Decision::Held);
-        assert_eq!(decision([7, 7, 0, 0]), Decision::Undecided, "the fifth decides");
-        assert_eq!(decision([7, 9, 0, 0]), Decision::NotHeld);
-        assert_eq!(decision([0; 4]), Decision::NotHeld, "nothing was accepted");
-    }
-
-    #[test]
     fn contender_with_fewer_nodes_or_the_larger_hash_gives_way() {
-        let (own, other) = (("own", "m", 0), ("competing", "a", 0));
-        let after = ("competing", "z", 0);
+        let (own, other) = ((Found::Own, "m", 0), (Found::Competing, "a", 0));
+        let after = (Found::Competing, "z", 0);
         let decision = |reports: [_; 5]| votes(reports).acquire_decision("m");
         assert_eq!(decision([own, own, own, other, other]), AcquireDecision::Granted);
         assert_eq!(decision([own, own, other, after, after]), AcquireDecision::Contended);
@@ -365,17 +353,18 @@ mod tests {
 
     #[test]
     fn acquire_without_a_quorum_of_votes_is_undecided() {
-        let (own, other) = (("own", "m", 0), ("competing", "a", 0));
+        let (own, other) = ((Found::Own, "m", 0), (Found::Competing, "a", 0));
         assert_eq!(votes([own, own]).acquire_decision("m"), AcquireDecision::NoQuorum);
         assert_eq!(votes([own, other]).acquire_decision("m"), AcquireDecision::NoQuorum);
-        let accepted = votes([("own", "m", 7), ("competing", "a", 0), ("competing", "a", 0)]);
+        let accepted =
+            votes([(Found::Own, "m", 7), (Found::Competing, "a", 0), (Found::Competing, "a", 0)]);
         assert_eq!(accepted.acquire_decision("m"), AcquireDecision::Undecided, "two may have 7");
     }
 
     #[test]
     fn node_in_quarantine_does_not_vote_but_may_have_granted() {
-        let mut votes = votes([("own", "m", 0), ("own", "m", 0)]);
-        let value = report("own", "m", &ReportedGrant { fencing_token: 0, ballot: 0, by: 0 });
+        let mut votes = votes([(Found::Own, "m", 0), (Found::Own, "m", 0)]);
+        let value = report(Found::Own, "m", 0, 0);
         votes.add(2, Ok(NodeReply { value, votes: false }));
         assert_eq!(votes.acquire_decision("m"), AcquireDecision::NoQuorum);
         assert_eq!(votes.error(false).effect(), Effect::Unknown, "three nodes may have granted it");
@@ -383,21 +372,22 @@ mod tests {
 
     #[test]
     fn release_is_decided_by_what_a_quorum_found() {
-        let (ended, competing, free) = (("ended", "a", 0), ("competing", "b", 7), ("free", "", 0));
+        let (ended, competing, free) =
+            ((Found::Ended, "a", 0), (Found::Competing, "b", 7), (Found::Free, "", 0));
         assert_eq!(votes([ended, ended, ended]).release_reply(), Some(ReleaseReply::Released));
         assert_eq!(votes([competing; 3]).release_reply(), Some(ReleaseReply::Mismatch));
         assert_eq!(votes([free, free, ended]).release_reply(), None, "two more may have it");
         assert_eq!(votes([free, free, free]).release_reply(), Some(ReleaseReply::NotHeld));
     }
 
-    /// The promises of nodes 0, 1, … which accepted these fencing tokens under these ballots.
-    fn promises<const N: usize>(accepted: [(u64, u64); N]) -> Promises {
-        let grants = accepted.map(|(fencing_token, ballot)| ReportedGrant {
-            fencing_token,
-            ballot,
-            by: fencing_token,
-        });
-        Promises(grants.map(|grant| report("own", "one", &grant)).into_iter().enumerate().collect())
+    /// The promises of nodes 0, 1, … of five which accepted these fencing tokens under these
+    /// ballots.
+    fn promises<const N: usize>(accepted: [(u64, u64); N]) -> Votes {
+        let mut votes = Votes::new(5, 3);
+        for (node, (fencing_token, ballot)) in accepted.into_iter().enumerate() {
+            votes.reports.insert(node, report(Found::Own, "one", fencing_token, ballot));
+        }
+        votes
     }
 
     fn fencing_token(proposal: Option<Proposal>) -> Option<u64> {
@@ -406,31 +396,16 @@ mod tests {
 
     #[test]
     fn fencing_token_of_a_quorum_under_one_ballot_is_chosen() {
-        assert_eq!(fencing_token(promises([(7, 1), (7, 1), (7, 1)]).chosen(3)), Some(7));
-        assert_eq!(fencing_token(promises([(7, 1), (7, 1), (7, 2)]).chosen(3)), None);
-        assert_eq!(fencing_token(promises([(7, 1), (7, 1), (0, 0)]).chosen(3)), None);
+        assert_eq!(fencing_token(promises([(7, 1), (7, 1), (7, 1)]).chosen()), Some(7));
+        assert_eq!(fencing_token(promises([(7, 1), (7, 1), (7, 2)]).chosen()), None);
+        assert_eq!(fencing_token(promises([(7, 1), (7, 1), (0, 0)]).chosen()), None);
     }
 
     #[test]
     fn fencing_token_that_may_be_chosen_is_carried_on() {
         // One of three reports 7, and two more of five may have accepted it.
-        assert_eq!(fencing_token(promises([(7, 1), (0, 0), (0, 0)]).carried_on(5, 3)), Some(7));
+        assert_eq!(fencing_token(promises([(7, 1), (0, 0), (0, 0)]).carried_on()), Some(7));
         // 9 has the higher ballot, so 7 was not chosen before.
-        assert_eq!(fencing_token(promises([(7, 1), (9, 2), (0, 0)]).carried_on(5, 3)), Some(9));
-    }
-
-    #[test]
-    fn fencing_token_that_no_quorum_can_have_is_replaced() {
-        // Of four promises one reports 7, and only one node more may have accepted it.
-        let promises = promises([(7, 1), (0, 0), (0, 0), (0, 0)]);
-        assert_eq!(fencing_token(promises.carried_on(5, 3)), None);
-        assert_eq!(promises.next_fencing_token().get(), 1001, "above every counter");
-    }
-
-    #[test]
-    fn quorum_of_times_is_the_least_that_a_quorum_has() {
-        let times = [1, 9, 5, 7].map(Duration::from_secs);
-        assert_eq!(time_at_quorum(3, times.into_iter()), Some(Duration::from_secs(5)));
-        assert_eq!(time_at_quorum(5, times.into_iter()), None);
+        assert_eq!(fencing_token(promises([(7, 1), (9, 2), (0, 0)]).carried_on()), Some(9));
     }
 }

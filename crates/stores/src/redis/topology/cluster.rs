@@ -6,27 +6,23 @@
 //! Tested below against the cluster specification, and over a real cluster whose slots move.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::sync::Arc;
 
 use bb8_redis::redis::{RedisError, pipe};
 use futures_util::future::join_all;
 
-use super::super::client::Address;
-use super::super::failure::InvalidUrl;
-use super::super::url::ServersUrl;
-use super::masters::{ConnectOptions, MasterId, TopologyView};
+use super::super::client::{Address, PORT, RedisClient};
+use super::super::url::{self, bad};
+use super::masters::{MasterId, TopologyView};
 use super::source::{MasterLookupError, TopologySource};
 use crate::error::OpenError;
 use crate::settings::RedisSettings;
 use keylatch_core::lock::LockName;
 
-/// How many nodes one lookup asks.
 const SOURCES_PER_LOOKUP: usize = 5;
 
 /// The nodes of a cluster, which report the masters of all slots.
+#[derive(Debug)]
 pub(super) struct Cluster {
-    options: Arc<ConnectOptions>,
     /// The nodes of the URL, and the masters that were found since.
     sources: BTreeMap<Address, TopologySource>,
     seeds: Vec<Address>,
@@ -35,32 +31,33 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// The cluster of a URL: `redis+cluster://[USER:PASSWORD@]HOST[:PORT][,…]`.
+    /// The cluster of a URL: `redis+cluster://[USER:PASSWORD@]HOST[:PORT][,…]`, and a client of any
+    /// of its nodes.
     pub(super) fn parse(
         url: &str,
         settings: &RedisSettings,
-    ) -> Result<(Self, Arc<ConnectOptions>), OpenError> {
-        let url = ServersUrl::parse(url)?;
-        if !matches!(url.path(), "" | "0") {
-            return Err(InvalidUrl("a cluster has no database but 0").into());
+    ) -> Result<(Self, RedisClient), OpenError> {
+        let url = url::parse(url).map_err(bad)?;
+        if !matches!(url.path, "" | "0") {
+            return Err(bad("a cluster has no database but 0"));
         }
-        let [] = url.parameters([])?;
-        let options = |host| ConnectOptions::new(&url.of_host(host, "0"), &url.security, settings);
-        let mut sources = BTreeMap::new();
-        for host in url.hosts() {
-            let seed = options(host.text)?;
-            let address = seed.address().ok_or(InvalidUrl("it needs hosts"))?;
-            let client = seed.client(&address).ok_or(InvalidUrl("it needs hosts"))?;
-            sources.insert(address, TopologySource::new(client));
-        }
-        let (options, seeds) =
-            (Arc::new(options(url.hosts()[0].text)?), sources.keys().cloned().collect());
-        Ok((Self { options: Arc::clone(&options), sources, seeds, lookups: 0 }, options))
+        let [] = url.parameters([]).map_err(bad)?;
+        let certificates = url.certificates.clone().unwrap_or_default();
+        let client =
+            RedisClient::of(&url.of_host(url.hosts[0].text, "0"), &certificates, settings)?;
+        let seeds = url.hosts.iter().map(|host| (host.name.to_owned(), host.port.unwrap_or(PORT)));
+        let seeds: Vec<Address> = seeds.collect();
+        let source = |seed: &Address| (seed.clone(), TopologySource::new(client.at(seed)));
+        let sources = seeds.iter().map(source).collect();
+        Ok((Self { sources, seeds, lookups: 0 }, client))
     }
 
     /// Asks some nodes, and takes for each slot the claim of the highest epoch.
-    pub(super) async fn look_up(&mut self) -> Result<TopologyView, MasterLookupError> {
-        let (count, uses_tls) = (self.sources.len(), self.options.uses_tls());
+    pub(super) async fn look_up(
+        &mut self,
+        client: &RedisClient,
+    ) -> Result<TopologyView, MasterLookupError> {
+        let (count, uses_tls) = (self.sources.len(), client.uses_tls());
         let first = self.lookups % count;
         self.lookups += 1;
         let queries = self.sources.iter_mut().enumerate().filter_map(|(at, (address, source))| {
@@ -79,28 +76,19 @@ impl Cluster {
         if view.masters.is_empty() {
             return Err(MasterLookupError::of(last_error));
         }
-        self.remember(&view);
+        self.remember(&view, client);
         Ok(view)
     }
 
     /// Keeps these masters as sources, and the nodes of the URL.
-    fn remember(&mut self, view: &TopologyView) {
+    fn remember(&mut self, view: &TopologyView, client: &RedisClient) {
         self.sources.retain(|address, _| {
             self.seeds.contains(address) || view.masters.iter().any(|(master, _)| master == address)
         });
         for (master, _) in &view.masters {
-            if !self.sources.contains_key(master)
-                && let Some(client) = self.options.client(master)
-            {
-                self.sources.insert(master.clone(), TopologySource::new(client));
-            }
+            let new = || TopologySource::new(client.at(master));
+            self.sources.entry(master.clone()).or_insert_with(new);
         }
-    }
-}
-
-impl fmt::Debug for Cluster {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cluster").field("seeds", &self.seeds.len()).finish_non_exhaustive()
     }
 }
 

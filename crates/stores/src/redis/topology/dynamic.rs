@@ -17,10 +17,12 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::super::client::RedisClient;
 use super::super::connection::ScriptReply;
 use super::super::failure::{Failure, Redirect};
+use super::super::pool;
 use super::cluster::Cluster;
-use super::masters::{ConnectOptions, Master, MasterMap, TopologyView};
+use super::masters::{Master, MasterMap, TopologyView};
 use super::sentinel::Sentinels;
 use super::source::MasterLookupError;
 use crate::error::OpenError;
@@ -49,29 +51,28 @@ pub(super) enum Discovery {
 }
 
 impl Discovery {
-    /// What names the masters of a URL, and how to connect to them; `None` of the URL of one
+    /// What names the masters of a URL, and a client of any of them; `None` of the URL of one
     /// server.
     pub(super) fn of(
         url: &str,
         settings: &RedisSettings,
-    ) -> Result<Option<(Self, Arc<ConnectOptions>)>, OpenError> {
+    ) -> Result<Option<(Self, RedisClient)>, OpenError> {
         let scheme = url.split(':').next().unwrap_or_default();
-        if scheme.ends_with("+sentinel") {
-            let (sentinels, options) = Sentinels::parse(url, settings)?;
-            return Ok(Some((Self::Sentinels(sentinels), options)));
-        }
-        if scheme.ends_with("+cluster") {
-            let (cluster, options) = Cluster::parse(url, settings)?;
-            return Ok(Some((Self::Cluster(cluster), options)));
-        }
-        Ok(None)
+        Ok(if scheme.ends_with("+sentinel") {
+            let (sentinels, client) = Sentinels::parse(url, settings)?;
+            Some((Self::Sentinels(sentinels), client))
+        } else if scheme.ends_with("+cluster") {
+            let (cluster, client) = Cluster::parse(url, settings)?;
+            Some((Self::Cluster(cluster), client))
+        } else {
+            None
+        })
     }
 
-    /// The present masters.
-    async fn look_up(&mut self) -> Result<TopologyView, MasterLookupError> {
+    async fn look_up(&mut self, client: &RedisClient) -> Result<TopologyView, MasterLookupError> {
         match self {
             Self::Sentinels(sentinels) => sentinels.look_up().await,
-            Self::Cluster(cluster) => cluster.look_up().await,
+            Self::Cluster(cluster) => cluster.look_up(client).await,
         }
     }
 
@@ -85,7 +86,6 @@ impl Discovery {
     }
 }
 
-/// The latest lookup.
 #[derive(Debug, Clone)]
 struct Lookup {
     map: Arc<MasterMap>,
@@ -105,7 +105,8 @@ impl Lookup {
 #[derive(Debug)]
 pub(in super::super) struct DynamicTopology {
     latest: watch::Receiver<Lookup>,
-    is_cluster: bool,
+    /// Whether each bucket may have a master of its own.
+    pub(super) is_cluster: bool,
     /// Has the task look up the masters at once.
     lookup_now: Arc<Notify>,
     _following: AbortOnDropHandle<()>,
@@ -115,10 +116,10 @@ impl DynamicTopology {
     /// Looks up the masters, and follows them from then on. Servers that do not reply are no error.
     pub(super) async fn open(
         mut discovery: Discovery,
-        options: Arc<ConnectOptions>,
+        client: RedisClient,
     ) -> Result<Self, OpenError> {
         let (begun, is_cluster) = (Instant::now(), matches!(discovery, Discovery::Cluster(_)));
-        let view = match discovery.look_up().await {
+        let view = match discovery.look_up(&client).await {
             Ok(view) => Some(view),
             Err(error) if error.is_misconfiguration() => {
                 return Err(OpenError::UnfitRedis(error.to_string()));
@@ -129,13 +130,13 @@ impl DynamicTopology {
             }
         };
         for (address, _) in view.iter().flat_map(|view| &view.masters) {
-            options.check(address).await?;
+            pool::check(client.at(address)).await?;
         }
-        let map = view.as_ref().map(|view| MasterMap::default().updated(view, &options));
+        let map = view.as_ref().map(|view| MasterMap::default().updated(view, &client));
         let lookup = Lookup { map: map.unwrap_or_default().into(), begun };
         let (sender, latest) = watch::channel(lookup);
         let lookup_now = Arc::new(Notify::new());
-        let following = follow(discovery, options, view, sender, Arc::clone(&lookup_now));
+        let following = follow(discovery, client, view, sender, Arc::clone(&lookup_now));
         let following = AbortOnDropHandle::new(tokio::spawn(following));
         Ok(Self { latest, is_cluster, lookup_now, _following: following })
     }
@@ -178,12 +179,6 @@ impl DynamicTopology {
         }
     }
 
-    /// Whether each bucket may have a master of its own.
-    pub(super) fn is_cluster(&self) -> bool {
-        self.is_cluster
-    }
-
-    /// The masters of the latest lookup.
     pub(super) fn map(&self) -> Arc<MasterMap> {
         Arc::clone(&self.latest.borrow().map)
     }
@@ -214,7 +209,7 @@ impl DynamicTopology {
 /// Keeps the latest lookup true, for ever.
 async fn follow(
     mut discovery: Discovery,
-    options: Arc<ConnectOptions>,
+    client: RedisClient,
     mut view: Option<TopologyView>,
     latest: watch::Sender<Lookup>,
     lookup_now: Arc<Notify>,
@@ -230,13 +225,13 @@ async fn follow(
         drop(timeout(LOOKUP_PERIOD, hint).await);
         let mut lookup = latest.borrow().clone();
         let (begun, did_not_run) = (Instant::now(), lookup.is_old());
-        match discovery.look_up().await {
+        match discovery.look_up(&client).await {
             Ok(found) => {
                 has_failed = false;
                 lookup.begun = begun;
                 if view.as_ref() != Some(&found) || !lookup.map.is_whole() {
                     tracing::info!(masters = ?found.masters, "Redis has these masters now");
-                    lookup.map = Arc::new(lookup.map.updated(&found, &options));
+                    lookup.map = Arc::new(lookup.map.updated(&found, &client));
                     view = Some(found);
                 }
             }

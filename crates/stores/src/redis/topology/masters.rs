@@ -13,11 +13,7 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use super::super::client::{Address, RedisClient};
-use super::super::pool::{self, Pool};
-use super::super::tls::Security;
-use crate::error::OpenError;
-use crate::settings::RedisSettings;
-use keylatch_core::lock::LockName;
+use super::super::pool::Pool;
 
 /// A master for as long as it is one.
 #[derive(Debug)]
@@ -27,11 +23,6 @@ pub(in super::super) struct Master {
 }
 
 impl Master {
-    fn new(client: RedisClient, settings: &RedisSettings) -> Self {
-        let retired = CancellationToken::new();
-        Self { pool: Pool::until(retired.clone(), client, settings), retired }
-    }
-
     /// Breaks every connection at once.
     pub(super) fn retire(&self) {
         self.retired.cancel();
@@ -57,13 +48,6 @@ pub(super) struct TopologyView {
     pub(super) owners: Vec<Option<MasterId>>,
 }
 
-impl TopologyView {
-    /// One master has all buckets.
-    pub(super) fn of_one(master: MasterId) -> Self {
-        Self { owners: vec![Some(master.clone()); LockName::BUCKETS], masters: vec![master] }
-    }
-}
-
 /// The masters with their connections.
 #[derive(Debug, Default)]
 pub(super) struct MasterMap {
@@ -73,13 +57,17 @@ pub(super) struct MasterMap {
 
 impl MasterMap {
     /// The masters of a view. Those of this map that are still masters keep their connections, and
-    /// all others are retired.
-    pub(super) fn updated(&self, view: &TopologyView, options: &ConnectOptions) -> Self {
+    /// all others are retired. `client` is one of any server.
+    pub(super) fn updated(&self, view: &TopologyView, client: &RedisClient) -> Self {
         let masters: BTreeMap<_, _> = (view.masters.iter())
-            .filter_map(|id| {
+            .map(|id| {
                 let known = self.masters.get(id).filter(|master| !master.retired.is_cancelled());
-                let new = || options.master(&id.0).map(Arc::new);
-                Some((id.clone(), known.map(Arc::clone).or_else(new)?))
+                let new = || {
+                    let retired = CancellationToken::new();
+                    let pool = Pool::until(retired.clone(), client.at(&id.0));
+                    Arc::new(Master { pool, retired })
+                };
+                (id.clone(), known.map_or_else(new, Arc::clone))
             })
             .collect();
         for (id, master) in &self.masters {
@@ -91,12 +79,10 @@ impl MasterMap {
         Self { owners: view.owners.iter().map(owner).collect(), masters }
     }
 
-    /// The master that has a bucket.
     pub(super) fn owner(&self, bucket: u8) -> Option<Arc<Master>> {
         self.owners.get(usize::from(bucket)).cloned().flatten()
     }
 
-    /// The masters that have a bucket.
     pub(super) fn owners(&self) -> Vec<(&MasterId, &Arc<Master>)> {
         let has_bucket = |master: &Arc<Master>| {
             self.owners.iter().flatten().any(|owner| Arc::ptr_eq(owner, master))
@@ -113,51 +99,5 @@ impl MasterMap {
     /// Whether no master is retired.
     pub(super) fn is_whole(&self) -> bool {
         self.masters.values().all(|master| !master.retired.is_cancelled())
-    }
-}
-
-/// How to connect to any server of a topology: credentials, database, TLS.
-#[derive(Debug, Clone)]
-pub(super) struct ConnectOptions {
-    client: RedisClient,
-    pub(super) settings: RedisSettings,
-}
-
-impl ConnectOptions {
-    /// The options of `url`, for its own host and for any other.
-    pub(super) fn new(
-        url: &str,
-        security: &Security,
-        settings: &RedisSettings,
-    ) -> Result<Self, OpenError> {
-        let client = pool::client(url, security, settings)?;
-        Ok(Self { client, settings: settings.clone() })
-    }
-
-    /// The server that the URL itself names.
-    pub(super) fn address(&self) -> Option<Address> {
-        self.client.address()
-    }
-
-    /// Whether connections are encrypted.
-    pub(super) fn uses_tls(&self) -> bool {
-        self.client.uses_tls()
-    }
-
-    /// A client of the server at an address.
-    pub(super) fn client(&self, address: &Address) -> Option<RedisClient> {
-        self.client.at(address)
-    }
-
-    fn master(&self, address: &Address) -> Option<Master> {
-        Some(Master::new(self.client(address)?, &self.settings))
-    }
-
-    /// Whether the server at an address is fit to keep locks, as far as it answers.
-    pub(super) async fn check(&self, address: &Address) -> Result<(), OpenError> {
-        match self.client(address) {
-            Some(client) => pool::check(client, &self.settings).await,
-            None => Ok(()),
-        }
     }
 }

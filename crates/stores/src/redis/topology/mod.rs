@@ -22,9 +22,10 @@ use std::sync::Arc;
 use bb8_redis::redis::{FromRedisValue, ScriptInvocation};
 use futures_util::future::join_all;
 
+use super::client::RedisClient;
 use super::connection::ScriptReply;
 use super::failure::Failure;
-use super::pool::{self, Pool};
+use super::pool::Pool;
 use crate::error::OpenError;
 use crate::settings::RedisSettings;
 use dynamic::{Discovery, DynamicTopology};
@@ -32,7 +33,6 @@ use keylatch_core::lock::LockName;
 use keylatch_core::store::{StoreError, StoreHealth, Tier};
 use masters::{Master, MasterId};
 
-/// The servers behind a URL.
 #[derive(Debug)]
 pub(super) enum Topology {
     /// One server has all buckets.
@@ -44,13 +44,10 @@ pub(super) enum Topology {
 impl Topology {
     pub(super) async fn open(url: &str, settings: &RedisSettings) -> Result<Self, OpenError> {
         match Discovery::of(url, settings)? {
-            Some((discovery, options)) => {
-                Ok(Self::Dynamic(DynamicTopology::open(discovery, options).await?))
+            Some((discovery, client)) => {
+                Ok(Self::Dynamic(DynamicTopology::open(discovery, client).await?))
             }
-            None => {
-                let client = pool::lone_client(url, settings)?;
-                Ok(Self::Single(Pool::open(client, settings).await?))
-            }
+            None => Ok(Self::Single(Pool::open(RedisClient::of_one(url, settings)?).await?)),
         }
     }
 
@@ -58,7 +55,7 @@ impl Topology {
     pub(super) fn check(url: &str, settings: &RedisSettings) -> Result<(), OpenError> {
         match Discovery::of(url, settings)? {
             Some(_) => Ok(()),
-            None => pool::lone_client(url, settings).map(drop),
+            None => RedisClient::of_one(url, settings).map(drop),
         }
     }
 
@@ -77,7 +74,7 @@ impl Topology {
     /// Into how many parts the buckets fall, each of which may be on a server of its own.
     pub(super) fn parts(&self) -> usize {
         match self {
-            Self::Dynamic(dynamic) if dynamic.is_cluster() => LockName::BUCKETS,
+            Self::Dynamic(dynamic) if dynamic.is_cluster => LockName::BUCKETS,
             _ => 1,
         }
     }

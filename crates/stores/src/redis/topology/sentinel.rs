@@ -9,9 +9,7 @@
 //! sentinels by the tests of failover.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::future::pending;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bb8_redis::redis::{RedisError, RedisResult, pipe};
@@ -20,22 +18,20 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::timeout;
 
 use super::super::client::{Address, Messages, RedisClient};
-use super::super::failure::InvalidUrl;
-use super::super::pool;
-use super::super::url::ServersUrl;
-use super::masters::{ConnectOptions, MasterId, TopologyView};
+use super::super::url::{self, bad};
+use super::masters::{MasterId, TopologyView};
 use super::source::{MasterLookupError, TopologySource};
 use crate::error::OpenError;
 use crate::settings::RedisSettings;
+use keylatch_core::lock::LockName;
 
 const DEFAULT_PORT: u16 = 26_379;
 /// How long a lookup waits for further replies once most sentinels have replied, and agree.
 const GRACE: Duration = Duration::from_millis(50);
 
-/// The sentinels of a master.
+#[derive(Debug)]
 pub(super) struct Sentinels {
     master: String,
-    clients: Vec<RedisClient>,
     sources: Vec<TopologySource>,
     /// The number of the latest failover that was reported.
     term: u64,
@@ -45,36 +41,37 @@ pub(super) struct Sentinels {
 }
 
 impl Sentinels {
-    /// The sentinels of a URL, and the options for the master that they name:
+    /// The sentinels of a URL, and a client of any master that they name:
     /// `redis+sentinel://[USER:PASSWORD@]HOST[:PORT][,…]/MASTER[/DB]`, where the credentials are
     /// those of the master. Those of the sentinels, if they have any, are `?sentinel_user=…` and
     /// `sentinel_password=…`.
     pub(super) fn parse(
         url: &str,
         settings: &RedisSettings,
-    ) -> Result<(Self, Arc<ConnectOptions>), OpenError> {
-        let url = ServersUrl::parse(url)?;
-        let (master, database) = url.path().split_once('/').unwrap_or((url.path(), ""));
+    ) -> Result<(Self, RedisClient), OpenError> {
+        let url = url::parse(url).map_err(bad)?;
+        let (master, database) = url.path.split_once('/').unwrap_or((url.path, ""));
         if master.is_empty() {
-            let why = "it needs the master's name, as in `redis+sentinel://a,b,c/mymaster`";
-            return Err(InvalidUrl(why).into());
+            return Err(bad("it needs the master's name, as in `redis+sentinel://a,b,c/mymaster`"));
         }
-        let [user, password] = url.parameters(["sentinel_user", "sentinel_password"])?;
+        let [user, password] =
+            url.parameters(["sentinel_user", "sentinel_password"]).map_err(bad)?;
         let credentials = match (user, password) {
             (None, None) => String::new(),
             (user, password) => {
                 format!("{}:{}@", user.unwrap_or_default(), password.unwrap_or_default())
             }
         };
-        let urls = url.hosts().iter().map(|host| url.of_host_as(&credentials, host, DEFAULT_PORT));
-        let clients = urls.map(|host| pool::client(&host, &url.security, settings));
-        let clients = clients.collect::<Result<Vec<_>, _>>()?;
-        let of_master = url.of_host(url.hosts()[0].text, database);
-        let options = Arc::new(ConnectOptions::new(&of_master, &url.security, settings)?);
-        let sources = clients.iter().cloned().map(TopologySource::new).collect();
+        let certificates = url.certificates.clone().unwrap_or_default();
+        let client = |url: &str| RedisClient::of(url, &certificates, settings);
+        let urls = url.hosts.iter();
+        let urls = urls.map(|host| url.of_host_as(&credentials, &host.with_port(DEFAULT_PORT)));
+        let sources = urls.map(|url| client(&url).map(TopologySource::new));
+        let sources = sources.collect::<Result<Vec<_>, _>>()?;
+        let of_master = client(&url.of_host(url.hosts[0].text, database))?;
         let master = master.to_owned();
         let (term, messages, subscriptions) = (0, None, 0);
-        Ok((Self { master, clients, sources, term, messages, subscriptions }, options))
+        Ok((Self { master, sources, term, messages, subscriptions }, of_master))
     }
 
     /// Asks all sentinels, and takes the report of the latest failover, for which a majority of
@@ -108,13 +105,15 @@ impl Sentinels {
             return Err(MasterLookupError::NoReply("only of an older master".into()));
         }
         self.term = term;
-        Ok(TopologyView::of_one((address, term)))
+        let master: MasterId = (address, term);
+        let owners = vec![Some(master.clone()); LockName::BUCKETS];
+        Ok(TopologyView { masters: vec![master], owners })
     }
 
     /// Resolves when a sentinel publishes another master, or may have.
     pub(super) async fn hint(&mut self) {
         if self.messages.is_none() {
-            let client = &self.clients[self.subscriptions % self.clients.len()];
+            let client = &self.sources[self.subscriptions % self.sources.len()].client;
             self.subscriptions += 1;
             // The sentinel that leads a failover publishes the first, the others the second at that
             // time.
@@ -171,12 +170,6 @@ async fn named_master(
     };
     let term = found.get("config-epoch").and_then(|epoch| epoch.parse().ok());
     Ok(address?.map(|address| (address, term.unwrap_or(0))))
-}
-
-impl fmt::Debug for Sentinels {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sentinels").field("master", &self.master).finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

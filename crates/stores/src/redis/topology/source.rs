@@ -3,7 +3,6 @@
 //! Each source has its own connection, which breaks when a reply does not come in time. Tested over
 //! real servers by the tests of Sentinel and of Cluster.
 
-use std::fmt;
 use std::time::Duration;
 
 use bb8_redis::redis::aio::{MultiplexedConnection, SendError};
@@ -12,12 +11,12 @@ use tokio::time::timeout;
 
 use super::super::client::RedisClient;
 
-/// How long a source may take to reply.
 const REPLY_MAX: Duration = Duration::from_millis(500);
 
 /// A server that a discovery asks again and again about the masters, on its own connection.
+#[derive(Debug)]
 pub(super) struct TopologySource {
-    client: RedisClient,
+    pub(super) client: RedisClient,
     connection: Option<MultiplexedConnection>,
 }
 
@@ -35,7 +34,9 @@ impl TopologySource {
         let querying = async {
             let connection = match &mut self.connection {
                 Some(connection) => connection,
-                none => none.insert(connect(&self.client).await?),
+                none => {
+                    none.insert(self.client.connect(|_: PushInfo| Ok::<_, SendError>(())).await?)
+                }
             };
             questions.query_async(connection).await
         };
@@ -48,17 +49,6 @@ impl TopologySource {
     }
 }
 
-impl fmt::Debug for TopologySource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TopologySource").finish_non_exhaustive()
-    }
-}
-
-async fn connect(client: &RedisClient) -> Result<MultiplexedConnection, RedisError> {
-    client.connect(|_: PushInfo| Ok::<_, SendError>(())).await
-}
-
-/// Why the master is not known.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum MasterLookupError {
     /// All sentinels replied, and none has a master of this name.
