@@ -349,8 +349,8 @@ fn request_layer(
 
 fn authenticator(config: &Config) -> Result<Option<Arc<Authenticator>>, Error> {
     let file = config.identity_file();
-    let opened = file.map(|file| Authenticator::open(file, &config.jwt)).transpose()?;
-    Ok(opened.map(Arc::new))
+    let opened = file.map(|file| Authenticator::open(file, &config.jwt)).transpose();
+    opened.map(|opened| opened.map(Arc::new)).map_err(Error::Access)
 }
 
 fn tls_files(config: &Config) -> Result<Option<TlsFiles>, Error> {

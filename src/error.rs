@@ -4,7 +4,6 @@
 //! `main` prints the error with its causes and ends with a code other than 0. Invariant: none shows
 //! a secret of the configuration. Tested in `tests/cli/commands.rs`.
 
-use crate::access::AuthenticatorError;
 use crate::config::ConfigError;
 use crate::http::{ServeError, TlsFileError};
 use keylatch_stores::OpenError;
@@ -51,8 +50,8 @@ pub enum Error {
         reason: String,
     },
     /// The file of identities or the issuer of tokens is of no use.
-    #[error(transparent)]
-    Authenticator(#[from] AuthenticatorError),
+    #[error("{0}")]
+    Access(String),
     /// The files of TLS are of no use.
     #[error(transparent)]
     Tls(#[from] TlsFileError),

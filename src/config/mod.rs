@@ -6,7 +6,7 @@
 
 mod layers;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Deserialize;
 use toml::{Table, Value};
@@ -219,8 +219,8 @@ impl Config {
     }
 
     /// The file of identities, if there are any.
-    pub fn identity_file(&self) -> Option<&Path> {
-        (!self.identities.is_empty()).then(|| Path::new(&self.identities))
+    pub fn identity_file(&self) -> Option<&str> {
+        (!self.identities.is_empty()).then_some(&*self.identities)
     }
 
     /// Whether a client may break the lease of another, if its permissions do not forbid it.

@@ -4,7 +4,6 @@
 //! loopback, because who can change the keys can be everybody.
 
 use std::io;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -21,7 +20,7 @@ const MOST: usize = 1024 * 1024;
 /// Where keys come from.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum KeySource {
-    File(PathBuf),
+    File(String),
     Url(Uri),
 }
 
@@ -29,7 +28,7 @@ impl KeySource {
     /// Reads the setting; `None` where it is neither.
     pub(super) fn parse(text: &str) -> Option<Self> {
         if !text.contains("://") {
-            return (!text.is_empty()).then(|| Self::File(text.into()));
+            return (!text.is_empty()).then(|| Self::File(text.to_owned()));
         }
         let url: Uri = text.parse().ok()?;
         let host = url.host()?.trim_matches(['[', ']']);
