@@ -158,25 +158,23 @@ pub(crate) async fn run_result(
     scope: &RecordScope,
 ) -> RunResult<Response> {
     let lasts = response.extensions().get::<KeepFor>().copied();
-    let mut result = match retention_of(&response, guard) {
-        RetentionPolicy::Release => RunResult { answer: response, end: None, late: None },
-        RetentionPolicy::Unknown => {
-            let reason = match response.status() {
-                StatusCode::GATEWAY_TIMEOUT => UnknownReason::NoAnswer,
-                _ => UnknownReason::Failed,
-            };
-            RunResult { answer: response, end: Some(RunEnd::Unknown(reason)), late: None }
+    let status = response.status();
+    let (answer, end) = match retention_of(&response, guard) {
+        RetentionPolicy::Release => (response, None),
+        RetentionPolicy::Unknown if status == StatusCode::GATEWAY_TIMEOUT => {
+            (response, Some(RunEnd::Unknown(UnknownReason::NoAnswer)))
         }
+        RetentionPolicy::Unknown => (response, Some(RunEnd::Unknown(UnknownReason::Failed))),
         RetentionPolicy::Status => {
-            let mark = StoredResponse::Mark(response.status().as_u16());
-            RunResult { answer: response, end: Some(RunEnd::Done(mark)), late: None }
+            (response, Some(RunEnd::Done(StoredResponse::Mark(status.as_u16()))))
         }
         RetentionPolicy::Answer => {
-            let is_short = response.status().is_client_error() && service.is_room_short(scope);
-            store(response, guard, service, is_short).await
+            let is_short = status.is_client_error() && service.is_room_short(scope);
+            let (answer, end) = store(response, guard, service, is_short).await;
+            (answer, Some(end))
         }
     };
-    result.end = match (result.end, lasts) {
+    let end = match (end, lasts) {
         // An issued key is kept until it has expired, whatever the upstream says.
         (Some(RunEnd::Done(kept)), Some(KeepFor(lasts))) if guard.takes_issued_keys() => {
             Some(RunEnd::DoneFor(kept, lasts.max(guard.retention() + CLOCKS)))
@@ -184,7 +182,7 @@ pub(crate) async fn run_result(
         (Some(RunEnd::Done(kept)), Some(KeepFor(lasts))) => Some(RunEnd::DoneFor(kept, lasts)),
         (end, _) => end,
     };
-    result
+    RunResult { answer, end, late: None }
 }
 
 /// What becomes of the key after a response: what the response says itself, or else the rule of the
@@ -284,16 +282,13 @@ fn refuse(problem: Problem) -> Response {
 
 /// Says where the key of the request comes from.
 pub(crate) fn with_source(mut response: Response, kind: KeyKind) -> Response {
-    response.headers_mut().insert(SOURCE, HeaderValue::from_static(kind.as_str()));
+    response.headers_mut().insert(SOURCE, HeaderValue::from_static(kind.into()));
     response
 }
 
 /// Says that no key counted, where the response does not say yet which one did.
 pub fn name_no_source(response: &mut Response) {
-    response
-        .headers_mut()
-        .entry(SOURCE)
-        .or_insert(HeaderValue::from_static(KeyKind::None.as_str()));
+    response.headers_mut().entry(SOURCE).or_insert(HeaderValue::from_static(KeyKind::None.into()));
 }
 
 /// Adds the time until which the key is remembered.
@@ -346,7 +341,7 @@ async fn store(
     guard: &Guard,
     service: &IdempotencyService,
     is_short: bool,
-) -> RunResult<Response> {
+) -> (Response, RunEnd) {
     let (parts, mut body) = response.into_parts();
     let status = parts.status.as_u16();
     let headers = stored_headers(&parts.headers);
@@ -364,13 +359,12 @@ async fn store(
                 chunks.push(data);
                 too_much = bytes > limit;
             }
-            Some(Err(error)) => return broken_result(error),
+            Some(Err(error)) => return broken(error),
         }
     }
     if too_much {
         let answer = Response::from_parts(parts, relayed_body(chunks, body, service));
-        let end = Some(RunEnd::Done(without_body(status, headers, limit)));
-        return RunResult { answer, end, late: None };
+        return (answer, RunEnd::Done(without_body(status, headers, limit)));
     }
     let body = concatenated(&chunks);
     let kept = Answer { status, headers, body: body.clone() };
@@ -378,8 +372,7 @@ async fn store(
     answer.headers_mut().remove(header::TRANSFER_ENCODING);
     // The server takes the length from the body, and would believe a header that says otherwise.
     answer.headers_mut().remove(header::CONTENT_LENGTH);
-    let end = Some(RunEnd::Done(StoredResponse::Answer(Arc::new(kept))));
-    RunResult { answer, end, late: None }
+    (answer, RunEnd::Done(StoredResponse::Answer(Arc::new(kept))))
 }
 
 /// What is stored of a response whose body is not: its status, and its headers if they are not too
@@ -405,12 +398,11 @@ pub fn kept_within(answer: Answer, limit: usize) -> StoredResponse {
 }
 
 /// The result of a run whose response ended in the middle.
-fn broken_result(error: axum::Error) -> RunResult<Response> {
+fn broken(error: axum::Error) -> (Response, RunEnd) {
     let detail = "The response broke off. It is not known how far the request was carried out.";
     let problem =
         Problem::new(Code::UpstreamSilent, detail).with_outcome(Effect::Unknown).caused_by(error);
-    let end = Some(RunEnd::Unknown(UnknownReason::NoAnswer));
-    RunResult { answer: refuse(problem), end, late: None }
+    (refuse(problem), RunEnd::Unknown(UnknownReason::NoAnswer))
 }
 
 /// The whole body, copied: a chunk is a part of the buffer that it was read into, and would keep

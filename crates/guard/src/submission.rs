@@ -21,8 +21,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use crate::content::Content;
 use crate::escapes::normalize_escapes;
 use crate::fingerprint::FingerprintInput;
-use crate::key_reading::{FoundKey, find_key};
-use crate::key_source::{IDEMPOTENCY_KEY, KeyKind};
+use crate::key_source::{FoundKey, IDEMPOTENCY_KEY, KeyKind, find_key};
 use crate::media_type::{MediaType, text_of};
 use crate::path_reading::PathReading;
 use crate::{
@@ -197,12 +196,13 @@ impl Intent {
             None => (KeyKind::OncePer, guard.retention()),
         };
         let fingerprint = input.fingerprint().await;
-        let mut hasher = FingerprintHasher::new(kind.as_str());
+        let source = <&str>::from(kind);
+        let mut hasher = FingerprintHasher::new(source);
         hasher.add(principal.to_string()).add(&method).add(&path);
         if derive.is_some() {
             hasher.add(fingerprint.as_bytes());
         }
-        let (key, source) = (hasher.finish().into(), kind.as_str().to_owned());
+        let (key, source) = (hasher.finish().into(), source.to_owned());
         Ok(Self { key, kind, source, principal, method, path, fingerprint, retention, is_form })
     }
 }
