@@ -396,8 +396,5 @@ fn check_access(config: &Config) -> Result<(), Error> {
     if let Some(address) = config.exposed_address() {
         return Err(Error::Exposed { address });
     }
-    config.check_tls()?;
-    config.check_jwt()?;
-    config.check_gateway()?;
-    Ok(())
+    Ok(config.check_together()?)
 }

@@ -50,6 +50,11 @@ impl Ask<'_> {
         Self::new(Method::GET, path)
     }
 
+    /// The same by the holder of a lock.
+    pub(super) fn with_token(self, token: &Token) -> Ask<'_> {
+        Ask { method: self.method, path: self.path, body: self.body, token: Some(token) }
+    }
+
     /// The same with JSON that says what to do.
     pub(super) fn with_json(self, body: &impl Serialize) -> Result<Self, Failure> {
         let body =
