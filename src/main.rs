@@ -199,9 +199,7 @@ fn environment() -> Result<Vec<(String, String)>, ConfigError> {
     let ours = named.filter(|(name, _)| name.starts_with("KEYLATCH_") || name.starts_with("OTEL_"));
     ours.map(|(name, value)| match value {
         Ok(value) => Ok((name, value)),
-        Err(_) => {
-            Err(ConfigError::Invalid { source_name: name, message: "is not Unicode".to_owned() })
-        }
+        Err(_) => Err(ConfigError { source_name: name, message: "is not Unicode".to_owned() }),
     })
     .collect()
 }

@@ -21,7 +21,7 @@ use keylatch_stores::{
 };
 
 use layers::Layers;
-pub use layers::{Origin, Setting};
+pub use layers::Setting;
 
 /// Every setting with its default and a sentence about it, as TOML.
 pub const DEFAULTS: &str = include_str!("../../config/keylatch.toml");
@@ -418,24 +418,12 @@ impl Config {
 
 /// What is wrong with the configuration.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("{}: {source}", path.display())]
-    Unreadable {
-        /// The path as the flag or the variable has it.
-        path: PathBuf,
-        /// The error of the file system.
-        source: std::io::Error,
-    },
-    /// Something is not TOML, is unknown or has a bad value.
-    #[error("{source_name}: {message}")]
-    Invalid {
-        /// The file, variable or flag.
-        source_name: String,
-        /// What is wrong, with the name of the key.
-        message: String,
-    },
+#[error("{source_name}: {message}")]
+pub struct ConfigError {
+    /// The file, variable or flag.
+    pub source_name: String,
+    /// What is wrong, with the name of the key.
+    pub message: String,
 }
 
 fn check(key: &str, holds: bool, rule: &str) -> Result<(), String> {
@@ -443,7 +431,7 @@ fn check(key: &str, holds: bool, rule: &str) -> Result<(), String> {
 }
 
 fn invalid(source_name: impl Into<String>, message: impl Into<String>) -> ConfigError {
-    ConfigError::Invalid { source_name: source_name.into(), message: message.into() }
+    ConfigError { source_name: source_name.into(), message: message.into() }
 }
 
 fn deserialize(source: &str, settings: Table) -> Result<Config, ConfigError> {
