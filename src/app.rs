@@ -181,7 +181,6 @@ impl App {
         self.run(server, closing).await
     }
 
-    /// A server of the routes without a listener.
     fn server(&self) -> Server {
         let (settings, metrics) = (self.config.server.clone(), Arc::clone(&self.metrics));
         Server::new(self.router.clone(), settings, metrics, self.closing.clone())

@@ -34,7 +34,6 @@ pub struct UnreadableFile {
 }
 
 impl FollowedFiles {
-    /// Reads the files.
     pub(crate) fn read(paths: Vec<PathBuf>) -> Result<Self, UnreadableFile> {
         // A signal that comes after the first reading has another one follow.
         let hangups = hangups();

@@ -52,7 +52,6 @@ pub(super) enum Credential<'a> {
     Token(String),
 }
 
-/// The credential in a header.
 pub(super) fn credential<'a>(
     headers: &'a HeaderMap,
     header: &HeaderName,

@@ -258,7 +258,6 @@ impl Identities {
         Ok(())
     }
 
-    /// The identity of this name.
     pub(super) fn find_name(&self, name: &IdentityName) -> Option<Arc<Identity>> {
         self.by_name.get(name).cloned()
     }

@@ -13,13 +13,11 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
-/// What every key begins with.
 const PREFIX: &str = "kl_";
 /// The random bytes of a key.
 const SECRET: usize = 32;
 /// The bytes of the checksum behind them.
 const CHECKSUM: usize = 4;
-/// The length of a key as text.
 const LENGTH: usize = 51;
 
 /// A key with which a client says who it is. It prints without its secret.
@@ -85,7 +83,6 @@ impl fmt::Debug for ApiKey {
 pub struct KeyHash([u8; 32]);
 
 impl KeyHash {
-    /// That of a text.
     pub(super) fn of(text: &[u8]) -> Self {
         Self(Sha256::digest(text).into())
     }

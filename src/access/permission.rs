@@ -141,7 +141,6 @@ fn covers<A: PartialEq + Copy>(rules: &[Rule<A>], act: A, name: &str) -> bool {
     rules.iter().any(|rule| rule.may.contains(&act) && name.starts_with(&rule.prefix))
 }
 
-/// A line of `allow`, as the file has it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AllowEntry {

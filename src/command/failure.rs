@@ -61,7 +61,6 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Whether it is a problem with this code.
     pub(super) fn is(&self, code: Code) -> bool {
         matches!(self, Self::Problem(problem) if problem.is(code))
     }

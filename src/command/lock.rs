@@ -32,7 +32,6 @@ use crate::run::narrate;
 
 /// How long a stream is silent at most: the service sends a comment with each heartbeat.
 const SILENCE: Duration = Duration::from_secs(120);
-/// How many locks a page of a list has.
 const PAGE: usize = 1000;
 /// What is shown of a holder.
 const COLUMNS: [&str; 7] = ["NAME", "OWNER", "LEFT", "WAITING", "FENCING TOKEN", "SLOT", "SINCE"];

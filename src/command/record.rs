@@ -21,7 +21,6 @@ use super::service::{Ask, Reply, Service, escape};
 use super::table::{Table, in_words, print_facts, print_json};
 use super::{Failure, ServiceArguments};
 
-/// How many records a page of a list has.
 const PAGE: usize = 1000;
 
 /// What to do with records.

@@ -100,12 +100,10 @@ impl Layers {
         Ok(layers)
     }
 
-    /// Whether a file is among the sources.
     pub(super) fn has_file(&self) -> bool {
         self.file.is_some()
     }
 
-    /// The settings.
     pub(super) fn settings(self) -> Table {
         self.settings
     }

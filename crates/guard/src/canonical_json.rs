@@ -40,7 +40,6 @@ pub(crate) fn canonical_json(body: &[u8], fields: &CountedFields) -> Option<Vec<
 /// What a JSON pointer finds in a body.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// Nothing is there.
     Nothing,
     /// A text, or a number as it is written.
     Text(String),
@@ -72,7 +71,6 @@ fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Option<T> {
     serde_json::from_str(text).ok()
 }
 
-/// A value of a text.
 enum Value<'a> {
     /// Its members by their names, each of which it has once.
     Object(Vec<(Cow<'a, str>, Value<'a>)>),
@@ -160,7 +158,6 @@ impl Value<'_> {
     }
 }
 
-/// A walk over a text that is known to be JSON.
 struct Walk<'a> {
     rest: &'a str,
 }

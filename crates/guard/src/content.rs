@@ -17,7 +17,6 @@ use crate::{Code, Problem};
 /// How many bytes one byte of a stream stands for at most.
 const MAX_RATIO: usize = 1032;
 
-/// What a body contains.
 #[derive(Debug, Clone)]
 pub(crate) struct Content {
     /// The content, or the body as it was sent where that is not known.

@@ -27,24 +27,18 @@ const MAX_PAIRS: usize = 1000;
 pub(crate) struct FingerprintInput {
     /// The method in upper case, such as `POST`.
     pub(crate) method: String,
-    /// The normalised path.
     pub(crate) path: String,
-    /// The query, without its question mark.
     pub(crate) query: String,
-    /// What the body is.
     pub(crate) media_type: MediaType,
     /// How the body is coded; empty where it is not, or what it contains was read.
     pub(crate) coding: String,
-    /// The body.
     pub(crate) body: Bytes,
-    /// What counts of the body.
     pub(crate) fields: CountedFields,
     /// The headers that say what is asked, by name.
     pub(crate) headers: Vec<(String, String)>,
 }
 
 impl FingerprintInput {
-    /// The fingerprint of the request.
     pub(crate) fn fingerprint(self) -> impl Future<Output = Fingerprint> + Send {
         off_worker(self.body.len(), async move { self.digest().await })
     }

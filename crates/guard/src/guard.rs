@@ -309,7 +309,6 @@ impl Guard {
         )
     }
 
-    /// How a key is derived, where one is.
     pub(crate) fn derive(&self) -> Option<&DeriveKey> {
         (self.missing_key == MissingKey::Derive).then_some(&self.derive)
     }
@@ -346,7 +345,6 @@ impl Guard {
         Duration::from_millis(self.retention_ms.unwrap_or(standard))
     }
 
-    /// The fields of a body that count.
     pub(crate) fn counted_fields(&self) -> CountedFields {
         match self.compare_fields.as_slice() {
             [] => CountedFields::AllBut(self.ignore_fields.clone()),
@@ -354,7 +352,6 @@ impl Guard {
         }
     }
 
-    /// Whether requests of this method are guarded.
     pub(crate) fn guards(&self, method: &Method) -> bool {
         self.methods.iter().any(|guarded| guarded == method.as_str())
     }
@@ -374,7 +371,6 @@ pub(crate) fn is_plain_header(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
-/// What the names of headers in a setting must be.
 pub(crate) const PLAIN_HEADERS: &str = "must be names of headers, of A-Z a-z 0-9 -";
 
 pub(crate) fn rule(

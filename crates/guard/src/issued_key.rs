@@ -17,13 +17,11 @@ use sha2::{Digest as _, Sha256};
 use crate::{Code, Problem};
 use keylatch_core::idempotency::{IdempotencyKey, Scope};
 
-/// What each issued key begins with.
 const PREFIX: &str = "issued-";
 /// What the records of issued keys have as their source.
 pub(crate) const SOURCE: &str = "issued";
 /// How far the clocks of two instances may be apart.
 pub(crate) const CLOCKS: Duration = Duration::from_secs(300);
-/// The shortest secret.
 const MIN_SECRET: usize = 32;
 /// Expiry and random part, and the signature behind them.
 const HEAD: usize = 24;
@@ -143,7 +141,6 @@ fn secrets(text: &[u8]) -> Result<Vec<Secret>, InvalidSecrets> {
     lines.into_iter().map(secret).collect()
 }
 
-/// The time on the wall clock since 1970.
 fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

@@ -194,7 +194,6 @@ pub enum KeyPart {
 }
 
 impl KeySource {
-    /// The key that a request has here.
     async fn read(
         &self,
         parts: &Parts,

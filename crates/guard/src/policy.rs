@@ -45,7 +45,6 @@ impl FailurePolicy {
         self
     }
 
-    /// What a panic comes to.
     pub(crate) fn for_panic(&self) -> OnFailure {
         self.all
     }

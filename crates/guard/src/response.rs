@@ -228,7 +228,6 @@ pub fn repeat_response(view: RecordView) -> Response {
     with_expiry(response, Some(expires_in))
 }
 
-/// Why a stored response is not replayed.
 #[derive(Debug, thiserror::Error)]
 #[error("it is encrypted with the key `{0}`, which is missing or does not decrypt it")]
 struct MissingKey(String);
@@ -397,7 +396,6 @@ pub fn kept_within(answer: Answer, limit: usize) -> StoredResponse {
     }
 }
 
-/// The result of a run whose response ended in the middle.
 fn broken(error: axum::Error) -> (Response, RunEnd) {
     let detail = "The response broke off. It is not known how far the request was carried out.";
     let problem =

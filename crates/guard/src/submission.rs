@@ -44,20 +44,16 @@ pub(crate) type PrincipalFn = Arc<dyn Fn(&Parts) -> Principal + Send + Sync>;
 
 /// A request of a guarded method, as its client submitted it.
 pub(crate) enum Submission {
-    /// It has a key, so it runs once.
     Keyed(KeyedRequest),
     /// It has no key and needs none, so it runs unguarded.
     Unkeyed(Request),
 }
 
-/// A request with a key.
 pub(crate) struct KeyedRequest {
     /// The request, its body read. It is moved from future to future until the run begins, so it
     /// has a box.
     pub(crate) request: Box<Request>,
-    /// What is to be done once.
     pub(crate) ask: RunRequest,
-    /// Where the key comes from.
     pub(crate) kind: KeyKind,
     /// Whether the fingerprint covers the body as it was coded, so that the same content may have
     /// another one.
@@ -140,7 +136,6 @@ struct Intent {
     path: String,
     fingerprint: Fingerprint,
     retention: Duration,
-    /// Whether its media type is that of a form.
     is_form: bool,
 }
 
@@ -218,7 +213,6 @@ fn path_once(own_path: &str, path: &str) -> String {
     reading.map_or_else(|| path.to_owned(), |below| own_path.to_owned() + &below.canonical())
 }
 
-/// How long the record of an issued key has to live.
 fn check_issued(
     issued: Option<&IssuedKeys>,
     key: &IdempotencyKey,
@@ -228,7 +222,6 @@ fn check_issued(
     issued.ok_or_else(no_secret)?.check(key, scope)
 }
 
-/// What is to be done once.
 fn run_request(
     guard: &Guard,
     parts: &Parts,
@@ -272,7 +265,6 @@ impl Guard {
     }
 }
 
-/// The method, the path and the query of a request.
 fn target(parts: &Parts) -> (&str, &str, &str) {
     (parts.method.as_str(), parts.uri.path(), parts.uri.query().unwrap_or_default())
 }

@@ -41,7 +41,6 @@ impl IssuerKeys {
         self.0.iter().filter(is_named).filter(signs).map(|key| &key.key)
     }
 
-    /// How many there are.
     pub(super) fn count(&self) -> usize {
         self.0.len()
     }

@@ -12,12 +12,9 @@ use http_body_util::{BodyExt as _, Limited};
 use keylatch_client::https::{HttpsClient, Trust, https_client};
 use tokio::time::timeout;
 
-/// How long a fetch may take.
 const TIME: Duration = Duration::from_secs(5);
-/// The largest key set, in bytes.
 const MOST: usize = 1024 * 1024;
 
-/// Where keys come from.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum KeySource {
     File(String),
@@ -44,7 +41,6 @@ impl KeySource {
     }
 }
 
-/// Fetches the keys of a URL.
 #[derive(Debug)]
 pub(super) struct Fetch {
     url: Uri,
@@ -52,19 +48,16 @@ pub(super) struct Fetch {
 }
 
 impl Fetch {
-    /// A client without connections.
     pub(super) fn new(url: Uri) -> io::Result<Self> {
         let is_https = url.scheme_str() == Some("https");
         let trust = if is_https { Trust::System } else { Trust::None };
         Ok(Self { url, client: https_client(&trust)? })
     }
 
-    /// The URL as text.
     pub(super) fn url(&self) -> String {
         self.url.to_string()
     }
 
-    /// What the URL gives now.
     pub(super) async fn get(&self) -> Result<Bytes, String> {
         let fetched = timeout(TIME, self.fetch()).await;
         fetched.unwrap_or_else(|_| Err(format!("there was no answer within {} s", TIME.as_secs())))

@@ -42,7 +42,6 @@ const OWN_HEADERS: [HeaderName; 7] = [
 pub struct Admission {
     /// [`OWN_HEADERS`], and that of the principal.
     own_headers: Vec<HeaderName>,
-    /// The paths of the guards within this one.
     inner_guards: Vec<String>,
     principal: Option<PrincipalHeader>,
     /// What names the principal at other guards, whose upstream may be the same.

@@ -37,7 +37,6 @@ use keylatch_client::https::HttpsClient;
 use keylatch_core::idempotency::RecordScope;
 use keylatch_core::store::Effect;
 
-/// The pause before a request is sent again.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// What the gateway asks the server that it is part of.
@@ -63,10 +62,8 @@ pub type EndCall = Box<dyn FnOnce(Result<StatusCode, Code>) + Send>;
 #[derive(Debug)]
 pub(super) struct Gateway {
     client: HttpsClient<Body>,
-    /// Scheme and authority.
     origin: Uri,
     host: HeaderValue,
-    /// How long a client waits for a response.
     timeout: Duration,
     /// How often a guarded request may be sent: more than once only to a service that is
     /// idempotent by itself.
@@ -245,7 +242,6 @@ impl Gateway {
     }
 }
 
-/// Why there is no response.
 struct SendFailure {
     /// Whether some of the request was sent.
     was_sent: bool,
@@ -265,7 +261,6 @@ impl SendFailure {
         Self { was_sent: true, cause: cause.into() }
     }
 
-    /// The code of the problem in place of a response.
     fn code(&self) -> Code {
         if self.was_sent { Code::UpstreamSilent } else { Code::UpstreamUnreachable }
     }

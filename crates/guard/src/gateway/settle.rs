@@ -39,7 +39,6 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.'
 const KEY: &str = "{key}";
 /// How many questions an upstream has at a time.
 const QUESTIONS: usize = 4;
-/// How many records a page of the list has.
 const PAGE: usize = 100;
 
 impl Settle {
@@ -106,11 +105,9 @@ pub type SettleObserver = Arc<dyn Fn(SettleStep<'_>) + Send + Sync>;
 /// Says at the beginning of a round whether this instance is the one that asks.
 pub type SettleTurn = Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>;
 
-/// Asks one upstream.
 struct Settler {
     settle: Settle,
     guard: Guard,
-    /// The paths of the guards within this one.
     inner_guards: Vec<String>,
     principal: Option<PrincipalHeader>,
     gateway: Gateway,
