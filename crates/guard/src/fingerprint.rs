@@ -251,23 +251,16 @@ mod tests {
     use futures_util::FutureExt as _;
 
     use super::*;
-    use crate::FieldName;
     use crate::worker::LONG;
+    use crate::{FieldName, Guard};
 
     async fn of(query: &str, content_type: &str, body: &str) -> Fingerprint {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_str(content_type).unwrap());
-        let input = FingerprintInput {
-            method: "POST".to_owned(),
-            path: "/v1/orders".to_owned(),
-            query: query.to_owned(),
-            media_type: MediaType::of(&headers),
-            coding: String::new(),
-            body: Bytes::copy_from_slice(body.as_bytes()),
-            fields: CountedFields::AllBut(vec![FieldName::Name("nonce".to_owned())]),
-            headers: Vec::new(),
-        };
-        input.fingerprint().await
+        let ignore_fields = vec![FieldName::Name("nonce".to_owned())];
+        let guard = Guard { ignore_fields, ..Guard::default() };
+        let body = Bytes::copy_from_slice(body.as_bytes());
+        guard.fingerprint(("POST", "/v1/orders", query), &headers, &body).await
     }
 
     /// Stores keep fingerprints for a year: another digest of the same request would refuse its
