@@ -224,27 +224,6 @@ mod tests {
     }
 
     #[test]
-    fn rule_covers_the_names_below_its_prefix_and_no_others() {
-        let rules =
-            "[{ locks = \"team-a/\", may = [\"acquire\"] }, { locks = \"\", may = [\"read\"] }]";
-        let permissions = permissions(rules).unwrap();
-        for (act, name, is_covered) in [
-            (LockAct::Acquire, "team-a/", true),
-            (LockAct::Acquire, "team-a/b", true),
-            (LockAct::Acquire, "team-a", false),
-            (LockAct::Acquire, "team-ab", false),
-            (LockAct::Acquire, "Team-a/b", false),
-            (LockAct::Acquire, "", false),
-            (LockAct::Break, "team-a/b", false),
-            (LockAct::Read, "other", true),
-            (LockAct::Read, "", true),
-        ] {
-            assert_eq!(permissions.cover_lock(act, name), is_covered, "{act:?} {name}");
-        }
-        assert!(!permissions.cover_key(KeyAct::Read, "team-a/b"), "locks are not keys");
-    }
-
-    #[test]
     fn rule_of_no_kind_of_both_or_of_the_wrong_acts_is_refused() {
         for allow in [
             "[{ may = [\"read\"] }]",

@@ -30,7 +30,8 @@ pub struct OnceCommand {
     retention: Duration,
     /// What comes of this run if this machine dies: a person settles it, or another machine runs
     /// COMMAND again
-    #[arg(long, value_parser = ["unknown", "rerun"], value_name = "WHAT", default_value = "unknown")]
+    #[arg(long, value_parser = ["unknown", "rerun"], value_name = "WHAT")]
+    #[arg(default_value = "unknown")]
     on_crash: String,
     /// How long to wait for the end of a run of another machine, or for a service that cannot be
     /// reached [default: not at all; with --on-crash rerun for as long as it takes]

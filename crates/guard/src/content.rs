@@ -32,11 +32,13 @@ type Unread = (Code, &'static str);
 
 const TOO_LARGE: Unread = (
     Code::PayloadTooLarge,
-    "The key is made of what the body contains, and that has more bytes than a body may have. Nothing was run.",
+    "The key is made of what the body contains, and that has more bytes than a body may have. \
+     Nothing was run.",
 );
 const BROKEN: Unread = (
     Code::InvalidBody,
-    "The key is made of what the body contains, and it is not one whole stream of its Content-Encoding. Nothing was run.",
+    "The key is made of what the body contains, and it is not one whole stream of its \
+     Content-Encoding. Nothing was run.",
 );
 
 impl Content {

@@ -4,9 +4,10 @@
 //! A guard lists its sources, and the first that a request has counts. A key that no source has is
 //! derived from the request, or from its principal and path alone where a thing is done once for
 //! each. Derived keys have no secret, so every instance makes the same one. Keys of two sources
-//! never meet, but for the `Idempotency-Key` header and its form field, which are one. What is there
-//! and is no key is refused, with the name of its source, and never passed over: the next source
-//! would make another intent of it. Tested in `tests/api/key_sources.rs` and `derived_keys.rs`.
+//! never meet, but for the `Idempotency-Key` header and its form field, which are one. What is
+//! there and is no key is refused, with the name of its source, and never passed over: the next
+//! source would make another intent of it. Tested in `tests/api/key_sources.rs` and
+//! `derived_keys.rs`.
 
 use std::fmt;
 

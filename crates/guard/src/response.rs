@@ -197,7 +197,7 @@ pub(crate) fn retention_of(response: &Response, guard: &Guard) -> RetentionPolic
 
 /// The response to a repeat of a request, whose record says this.
 pub fn repeat_response(view: RecordView) -> Response {
-    let expires_in = view.expires_in;
+    let again = |problem: Problem| problem.with_retry_after(Duration::from_secs(1));
     let response = match view.phase {
         RecordStatus::Done { kept: StoredResponse::Answer(answer), .. } => replay(&answer),
         RecordStatus::Done { kept: StoredResponse::Mark(status), .. } => refuse(Problem::new(
@@ -206,26 +206,23 @@ pub fn repeat_response(view: RecordView) -> Response {
         )),
         RecordStatus::Done { kept: StoredResponse::Sealed(sealed), .. } => {
             let detail = "It was carried out, and its response cannot be decrypted here.";
-            let problem = Problem::new(Code::AnswerUnreadable, detail)
-                .with_retry_after(Duration::from_secs(1))
-                .caused_by(MissingKey(sealed.key_id.clone()));
-            refuse(problem)
+            let problem = Problem::new(Code::AnswerUnreadable, detail);
+            refuse(again(problem).caused_by(MissingKey(sealed.key_id.clone())))
         }
         // The port has no such reply.
         RecordStatus::Done { kept: StoredResponse::Stub(_), .. } => refuse(Problem::new(
             Code::StoreUnavailable,
             "It was carried out, and its response was not read.",
         )),
-        RecordStatus::InFlight { .. } => {
-            let detail = "The same request is being carried out.";
-            let problem = Problem::new(Code::RequestInProgress, detail);
-            refuse(problem.with_retry_after(Duration::from_secs(1)))
-        }
+        RecordStatus::InFlight { .. } => refuse(again(Problem::new(
+            Code::RequestInProgress,
+            "The same request is being carried out.",
+        ))),
         RecordStatus::Unknown { reason, .. } => {
             refuse(Problem::new(Code::OutcomeUnknown, reason.detail()))
         }
     };
-    with_expiry(response, Some(expires_in))
+    with_expiry(response, Some(view.expires_in))
 }
 
 #[derive(Debug, thiserror::Error)]

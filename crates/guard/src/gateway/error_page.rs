@@ -29,7 +29,8 @@ pub struct ErrorPage {
 fn outcome_of(code: Code, effect: Option<Effect>) -> (&'static str, &'static str) {
     let unknown = (
         "unknown",
-        "We do not know yet whether this was done. Please do not send it again before you have asked us.",
+        "We do not know yet whether this was done. Please do not send it again before you have \
+         asked us.",
     );
     match (code, effect) {
         (Code::RequestInProgress, _) => (
@@ -41,7 +42,8 @@ fn outcome_of(code: Code, effect: Option<Effect>) -> (&'static str, &'static str
         }
         (Code::KeyExpired | Code::IdempotencyKeyReused, _) => (
             "not-now",
-            "Nothing was done now. If you sent this before, it may have been done then: please look before you send it again.",
+            "Nothing was done now. If you sent this before, it may have been done then: please \
+             look before you send it again.",
         ),
         (Code::OutcomeUnknown | Code::UpstreamSilent, _) => unknown,
         (_, Some(Effect::Unknown)) | (Code::Internal, None) => unknown,
