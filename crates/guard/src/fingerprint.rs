@@ -12,7 +12,6 @@ use keylatch_core::idempotency::{Fingerprint, FingerprintHasher};
 use multer::Field;
 use percent_encoding::percent_decode;
 
-use crate::KeyPart;
 use crate::canonical_json::canonical_json;
 use crate::escapes::{has_whole_escapes, normalize_escapes};
 use crate::fields::CountedFields;
@@ -41,19 +40,6 @@ pub(crate) struct FingerprintInput {
 impl FingerprintInput {
     pub(crate) fn fingerprint(self) -> impl Future<Output = Fingerprint> + Send {
         off_worker(self.body.len(), async move { self.digest().await })
-    }
-
-    /// Leaves out what is none of these parts.
-    pub(crate) fn keep(&mut self, parts: &[KeyPart]) {
-        if !parts.contains(&KeyPart::Query) {
-            self.query.clear();
-        }
-        if !parts.contains(&KeyPart::Body) {
-            self.media_type = MediaType::default();
-            self.coding.clear();
-            self.body.clear();
-            self.headers.clear();
-        }
     }
 
     async fn digest(&self) -> Fingerprint {

@@ -202,6 +202,21 @@ impl Intent {
     }
 }
 
+impl FingerprintInput {
+    /// Leaves out what is none of these parts.
+    fn keep(&mut self, parts: &[KeyPart]) {
+        if !parts.contains(&KeyPart::Query) {
+            self.query.clear();
+        }
+        if !parts.contains(&KeyPart::Body) {
+            self.media_type = MediaType::default();
+            self.coding.clear();
+            self.body.clear();
+            self.headers.clear();
+        }
+    }
+}
+
 /// The path below which something is done once, in the one spelling of all that a server may read
 /// as the same.
 fn path_once(own_path: &str, path: &str) -> String {
