@@ -112,7 +112,6 @@ pub struct Guard {
 }
 
 impl Default for Guard {
-    #[expect(clippy::too_many_lines, reason = "a line for each setting")]
     fn default() -> Self {
         Self {
             path: String::new(),

@@ -300,12 +300,9 @@ impl IdempotencyLayer {
         let (wait, on_crash) = (ask.wait, ask.on_crash);
         let response = match service.once(ask, work).await {
             Ok(run) => response_of(run, kind, is_coded, on_crash),
-            Err(error) => match (&error, spare) {
-                // This instance has begun nothing.
-                (IdempotencyError::Store(StoreError::Unreachable(_)), Some((inner, request))) => {
-                    return run_unguarded(inner, *request, error).await;
-                }
-                _ => Problem::from(error).with_retry().into_response(),
+            Err(error) => match spare.filter(|_| is_store_down(&error)) {
+                Some((inner, request)) => return run_unguarded(inner, *request, error).await,
+                None => Problem::from(error).with_retry().into_response(),
             },
         };
         let url = resolve_url.as_ref().filter(|_| scope.leads_to(&key));
@@ -404,6 +401,11 @@ fn in_share(scope: RecordScope, guard: &str, address: Option<IpAddr>) -> RecordS
         principal => Share::of(guard, principal.to_string()),
     };
     scope.in_share(share)
+}
+
+/// Whether the store cannot be reached, so that this instance has begun nothing.
+fn is_store_down(error: &IdempotencyError) -> bool {
+    matches!(error, IdempotencyError::Store(StoreError::Unreachable(_)))
 }
 
 /// The response to a request that runs although no store keeps that it does.
