@@ -203,7 +203,6 @@ impl App {
         self.run(serving, closing).await
     }
 
-    /// A server of the routes without a listener.
     fn server(&self) -> Server {
         let (settings, metrics) = (self.config.server.clone(), Arc::clone(&self.metrics));
         Server::new(self.router.clone().into(), settings, metrics, self.closing.clone())
@@ -370,8 +369,8 @@ fn request_layer(
 
 fn authenticator(config: &Config) -> Result<Option<Arc<Authenticator>>, Error> {
     let file = config.identity_file();
-    let opened = file.map(|file| Authenticator::open(file, &config.jwt)).transpose()?;
-    Ok(opened.map(Arc::new))
+    let opened = file.map(|file| Authenticator::open(file, &config.jwt)).transpose();
+    opened.map(|opened| opened.map(Arc::new)).map_err(Error::Access)
 }
 
 fn tls_files(config: &Config) -> Result<Option<TlsFiles>, Error> {
@@ -417,8 +416,5 @@ fn check_access(config: &Config) -> Result<(), Error> {
     if let Some(address) = config.exposed_address() {
         return Err(Error::Exposed { address });
     }
-    config.check_tls()?;
-    config.check_jwt()?;
-    config.check_gateway()?;
-    Ok(())
+    Ok(config.check_together()?)
 }

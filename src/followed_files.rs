@@ -34,7 +34,6 @@ pub struct UnreadableFile {
 }
 
 impl FollowedFiles {
-    /// Reads the files.
     pub(crate) fn read(paths: Vec<PathBuf>) -> Result<Self, UnreadableFile> {
         // A signal that comes after the first reading has another one follow.
         let hangups = hangups();
@@ -72,7 +71,7 @@ impl FollowedFiles {
     }
 }
 
-/// One file of secrets.
+/// One file, such as that of identities.
 #[derive(Debug)]
 pub(crate) struct FollowedFile {
     path: String,
@@ -100,8 +99,11 @@ impl FollowedFile {
         let take = |read: Result<&[Vec<u8>], &str>| {
             let replace = |read: &[Vec<u8>]| replace(&read.concat()).map_err(|e| e.to_string());
             match read.map_err(str::to_owned).and_then(replace) {
-                Ok(()) => tracing::info!(file = self.path, "{what} were read again"),
-                Err(error) => tracing::error!(file = self.path, error, "{what} stay"),
+                Ok(()) => tracing::info!(file = self.path, "{what} are read again"),
+                Err(error) => {
+                    let stay = "are not read: those of before stay";
+                    tracing::error!(file = self.path, error, "{what} {stay}");
+                }
             }
         };
         self.files.follow(take).await;

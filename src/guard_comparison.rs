@@ -41,7 +41,6 @@ struct ComparedGuard {
     path: String,
     /// Shared by all instances with a guard of this path.
     lock: KeptLock,
-    /// The name and the digest of each setting.
     digests: [(&'static str, String); 12],
 }
 

@@ -199,9 +199,7 @@ fn environment() -> Result<Vec<(String, String)>, ConfigError> {
     let ours = named.filter(|(name, _)| name.starts_with("KEYLATCH_") || name.starts_with("OTEL_"));
     ours.map(|(name, value)| match value {
         Ok(value) => Ok((name, value)),
-        Err(_) => {
-            Err(ConfigError::Invalid { source_name: name, message: "is not Unicode".to_owned() })
-        }
+        Err(_) => Err(ConfigError { source_name: name, message: "is not Unicode".to_owned() }),
     })
     .collect()
 }
@@ -224,10 +222,7 @@ fn main() -> ExitCode {
         Command::Config(ConfigCommand::Show { flags, json }) => show_config(flags, json),
         Command::Lock(command) => return ask_service(command.run()),
         Command::Backup(command) => return ask_service(command.run()),
-        Command::Run(run) => match run_under_lock(run) {
-            Ok(code) => return code,
-            Err(error) => Err(error),
-        },
+        Command::Run(run) => return run_under_lock(run),
         Command::Elect(command) => {
             let election = command.election();
             return ask_service(async { Ok(elect(&election).await) });
@@ -298,16 +293,18 @@ fn wrong_use(error: &clap::Error) -> ExitCode {
     }
 }
 
-fn run_under_lock(run: RunCommand) -> Result<ExitCode, Error> {
-    let job = match run.locks() {
-        Ok((locks, outer)) => run.job(locks, outer)?,
-        Err(error) => return Ok(wrong_use(&error)),
+fn run_under_lock(run: RunCommand) -> ExitCode {
+    let (locks, outer) = match run.locks() {
+        Ok(locks) => locks,
+        Err(error) => return wrong_use(&error),
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let code = runtime.block_on(keylatch::run::run(&job));
-    // A name that is still being looked up does not hold the process.
-    runtime.shutdown_background();
-    Ok(ExitCode::from(code))
+    match run.job(locks, outer) {
+        Ok(job) => ask_service(async { Ok(keylatch::run::run(&job).await) }),
+        Err(error) => {
+            say(&error);
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// Runs a command that is a client of the service.

@@ -28,7 +28,6 @@ impl ObservedGuards {
         self.on(today()).guards.entry(guard.to_owned()).or_default();
     }
 
-    /// Counts a request.
     pub(crate) fn count(&self, guard: &str, observed: Observed) {
         if let Some(counts) = self.on(today()).guards.get_mut(guard) {
             for counts in [&mut counts.today, &mut counts.since_start] {
@@ -37,7 +36,6 @@ impl ObservedGuards {
         }
     }
 
-    /// What was counted.
     pub(crate) fn counts(&self) -> BTreeMap<String, ObservedGuard> {
         self.on(today()).guards.clone()
     }

@@ -3,34 +3,30 @@
 //!
 //! A store keeps the ends that were no release, so that locks that are acquired and released leave
 //! nothing there and cost no write (`lock/history.rs` in the core). Releases are therefore those
-//! that this instance served, since its start, and in memory. A lock is known here by a keyed hash
-//! of its name, and is in a bucket of [`WAYS`] by that hash. So a release costs one look at a few
-//! numbers, and no client can choose whose history it replaces.
+//! that this instance served, since its start, and in memory.
 //!
-//! Invariant: the newest [`ENDS`] ends are kept of each of up to [`BUCKETS`] × [`WAYS`] locks, and
-//! a bucket that is full forgets the lock that no grant ended of for the longest time. Tested
-//! below, and over HTTP in `tests/api/console.rs`.
+//! Invariant: the newest [`ENDS`] ends are kept of each of up to [`LOCKS`] locks, and the lock that
+//! no grant ended of for the longest time is forgotten first. Tested below, and over HTTP in
+//! `tests/api/console.rs`.
 
 use std::collections::VecDeque;
-use std::fmt;
-use std::hash::{BuildHasher as _, RandomState};
+use std::num::NonZeroUsize;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use keylatch_core::lock::{FencingToken, GrantEnd, GrantSpan, LockName, Owner, Release};
+use lru::LruCache;
 
 /// How many ends of a lock are kept: as many as a store keeps.
 const ENDS: usize = 16;
-/// How many locks a bucket has room for.
-const WAYS: usize = 4;
-const BUCKETS: usize = 1024;
+const LOCKS: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 
 /// How the latest grants of locks ended.
+#[derive(Debug)]
 pub(crate) struct PastGrants {
     /// When the instance began to remember them.
     since: Timestamp,
-    hashes: RandomState,
-    buckets: Box<[Mutex<Bucket>]>,
+    locks: Mutex<LruCache<LockName, VecDeque<PastGrant>>>,
 }
 
 /// A grant that is over.
@@ -42,18 +38,9 @@ pub(crate) enum PastGrant {
     End(Box<GrantEnd>),
 }
 
-/// The keyed hash of a lock's name. Two locks with the same hash would share a history. One of the
-/// few other locks in a bucket has the hash of a lock with a chance of one in 2^52.
-type NameHash = u64;
-
-/// Locks with their past grants; that of the latest end is the last.
-#[derive(Default)]
-struct Bucket(Vec<(NameHash, VecDeque<PastGrant>)>);
-
 impl PastGrants {
     pub(crate) fn new() -> Self {
-        let buckets = (0..BUCKETS).map(|_| Mutex::default()).collect();
-        Self { since: Timestamp::now(), hashes: RandomState::new(), buckets }
+        Self { since: Timestamp::now(), locks: Mutex::new(LruCache::new(LOCKS)) }
     }
 
     pub(crate) fn since(&self) -> Timestamp {
@@ -84,32 +71,24 @@ impl PastGrants {
                 kept.iter().any(|it| (it.token, it.fencing_token) == (end.token, end.fencing_token))
             }
         };
-        let hash = self.hash(name);
-        let mut all = self.bucket(hash).find(hash);
-        all.retain(|past| !is_kept(past));
+        let past = self.locks().peek(name).cloned().unwrap_or_default();
+        let mut all: Vec<_> = past.into_iter().filter(|past| !is_kept(past)).collect();
         all.extend(kept.into_iter().map(Box::new).map(PastGrant::End));
         all.sort_by_key(PastGrant::ended_at_millis);
         all
     }
 
     fn add(&self, name: &LockName, past: PastGrant) {
-        let hash = self.hash(name);
-        self.bucket(hash).add(hash, past);
+        let mut locks = self.locks();
+        let grants = locks.get_or_insert_mut_ref(name, VecDeque::new);
+        if grants.len() == ENDS {
+            grants.pop_front();
+        }
+        grants.push_back(past);
     }
 
-    fn hash(&self, name: &LockName) -> NameHash {
-        self.hashes.hash_one(name.as_str())
-    }
-
-    fn bucket(&self, hash: NameHash) -> MutexGuard<'_, Bucket> {
-        let bucket = &self.buckets[hash as usize % BUCKETS];
-        bucket.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl fmt::Debug for PastGrants {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PastGrants").field("since", &self.since).finish_non_exhaustive()
+    fn locks(&self) -> MutexGuard<'_, LruCache<LockName, VecDeque<PastGrant>>> {
+        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -119,36 +98,6 @@ impl PastGrant {
             Self::Release { span, .. } => span.ended_at_millis,
             Self::End(end) => end.ended_at_millis,
         }
-    }
-}
-
-impl Bucket {
-    fn add(&mut self, lock: NameHash, past: PastGrant) {
-        let locks = &mut self.0;
-        match locks.iter().position(|(of, _)| *of == lock) {
-            Some(found) => locks[found..].rotate_left(1),
-            None if locks.len() < WAYS => locks.push((lock, VecDeque::new())),
-            None => {
-                locks.rotate_left(1);
-                if let Some((of, grants)) = locks.last_mut() {
-                    // Its memory is kept, since names that come once each would ask for it again
-                    // and again.
-                    *of = lock;
-                    grants.clear();
-                }
-            }
-        }
-        if let Some((_, grants)) = locks.last_mut() {
-            if grants.len() == ENDS {
-                grants.pop_front();
-            }
-            grants.push_back(past);
-        }
-    }
-
-    fn find(&self, lock: NameHash) -> Vec<PastGrant> {
-        let found = self.0.iter().find(|(of, _)| *of == lock);
-        found.map(|(_, grants)| grants.iter().cloned().collect()).unwrap_or_default()
     }
 }
 
@@ -208,27 +157,17 @@ mod tests {
     }
 
     #[test]
-    fn full_bucket_forgets_the_lock_without_an_end_for_the_longest_time() {
-        let mut bucket = Bucket::default();
-        let end = |fence| PastGrant::End(Box::new(expiry(fence)));
-        let [a, b, c, d, e] = [1, 2, 3, 4, 5];
-        for (lock, fence) in [(a, 1), (b, 2), (c, 3), (d, 4), (a, 5), (e, 6)] {
-            bucket.add(lock, end(fence));
-        }
-        assert_eq!(bucket.find(a), [end(1), end(5)]);
-        assert_eq!(bucket.find(b), []);
-        assert_eq!(bucket.find(e), [end(6)]);
-    }
-
-    #[test]
-    fn locks_of_any_number_take_bounded_memory() {
+    fn lock_without_an_end_for_the_longest_time_is_forgotten() {
         let past = PastGrants::new();
-        for fence in 0..2 * (BUCKETS * WAYS) as u64 {
+        let last = LOCKS.get() as u64;
+        past.add_release(&name("a"), &release(0));
+        for fence in 1..=last {
+            past.add_release(&name("a"), &release(fence));
             past.add_release(&name(&format!("order-{fence}")), &release(fence));
         }
-        let locks: usize = past.buckets.iter().map(|it| it.lock().unwrap().0.len()).sum();
-        assert!(locks <= BUCKETS * WAYS, "{locks}");
-        let last = 2 * (BUCKETS * WAYS) as u64 - 1;
+        assert_eq!(past.locks().len(), LOCKS.get());
+        assert_eq!(fences(&past, "a", vec![]).last(), Some(&last));
+        assert_eq!(fences(&past, "order-1", vec![]), [] as [u64; 0]);
         assert_eq!(fences(&past, &format!("order-{last}"), vec![]), [last]);
     }
 }

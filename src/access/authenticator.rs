@@ -1,11 +1,11 @@
 //! Who sends a request: by its API key, by the token of an issuer, or by the certificate of its
 //! connection.
 //!
-//! A header counts before the certificate. Tested in `tests/api/identities.rs`, `tokens.rs` and
-//! `client_certificates.rs`.
+//! A header counts before the certificate. The file of identities is read at start, and again when
+//! it changes or on SIGHUP; one that is wrong changes nothing. Tested in `tests/api/identities.rs`,
+//! `tokens.rs` and `client_certificates.rs`, and in `tests/cli/keys.rs`.
 
-use std::path::Path;
-use std::sync::{Arc, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, HeaderName};
@@ -13,39 +13,34 @@ use jiff::Timestamp;
 
 use super::certificate::CertificateNames;
 use super::credential::{Credential, RefusedCredential, credential};
-use super::file::{IdentityFile, IdentityFileError};
-use super::identity::{Identities, Identity};
-use super::jwt::{Issuer, IssuerError, JwtSettings};
+use super::identity::{Identities, Identity, InvalidIdentities};
+use super::jwt::{Issuer, JwtSettings};
+use crate::followed_files::FollowedFile;
 
 /// The identities, and what proves them.
+///
+/// Invariant: there are identities at every moment, so no request passes while their file is read.
 #[derive(Debug)]
 pub struct Authenticator {
-    identities: IdentityFile,
+    file: FollowedFile,
+    identities: RwLock<Identities>,
     issuer: Option<Issuer>,
 }
 
-/// Why nothing proves an identity.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AuthenticatorError {
-    /// The file of identities is of no use.
-    #[error(transparent)]
-    Identities(#[from] IdentityFileError),
-    /// The issuer of tokens is of no use.
-    #[error(transparent)]
-    Issuer(#[from] IssuerError),
-}
-
 impl Authenticator {
-    /// The identities of a file, and the issuer of their tokens if the settings have one.
-    pub fn open(identities: &Path, jwt: &JwtSettings) -> Result<Self, AuthenticatorError> {
+    /// The identities of a file, and the issuer of their tokens if the settings have one. The error
+    /// names the file that is of no use, and why.
+    pub fn open(identities: &str, jwt: &JwtSettings) -> Result<Self, String> {
         let issuer = jwt.is_on().then(|| Issuer::open(jwt)).transpose()?;
-        Ok(Self { identities: IdentityFile::open(identities)?, issuer })
+        let parse = |text: &[u8]| Identities::parse(text, &Identities::default());
+        let (file, identities) = FollowedFile::read(identities, parse)
+            .map_err(|error| format!("the identities in {error}"))?;
+        Ok(Self { file, identities: RwLock::new(identities), issuer })
     }
 
     /// The identities as they are now. Their file is not read again as long as this is kept.
     pub fn identities(&self) -> RwLockReadGuard<'_, Identities> {
-        self.identities.current()
+        self.identities.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The identity as it is now, if what proved it still does. Of a token that was proof enough
@@ -69,7 +64,12 @@ impl Authenticator {
                 issuer.follow().await;
             }
         };
-        tokio::join!(self.identities.follow(), of_issuer);
+        let replace = |text: &[u8]| {
+            let read = Identities::parse(text, &self.identities())?;
+            *self.identities.write().unwrap_or_else(PoisonError::into_inner) = read;
+            Ok::<_, InvalidIdentities>(())
+        };
+        tokio::join!(self.file.follow("the identities", replace), of_issuer);
     }
 
     /// Whose key or token a header of a request has or, where the request has no such header, whose

@@ -6,7 +6,6 @@
 //! headers are refused, because two parts of a system could believe one each.
 
 use std::borrow::Cow;
-use std::fmt;
 
 use axum::http::{HeaderMap, HeaderName};
 use base64::Engine as _;
@@ -19,87 +18,40 @@ pub const KEYLATCH_AUTHORIZATION: HeaderName = HeaderName::from_static("keylatch
 
 /// Why a request has no identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the text of each says it")]
 pub enum RefusedCredential {
-    /// There is no credential.
     #[error("The request has no API key")]
     Missing,
-    /// There are two, or one that is not an API key as Bearer or Basic carry it.
     #[error("The request has no credential that is one API key, as `Bearer` or as a password")]
     Malformed,
-    /// The issuer did not sign the token, or not for this service, or not for now.
     #[error("The token is not one that the issuer signed for this service")]
     InvalidToken,
-    /// The time of the token is over.
     #[error("The token has expired")]
     ExpiredToken,
-    /// The claim of the token is that of no identity.
     #[error("The token is that of no identity")]
     UnknownClaim,
-    /// The values of the claim lead to several identities.
     #[error("The token is that of several identities")]
     AmbiguousClaim,
-    /// The service does not have the issuer's keys, so nothing says whether the token is good.
     #[error("The service does not have the keys of the issuer")]
     NoIssuerKeys,
-    /// The key is that of no identity.
     #[error("The API key is that of no identity")]
     Unknown,
-    /// The time of the key is over.
     #[error("The API key has expired")]
     Expired,
-    /// There is no key, and the certificate of the connection is that of no identity.
     #[error("The client certificate is that of no identity, and the request has no API key")]
     UnknownCertificate,
-    /// The names in the certificate lead to several identities.
     #[error("The client certificate is that of several identities, and the request has no API key")]
     AmbiguousCertificate,
 }
 
-/// What proves an identity. It prints without it.
+/// What proves an identity. Nothing prints it.
 pub(super) enum Credential<'a> {
     /// A text that looks like an API key, and need not be one.
     Key(Cow<'a, [u8]>),
-    /// A token, which is not looked at yet.
-    Token(SignedToken),
+    /// A text that looks like a JSON Web Token (RFC 7519): three parts with dots between them.
+    Token(String),
 }
 
-impl fmt::Debug for Credential<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Key(_) => "Key(..)",
-            Self::Token(_) => "Token(..)",
-        })
-    }
-}
-
-/// A JSON Web Token (RFC 7519) by its form: three parts with dots between them. It prints without
-/// them.
-pub(super) struct SignedToken(String);
-
-impl SignedToken {
-    fn parse(text: &[u8]) -> Option<Self> {
-        let text = std::str::from_utf8(text).ok()?;
-        let is_part = |part: &str| {
-            let is_base64url = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
-            !part.is_empty() && part.bytes().all(is_base64url)
-        };
-        let is_token = text.split('.').count() == 3 && text.split('.').all(is_part);
-        is_token.then(|| Self(text.to_owned()))
-    }
-
-    /// The token as the client sent it.
-    pub(super) fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for SignedToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SignedToken(..)")
-    }
-}
-
-/// The credential in a header.
 pub(super) fn credential<'a>(
     headers: &'a HeaderMap,
     header: &HeaderName,
@@ -128,5 +80,11 @@ fn parse(text: Cow<'_, [u8]>) -> Option<Credential<'_>> {
     if ApiKey::has_form(&text) {
         return Some(Credential::Key(text));
     }
-    SignedToken::parse(&text).map(Credential::Token)
+    let text = std::str::from_utf8(&text).ok()?;
+    let is_part = |part: &str| {
+        let is_base64url = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+        !part.is_empty() && part.bytes().all(is_base64url)
+    };
+    let is_token = text.split('.').count() == 3 && text.split('.').all(is_part);
+    is_token.then(|| Credential::Token(text.to_owned()))
 }

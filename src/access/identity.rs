@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use serde::Deserialize;
 
 use super::certificate::CertificateNames;
 use super::credential::RefusedCredential;
-use super::key::{ApiKey, KeyHash, KeyHashMap};
+use super::key::{ApiKey, KeyHash};
 use super::permission::{Allowance, Namespace, Permissions};
 use super::quota::{Meter, Quota};
 
@@ -122,7 +123,7 @@ impl std::str::FromStr for IdentityName {
 /// their tokens.
 #[derive(Debug, Default)]
 pub struct Identities {
-    by_key: KeyHashMap<KnownKey>,
+    by_key: HashMap<KeyHash, KnownKey>,
     by_certificate: HashMap<String, Arc<Identity>>,
     by_claim: HashMap<String, Arc<Identity>>,
     by_name: BTreeMap<IdentityName, Arc<Identity>>,
@@ -138,34 +139,8 @@ struct KnownKey {
 
 /// What is wrong with a file of identities. It repeats nothing of the file but names.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidIdentities {
-    /// It is no TOML, or a member is unknown or has a bad value.
-    #[error("line {line}: {message}")]
-    Text {
-        /// The line, from 1.
-        line: usize,
-        /// What is wrong with it.
-        message: String,
-    },
-    /// There is no `[[identity]]`.
-    #[error("there is no `[[identity]]`, so no client could use the service")]
-    Empty,
-    /// A name is there twice.
-    #[error("there are two identities `{0}`")]
-    SameName(IdentityName),
-    /// Two identities, or one twice, have the same key.
-    #[error("a key of `{0}` is there twice")]
-    SameKey(IdentityName),
-    /// Two identities, or one twice, have the same certificate.
-    #[error("a certificate of `{0}` is there twice")]
-    SameCertificate(IdentityName),
-    /// Two identities, or one twice, have the same claim.
-    #[error("a claim of `{0}` is there twice")]
-    SameClaim(IdentityName),
-    /// No client could be this identity.
-    #[error("`{0}` has neither `keys` nor `certificates` nor `claims`")]
-    NoCredential(IdentityName),
-}
+#[error("{0}")]
+pub struct InvalidIdentities(String);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -198,40 +173,38 @@ struct KeyEntry {
 
 /// A moment, as text or as a date of TOML, with its offset from UTC.
 #[derive(Deserialize)]
-#[serde(try_from = "ExpiryText")]
+#[serde(try_from = "toml::Value")]
 struct Expiry(Timestamp);
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum ExpiryText {
-    Date(toml::value::Datetime),
-    Text(String),
-}
-
-impl TryFrom<ExpiryText> for Expiry {
+impl TryFrom<toml::Value> for Expiry {
     type Error = &'static str;
 
-    fn try_from(text: ExpiryText) -> Result<Self, Self::Error> {
-        let text = match text {
-            ExpiryText::Date(date) => date.to_string(),
-            ExpiryText::Text(text) => text,
+    fn try_from(value: toml::Value) -> Result<Self, Self::Error> {
+        let moment = match value {
+            toml::Value::Datetime(date) => date.to_string().parse(),
+            value => value.as_str().unwrap_or_default().parse(),
         };
-        let wrong = "must be a moment like 2030-01-31T12:00:00Z";
-        text.parse().map(Self).map_err(|_| wrong)
+        moment.map(Self).map_err(|_| "must be a moment like 2030-01-31T12:00:00Z")
     }
 }
 
 impl Identities {
-    /// Reads the text of a file. An identity that was there `before` has what it had.
-    pub fn parse(text: &str, before: &Self) -> Result<Self, InvalidIdentities> {
+    /// Reads a file. An identity that was there `before` has what it had.
+    pub fn parse(file: &[u8], before: &Self) -> Result<Self, InvalidIdentities> {
+        let wrong = |at: usize, message: &str| {
+            let line = file[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
+            InvalidIdentities(format!("line {line}: {message}"))
+        };
+        let text = std::str::from_utf8(file)
+            .map_err(|error| wrong(error.valid_up_to(), "it is not text in UTF-8"))?;
         let document: Document = toml::from_str(text).map_err(|error: toml::de::Error| {
             // The error's own text repeats the line, which may hold a key.
-            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
-            let line = before.matches('\n').count() + 1;
-            InvalidIdentities::Text { line, message: without_values(error.message()) }
+            let at = error.span().map_or(0, |span| span.start.min(file.len()));
+            wrong(at, &without_values(error.message()))
         })?;
         if document.identity.is_empty() {
-            return Err(InvalidIdentities::Empty);
+            let why = "there is no `[[identity]]`, so no client could use the service";
+            return Err(InvalidIdentities(why.to_owned()));
         }
         let mut all = Self::default();
         for entry in document.identity {
@@ -249,7 +222,9 @@ impl Identities {
     fn add(&mut self, entry: IdentityEntry, before: &Self) -> Result<(), InvalidIdentities> {
         let IdentityEntry { name, keys, certificates, claims, allow, act_for, quota } = entry;
         if keys.is_none() && certificates.is_none() && claims.is_none() {
-            return Err(InvalidIdentities::NoCredential(name));
+            return Err(InvalidIdentities(format!(
+                "`{name}` has neither `keys` nor `certificates` nor `claims`"
+            )));
         }
         let gone = || before.gone.get(&name).map(|(gone, _)| gone);
         let (mut meter, before) = (Meter::new(quota), before.by_name.get(&name).or_else(gone));
@@ -266,29 +241,23 @@ impl Identities {
         let identity = Identity { name: name.clone(), permissions, meter, namespaces, principals };
         let identity = Arc::new(identity);
         if self.by_name.insert(name.clone(), Arc::clone(&identity)).is_some() {
-            return Err(InvalidIdentities::SameName(name));
+            return Err(InvalidIdentities(format!("there are two identities `{name}`")));
         }
         for KeyEntry { sha256, expires } in keys.unwrap_or_default() {
             let expires = expires.map(|Expiry(at)| at);
             let known = KnownKey { identity: Arc::clone(&identity), expires };
-            if self.by_key.insert(sha256, known).is_some() {
-                return Err(InvalidIdentities::SameKey(identity.name.clone()));
-            }
+            add_new(&mut self.by_key, sha256, known, "key", &name)?;
         }
         for certificate in certificates.unwrap_or_default() {
-            if self.by_certificate.insert(certificate, Arc::clone(&identity)).is_some() {
-                return Err(InvalidIdentities::SameCertificate(identity.name.clone()));
-            }
+            let identity = Arc::clone(&identity);
+            add_new(&mut self.by_certificate, certificate, identity, "certificate", &name)?;
         }
         for claim in claims.unwrap_or_default() {
-            if self.by_claim.insert(claim, Arc::clone(&identity)).is_some() {
-                return Err(InvalidIdentities::SameClaim(identity.name.clone()));
-            }
+            add_new(&mut self.by_claim, claim, Arc::clone(&identity), "claim", &name)?;
         }
         Ok(())
     }
 
-    /// The identity of this name.
     pub(super) fn find_name(&self, name: &IdentityName) -> Option<Arc<Identity>> {
         self.by_name.get(name).cloned()
     }
@@ -299,19 +268,14 @@ impl Identities {
         names: &CertificateNames,
     ) -> Result<Arc<Identity>, RefusedCredential> {
         let found = names.iter().filter_map(|name| self.by_certificate.get(name));
-        one_of(found).map_err(|many| match many {
-            true => RefusedCredential::AmbiguousCertificate,
-            false => RefusedCredential::UnknownCertificate,
-        })
+        let several = RefusedCredential::AmbiguousCertificate;
+        one_of(found, RefusedCredential::UnknownCertificate, several)
     }
 
     /// Whose token has these values of the claim.
     pub(super) fn find_claim(&self, values: &[String]) -> Result<Arc<Identity>, RefusedCredential> {
         let found = values.iter().filter_map(|value| self.by_claim.get(value));
-        one_of(found).map_err(|many| match many {
-            true => RefusedCredential::AmbiguousClaim,
-            false => RefusedCredential::UnknownClaim,
-        })
+        one_of(found, RefusedCredential::UnknownClaim, RefusedCredential::AmbiguousClaim)
     }
 
     /// Whose key this text is, at the moment that `now` gives, which is asked only where the key
@@ -364,13 +328,29 @@ fn whom(name: &IdentityName, act_for: &BTreeSet<String>) -> Option<BTreeSet<Prin
     (!act_for.contains(EVERY_PRINCIPAL)).then(|| named.chain([own]).collect())
 }
 
-/// The one identity that all of these are; otherwise whether there are several.
-fn one_of<'a>(mut found: impl Iterator<Item = &'a Arc<Identity>>) -> Result<Arc<Identity>, bool> {
-    let identity = found.next().ok_or(false)?;
-    if found.any(|other| other.name != identity.name) {
-        return Err(true);
+/// The one identity that all of these are.
+fn one_of<'a>(
+    mut found: impl Iterator<Item = &'a Arc<Identity>>,
+    none: RefusedCredential,
+    several: RefusedCredential,
+) -> Result<Arc<Identity>, RefusedCredential> {
+    let identity = found.next().ok_or(none)?;
+    let is_one = found.all(|other| other.name == identity.name);
+    is_one.then(|| Arc::clone(identity)).ok_or(several)
+}
+
+/// Adds what no identity has yet.
+fn add_new<K: Eq + Hash, V>(
+    all: &mut HashMap<K, V>,
+    key: K,
+    value: V,
+    what: &str,
+    name: &IdentityName,
+) -> Result<(), InvalidIdentities> {
+    match all.insert(key, value) {
+        None => Ok(()),
+        Some(_) => Err(InvalidIdentities(format!("a {what} of `{name}` is there twice"))),
     }
-    Ok(Arc::clone(identity))
 }
 
 /// The message of a parser without the values of the file, which may be keys in the place of their
@@ -392,8 +372,8 @@ fn without_values(message: &str) -> String {
 mod tests {
     use super::*;
 
-    fn refusal(text: &str) -> InvalidIdentities {
-        Identities::parse(text, &Identities::default()).expect_err(text)
+    fn refusal(text: &str) -> String {
+        Identities::parse(text.as_bytes(), &Identities::default()).expect_err(text).to_string()
     }
 
     #[test]
@@ -407,7 +387,7 @@ mod tests {
                 old.hash(),
                 new.hash()
             );
-            let identities = Identities::parse(&text, &Identities::default()).unwrap();
+            let identities = Identities::parse(text.as_bytes(), &Identities::default()).unwrap();
             let identity =
                 identities.find(new.expose().as_bytes(), || panic!("it has no end")).unwrap();
             assert_eq!((identity.name.as_str(), identities.count()), ("ci", 1));
@@ -430,15 +410,13 @@ mod tests {
 
     #[test]
     fn whatever_is_wrong_is_named_and_no_key_repeated() {
-        assert_eq!(refusal(""), InvalidIdentities::Empty);
+        assert!(refusal("").starts_with("there is no `[[identity]]`"));
         let hash = ApiKey::generate().unwrap().hash();
         let of = |name: &str| {
             format!("[[identity]]\nname = \"{name}\"\nkeys = [{{ sha256 = \"{hash}\" }}]\n")
         };
-        let name = IdentityName("a".to_owned());
-        assert_eq!(refusal(&of("a").repeat(2)), InvalidIdentities::SameName(name));
-        let name = IdentityName("b".to_owned());
-        assert_eq!(refusal(&(of("a") + &of("b"))), InvalidIdentities::SameKey(name));
+        assert_eq!(refusal(&of("a").repeat(2)), "there are two identities `a`");
+        assert_eq!(refusal(&(of("a") + &of("b"))), "a key of `b` is there twice");
         for (line, text) in [
             (2, "[[identity]]\nname = \"a b\"\nkeys = []"),
             (3, "[[identity]]\nname = \"a\"\nkeys = [{ sha256 = \"kl_secret\" }]"),
@@ -451,11 +429,8 @@ mod tests {
             (4, "[[identity]]\nname = \"a\"\nkeys = []\nkl_secret = 1"),
         ] {
             let error = refusal(text);
-            assert!(
-                matches!(error, InvalidIdentities::Text { line: at, .. } if at == line),
-                "{error}"
-            );
-            assert!(!error.to_string().contains("kl_secret"), "{error}");
+            assert!(error.starts_with(&format!("line {line}: ")), "{error}");
+            assert!(!error.contains("kl_secret"), "{error}");
         }
     }
 }

@@ -6,23 +6,18 @@
 //! plain hash is enough, since nothing shortens the search for 256 random bits as it does for a
 //! password.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
-use subtle::ConstantTimeEq as _;
 
-/// What every key begins with.
 const PREFIX: &str = "kl_";
 /// The random bytes of a key.
 const SECRET: usize = 32;
 /// The bytes of the checksum behind them.
 const CHECKSUM: usize = 4;
-/// The length of a key as text.
 const LENGTH: usize = 51;
 
 /// A key with which a client says who it is. It prints without its secret.
@@ -81,60 +76,15 @@ impl fmt::Debug for ApiKey {
 
 /// The SHA-256 of a key, 64 hexadecimal digits as text.
 ///
-/// Two of them are compared in constant time. A lookup in a map takes a time that depends on the
-/// hash, which tells nothing of the key: who sends keys cannot choose their hashes, and a key
-/// cannot be computed from one. For the same reason a map needs no other hash of it
-/// ([`KeyHashMap`]).
-#[derive(Clone, Copy, Deserialize)]
+/// A lookup in a map takes a time that depends on the hash, which tells nothing of the key: who
+/// sends keys cannot choose their hashes, and a key cannot be computed from one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 #[serde(try_from = "String")]
 pub struct KeyHash([u8; 32]);
 
 impl KeyHash {
-    /// That of a text.
     pub(super) fn of(text: &[u8]) -> Self {
         Self(Sha256::digest(text).into())
-    }
-
-    fn words(&self) -> [u64; 4] {
-        let (words, _) = self.0.as_chunks();
-        std::array::from_fn(|word| u64::from_ne_bytes(words[word]))
-    }
-}
-
-impl PartialEq for KeyHash {
-    fn eq(&self, other: &Self) -> bool {
-        let (one, other) = (self.words(), other.words());
-        let difference = one.iter().zip(other).fold(0, |all, (one, other)| all | (one ^ other));
-        difference.ct_eq(&0).into()
-    }
-}
-
-impl Eq for KeyHash {}
-
-impl Hash for KeyHash {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.words()[0]);
-    }
-}
-
-/// A map by hashes of keys.
-pub(super) type KeyHashMap<V> = HashMap<KeyHash, V, BuildHasherDefault<FirstWord>>;
-
-/// Takes the first word of a [`KeyHash`] as it is.
-#[derive(Debug, Default)]
-pub(super) struct FirstWord(u64);
-
-impl Hasher for FirstWord {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write_u64(&mut self, word: u64) {
-        self.0 = word;
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = bytes.iter().fold(self.0, |all, byte| all.rotate_left(8) ^ u64::from(*byte));
     }
 }
 

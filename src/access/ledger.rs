@@ -26,7 +26,6 @@ pub(super) struct Load {
     pub(super) weight: u64,
 }
 
-/// Why there is no room.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Full {
     /// Whether by weight, and not by number.
@@ -38,7 +37,6 @@ pub(super) struct Full {
 #[derive(Debug)]
 struct State<K> {
     entries: HashMap<K, Entry>,
-    /// What the entries weigh together.
     weight: u64,
     claimed: Load,
     /// No entry ends before.
@@ -106,12 +104,10 @@ impl<K: Hash + Eq + Clone> Ledger<K> {
         }
     }
 
-    /// What there is.
     pub(super) fn keys(&self) -> Vec<K> {
         self.lock().entries.keys().cloned().collect()
     }
 
-    /// How many there are, and what they weigh.
     pub(super) fn usage(&self) -> Load {
         let mut state = self.lock();
         state.remove_ended(Instant::now());

@@ -14,7 +14,6 @@ mod authenticator;
 mod certificate;
 mod comparison;
 mod credential;
-mod file;
 mod identity;
 mod jwt;
 mod key;
@@ -22,13 +21,12 @@ mod ledger;
 mod permission;
 mod quota;
 
-pub use authenticator::{Authenticator, AuthenticatorError};
+pub use authenticator::Authenticator;
 pub use certificate::CertificateNames;
 pub use comparison::compare_quotas;
 pub use credential::{KEYLATCH_AUTHORIZATION, RefusedCredential};
-pub use file::IdentityFileError;
 pub use identity::{Identities, Identity, IdentityName, InvalidIdentities};
-pub use jwt::{IssuerError, JwtSettings};
+pub use jwt::JwtSettings;
 pub use key::{ApiKey, InvalidApiKey, KeyHash};
 pub use permission::{KeyAct, LockAct, Permissions};
 pub use quota::{

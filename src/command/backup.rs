@@ -18,7 +18,6 @@ use tokio::time::timeout;
 use super::service::{Ask, Service};
 use super::{Failure, ServiceArguments};
 
-/// How long the service may send nothing.
 const SILENCE: Duration = Duration::from_secs(30);
 /// The exit codes of what SIGINT and SIGTERM ended, as shells have them.
 const INTERRUPTED: u8 = 130;

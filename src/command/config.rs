@@ -12,11 +12,10 @@ use crate::config::Setting;
 pub fn print_settings(settings: &[Setting], json: bool) -> std::io::Result<()> {
     let mut table = Table::new(&["SETTING", "VALUE", "FROM"]);
     for Setting { name, value, origin } in settings {
-        let origin = origin.to_string();
         if json {
             print_json(&json!({"name": name, "value": value, "from": origin}).to_string())?;
         } else {
-            table.add([name.clone(), value.clone(), origin]);
+            table.add([name.clone(), value.clone(), origin.clone()]);
         }
     }
     if json { Ok(()) } else { table.print() }

@@ -4,7 +4,6 @@
 //! A script tells "held by another" from "could not find out" by the code alone. Invariant: no
 //! failure is 0, and a code keeps its meaning for ever. Tested in `tests/cli/lock_commands.rs`.
 
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
@@ -27,9 +26,11 @@ Exit codes:
   76   the service refuses the request, or is no keylatch";
 
 /// Why a command failed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The service could not be asked, or is not to be had.
+    /// The service could not be asked, or is not to be had. A URL that is wrong may hold a
+    /// password, and what is held is not the service's fault.
+    #[error("{}{error}", prefix(server, error))]
     Client {
         /// The service.
         server: String,
@@ -37,23 +38,29 @@ pub enum Failure {
         error: Error,
     },
     /// The service says what is wrong.
+    #[error("{}", .0.detail)]
     Problem(Box<ProblemDocument>),
     /// Something else than keylatch answered.
+    #[error("{0}, which keylatch did not answer")]
     Foreign(StatusCode),
     /// The answer is not one that this version understands.
+    #[error("the answer is not one of this version of keylatch: {0}")]
     Malformed(serde_json::Error),
     /// The lease ended while it was held.
+    #[error("the lock is lost: {0}")]
     Lost(String),
     /// The arguments fit no request.
+    #[error("{0}")]
     Arguments(String),
     /// The response cannot be written to this file.
+    #[error("{file} cannot be written: {1}", file = .0.display())]
     File(PathBuf, io::Error),
     /// The response cannot be printed.
-    Output(io::Error),
+    #[error("the answer cannot be printed: {0}")]
+    Output(#[from] io::Error),
 }
 
 impl Failure {
-    /// Whether it is a problem with this code.
     pub(super) fn is(&self, code: Code) -> bool {
         matches!(self, Self::Problem(problem) if problem.is(code))
     }
@@ -83,27 +90,7 @@ fn of_problem(problem: &ProblemDocument) -> u8 {
     }
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            // A URL that is wrong may hold a password, and what is held is not the service's fault.
-            Self::Client { error: error @ (Error::Url(_) | Error::Held(_)), .. } => error.fmt(f),
-            Self::Client { server, error } => write!(f, "{server}: {error}"),
-            Self::Problem(problem) => f.write_str(&problem.detail),
-            Self::Foreign(status) => write!(f, "{status}, which keylatch did not answer"),
-            Self::Malformed(error) => {
-                write!(f, "the answer is not one of this version of keylatch: {error}")
-            }
-            Self::Lost(why) => write!(f, "the lock is lost: {why}"),
-            Self::Arguments(why) => f.write_str(why),
-            Self::File(file, error) => write!(f, "{} cannot be written: {error}", file.display()),
-            Self::Output(error) => write!(f, "the answer cannot be printed: {error}"),
-        }
-    }
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        Self::Output(error)
-    }
+fn prefix(server: &str, error: &Error) -> String {
+    let says_all = matches!(error, Error::Url(_) | Error::Held(_));
+    if says_all { String::new() } else { format!("{server}: ") }
 }

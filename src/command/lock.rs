@@ -32,8 +32,9 @@ use crate::run::narrate;
 
 /// How long a stream is silent at most: the service sends a comment with each heartbeat.
 const SILENCE: Duration = Duration::from_secs(120);
-/// How many locks a page of a list has.
 const PAGE: usize = 1000;
+/// What is shown of a holder.
+const COLUMNS: [&str; 7] = ["NAME", "OWNER", "LEFT", "WAITING", "FENCING TOKEN", "SLOT", "SINCE"];
 
 /// What to do with locks.
 #[derive(Debug, Subcommand)]
@@ -57,11 +58,46 @@ pub enum LockCommand {
     Break(Break),
 }
 
+/// A lock of a service.
+#[derive(Debug, Args)]
+struct OneLock {
+    #[command(flatten)]
+    service: ServiceArguments,
+    /// The lock
+    #[arg(value_parser = LockName::parse)]
+    name: LockName,
+}
+
+impl OneLock {
+    fn service(&self) -> Result<Service, Failure> {
+        Service::new(&self.service)
+    }
+
+    /// A request about the lock, or about what is below it.
+    fn ask(&self, method: Method, below: &str) -> Ask<'static> {
+        Ask::new(method, format!("/v1/locks/{}{below}", escape(self.name.as_str())))
+    }
+}
+
+/// What proves a lease.
+#[derive(Debug, Args)]
+struct HolderToken {
+    /// The token that holds the lock
+    #[arg(
+        long,
+        env = "KEYLATCH_TOKEN",
+        hide_env_values = true,
+        value_parser = Token::parse,
+        allow_hyphen_values = true
+    )]
+    token: Token,
+}
+
 /// A lock to get.
 #[derive(Debug, Args)]
 pub struct Acquire {
     #[command(flatten)]
-    service: ServiceArguments,
+    at: OneLock,
     #[command(flatten)]
     lease: LeaseArguments,
     /// Print the response as JSON
@@ -80,84 +116,55 @@ pub struct Acquire {
     /// The name under which to enter the lock
     #[arg(long, value_parser = EntryName::parse)]
     entry: Option<EntryName>,
-    /// The lock
-    #[arg(value_parser = LockName::parse)]
-    name: LockName,
 }
 
 /// A lock to hold.
 #[derive(Debug, Args)]
 pub struct Hold {
     #[command(flatten)]
-    service: ServiceArguments,
+    at: OneLock,
     #[command(flatten)]
     lease: LeaseArguments,
     /// Print the grant as JSON
     #[arg(long)]
     json: bool,
-    /// The lock
-    #[arg(value_parser = LockName::parse)]
-    name: LockName,
 }
 
 /// A lease to renew.
 #[derive(Debug, Args)]
 pub struct Renew {
     #[command(flatten)]
-    service: ServiceArguments,
+    at: OneLock,
     /// How long the lease lasts from now [default: as long as it did]
     #[arg(long, value_parser = ttl, value_name = "TIME")]
     ttl: Option<Ttl>,
     /// Print the response as JSON
     #[arg(long)]
     json: bool,
-    /// The token that holds the lock
-    #[arg(
-        long,
-        env = "KEYLATCH_TOKEN",
-        hide_env_values = true,
-        value_parser = Token::parse,
-        allow_hyphen_values = true
-    )]
-    token: Token,
-    /// The lock
-    #[arg(value_parser = LockName::parse)]
-    name: LockName,
+    #[command(flatten)]
+    token: HolderToken,
 }
 
 /// A lease to end.
 #[derive(Debug, Args)]
 pub struct Release {
     #[command(flatten)]
-    service: ServiceArguments,
-    /// The token that holds the lock
-    #[arg(
-        long,
-        env = "KEYLATCH_TOKEN",
-        hide_env_values = true,
-        value_parser = Token::parse,
-        allow_hyphen_values = true
-    )]
-    token: Token,
+    at: OneLock,
+    #[command(flatten)]
+    token: HolderToken,
     /// Leave this entry alone
     #[arg(long, value_parser = EntryName::parse)]
     entry: Option<EntryName>,
-    /// The lock
-    #[arg(value_parser = LockName::parse)]
-    name: LockName,
 }
 
 /// A lock to look at.
 #[derive(Debug, Args)]
 pub struct Look {
     #[command(flatten)]
-    service: ServiceArguments,
+    at: OneLock,
     /// Print the response as JSON
     #[arg(long)]
     json: bool,
-    /// The lock
-    #[arg(value_parser = LockName::parse)]
-    name: LockName,
 }
 
 /// Which locks to list.
@@ -177,7 +184,7 @@ pub struct List {
 #[derive(Debug, Args)]
 pub struct Break {
     #[command(flatten)]
-    service: ServiceArguments,
+    at: OneLock,
     /// Why, for the holder and for the history
     #[arg(long, value_parser = Reason::parse)]
     reason: Reason,
@@ -197,9 +204,6 @@ pub struct Break {
     /// Print the response as JSON
     #[arg(long)]
     json: bool,
-    /// The lock
-    #[arg(value_parser = LockName::parse)]
-    name: LockName,
 }
 
 impl LockCommand {
@@ -221,7 +225,7 @@ impl LockCommand {
 
 impl Acquire {
     async fn run(self) -> Result<u8, Failure> {
-        let service = Service::new(&self.service)?;
+        let service = self.at.service()?;
         let random = |error: getrandom::Error| service.failure(error.into());
         let token = self.token.map_or_else(Token::generate, Ok).map_err(random)?;
         // The lock stays with the token when this process ends.
@@ -231,7 +235,7 @@ impl Acquire {
             keep: true,
             ..self.lease.options()
         };
-        let guard = acquire(&service, &self.name, &options).await?;
+        let guard = acquire(&service, &self.at.name, &options).await?;
         if self.token_only {
             writeln!(std::io::stdout(), "{}", guard.token().expose())?;
         } else if self.export {
@@ -257,12 +261,12 @@ fn exports(guard: &LockGuard) -> String {
 
 impl Hold {
     async fn run(self) -> Result<u8, Failure> {
-        let service = Service::new(&self.service)?;
+        let service = self.at.service()?;
         let (mut term, mut int) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let options = self.lease.options();
         let held = async {
-            let guard = acquire(&service, &self.name, &options).await?;
+            let guard = acquire(&service, &self.at.name, &options).await?;
             // The token stays here: it is of use only to end what this process holds.
             print_grant(&guard, None, options.ttl, self.json)?;
             guard.lost().cancelled().await;
@@ -317,9 +321,8 @@ fn print_grant(
 impl Renew {
     async fn run(self) -> Result<u8, Failure> {
         let ttl_ms = self.ttl.map(|ttl| millis(ttl.get()));
-        let ask = Ask { token: Some(&self.token), ..Ask::new(Method::PUT, path_of(&self.name)) };
-        let ask = ask.with_json(&RenewLockRequest { ttl_ms })?;
-        let reply = Service::new(&self.service)?.ask(ask).await?;
+        let ask = self.at.ask(Method::PUT, "").with_json(&RenewLockRequest { ttl_ms })?;
+        let reply = self.at.service()?.ask(ask.with_token(&self.token.token)).await?;
         let members = ["name", "fencing_token", "slot", "ttl_ms", "valid_for_ms", "expires_at"];
         print_members(&reply.parse()?, &members, self.json)?;
         Ok(0)
@@ -329,9 +332,8 @@ impl Renew {
 impl Release {
     async fn run(self) -> Result<u8, Failure> {
         let entry = self.entry.map(|entry| format!("?entry={}", escape(entry.as_str())));
-        let path = path_of(&self.name) + &entry.unwrap_or_default();
-        let ask = Ask { token: Some(&self.token), ..Ask::new(Method::DELETE, path) };
-        match Service::new(&self.service)?.ask(ask).await {
+        let ask = self.at.ask(Method::DELETE, &entry.unwrap_or_default());
+        match self.at.service()?.ask(ask.with_token(&self.token.token)).await {
             // A script that cleans up tells a lease that was over from a release that failed.
             Err(failure @ Failure::Problem(_)) if failure.is(Code::LockNotHeld) => {
                 say(&failure);
@@ -346,8 +348,7 @@ impl List {
     async fn run(self) -> Result<u8, Failure> {
         let service = Service::new(&self.service)?;
         let first = format!("/v1/locks?limit={PAGE}&prefix={}", escape(&self.prefix));
-        let mut table =
-            Table::new(&["NAME", "OWNER", "LEFT", "WAITING", "FENCING TOKEN", "SLOT", "SINCE"]);
+        let mut table = Table::new(&COLUMNS);
         let mut next = Some(first.clone());
         while let Some(path) = next {
             let page: LockPage = service.ask(Ask::get(path)).await?.parse()?;
@@ -369,45 +370,33 @@ impl List {
 
 /// A row for each holder.
 fn rows(lock: &HeldLock) -> Vec<[String; 7]> {
-    let row =
-        |name: &str, owner: &Option<String>, left, waiting: u64, token: u64, slot, since: &str| {
-            [
-                name.to_owned(),
-                owner.clone().unwrap_or_else(|| "-".into()),
-                in_words(left),
-                waiting.to_string(),
-                token.to_string(),
-                Option::map_or(slot, "-".into(), |slot: u32| slot.to_string()),
-                since.to_owned(),
-            ]
-        };
-    match lock {
-        HeldLock::Exclusive(lock) => {
-            let (left, since) = (lock.expires_in_ms, &lock.acquired_at);
-            let (waiting, token) = (lock.waiting, lock.fencing_token);
-            vec![row(&lock.name, &lock.owner, left, waiting, token, lock.slot, since)]
-        }
-        HeldLock::Shared(lock) => {
-            let of_holder = |holder: &keylatch_wire::PublicHolder| {
-                let (left, since) = (holder.expires_in_ms, &holder.acquired_at);
-                let (token, slot) = (holder.fencing_token, Some(holder.slot));
-                row(&lock.name, &holder.owner, left, lock.waiting, token, slot, since)
-            };
-            lock.holders.iter().map(of_holder).collect()
-        }
-    }
+    let lock = json!(lock);
+    let text = |value: &Value| match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        number => number.to_string(),
+    };
+    let holders = lock["holders"].as_array().map_or(slice::from_ref(&lock), Vec::as_slice);
+    let rows = holders.iter().map(|holder| {
+        let of_holder = |member| text(&holder[member]);
+        let left = in_words(holder["expires_in_ms"].as_u64().unwrap_or_default());
+        let (waiting, since) = (text(&lock["waiting"]), of_holder("acquired_at"));
+        let (owner, token, slot) =
+            (of_holder("owner"), of_holder("fencing_token"), of_holder("slot"));
+        [text(&lock["name"]), owner, left, waiting, token, slot, since]
+    });
+    rows.collect()
 }
 
 impl Look {
     async fn show(self) -> Result<u8, Failure> {
-        let service = Service::new(&self.service)?;
-        let reply = match service.ask(Ask::get(path_of(&self.name))).await {
+        let reply = match self.at.service()?.ask(self.at.ask(Method::GET, "")).await {
             Err(Failure::Problem(problem)) if problem.is(Code::LockNotHeld) => {
                 if self.json {
-                    let free = json!({"name": self.name.as_str(), "held": false});
+                    let free = json!({"name": self.at.name.as_str(), "held": false});
                     print_json(&free.to_string())?;
                 } else {
-                    print_facts(&[("name", self.name.to_string()), ("held", "no".into())])?;
+                    print_facts(&[("name", self.at.name.to_string()), ("held", "no".into())])?;
                 }
                 return Ok(1);
             }
@@ -416,8 +405,7 @@ impl Look {
         if self.json {
             print_json(&reply.text())?;
         } else {
-            let mut table =
-                Table::new(&["NAME", "OWNER", "LEFT", "WAITING", "FENCING TOKEN", "SLOT", "SINCE"]);
+            let mut table = Table::new(&COLUMNS);
             rows(&reply.parse()?).into_iter().for_each(|row| table.add(row));
             table.print()?;
         }
@@ -425,8 +413,8 @@ impl Look {
     }
 
     async fn watch(self) -> Result<u8, Failure> {
-        let service = Service::new(&self.service)?;
-        let stream = service.open(Ask::get(path_of(&self.name) + "/events")).await?;
+        let service = self.at.service()?;
+        let stream = service.open(self.at.ask(Method::GET, "/events")).await?;
         let bytes = BodyDataStream::new(stream.into_body()).map_err(std::io::Error::other);
         let mut lines = BufReader::new(StreamReader::new(bytes)).lines();
         let mut event = String::new();
@@ -464,10 +452,10 @@ fn print_event(event: &str, data: &str, json: bool) -> Result<(), Failure> {
 
 impl Break {
     async fn run(self) -> Result<u8, Failure> {
-        let service = Service::new(&self.service)?;
+        let service = self.at.service()?;
         let fencing_token = match self.fencing_token {
             Some(token) => token,
-            None => sole_grant(&service, &self.name).await?,
+            None => sole_grant(&service, &self.at).await?,
         };
         let request = BreakLockRequest {
             reason: Some(self.reason.as_str().to_owned()),
@@ -476,8 +464,8 @@ impl Break {
             by: self.by.map(|by| by.as_str().to_owned()),
             grace_ms: self.grace.map(millis),
         };
-        let path = path_of(&self.name) + "/break";
-        let reply = service.ask(Ask::new(Method::POST, path).with_json(&request)?).await?;
+        let ask = self.at.ask(Method::POST, "/break").with_json(&request)?;
+        let reply = service.ask(ask).await?;
         if self.json {
             print_json(&reply.text())?;
         } else {
@@ -490,8 +478,8 @@ impl Break {
 }
 
 /// The fencing token of the one grant of a lock, so that no later grant is broken in its place.
-async fn sole_grant(service: &Service, name: &LockName) -> Result<u64, Failure> {
-    match service.ask(Ask::get(path_of(name))).await?.parse()? {
+async fn sole_grant(service: &Service, at: &OneLock) -> Result<u64, Failure> {
+    match service.ask(at.ask(Method::GET, "")).await?.parse()? {
         HeldLock::Exclusive(lock) => Ok(lock.fencing_token),
         HeldLock::Shared(lock) => match lock.holders.as_slice() {
             [holder] => Ok(holder.fencing_token),
@@ -501,10 +489,6 @@ async fn sole_grant(service: &Service, name: &LockName) -> Result<u64, Failure> 
             ))),
         },
     }
-}
-
-fn path_of(name: &LockName) -> String {
-    format!("/v1/locks/{}", escape(name.as_str()))
 }
 
 /// Prints some members of an object in this order, or the whole as JSON.

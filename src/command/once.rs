@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use keylatch_client::{FOREVER, OnceOptions};
 use keylatch_core::idempotency::IdempotencyKey;
 use keylatch_core::lock::{Owner, Ttl};
@@ -30,8 +30,9 @@ pub struct OnceCommand {
     retention: Duration,
     /// What comes of this run if this machine dies: a person settles it, or another machine runs
     /// COMMAND again
-    #[arg(long, value_name = "WHAT", default_value = "unknown")]
-    on_crash: Crash,
+    #[arg(long, value_parser = ["unknown", "rerun"], value_name = "WHAT")]
+    #[arg(default_value = "unknown")]
+    on_crash: String,
     /// How long to wait for the end of a run of another machine, or for a service that cannot be
     /// reached [default: not at all; with --on-crash rerun for as long as it takes]
     #[arg(long, value_parser = duration, value_name = "TIME")]
@@ -57,21 +58,12 @@ pub struct OnceCommand {
     command: Vec<OsString>,
 }
 
-/// What comes of a run that did not end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Crash {
-    /// A person settles it
-    Unknown,
-    /// A machine that waits, or begins the key later, runs COMMAND again
-    Rerun,
-}
-
 impl OnceCommand {
     /// What is to be run.
     pub fn job(self) -> OnceJob {
-        let (on_crash, wait) = match self.on_crash {
-            Crash::Unknown => (OnCrash::Unknown, Duration::ZERO),
-            Crash::Rerun => (OnCrash::Rerun, FOREVER),
+        let (on_crash, wait) = match self.on_crash.as_str() {
+            "rerun" => (OnCrash::Rerun, FOREVER),
+            _ => (OnCrash::Unknown, Duration::ZERO),
         };
         let options = OnceOptions {
             lease: self.ttl.get(),

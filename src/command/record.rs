@@ -21,7 +21,6 @@ use super::service::{Ask, Reply, Service, escape};
 use super::table::{Table, in_words, print_facts, print_json};
 use super::{Failure, ServiceArguments};
 
-/// How many records a page of a list has.
 const PAGE: usize = 1000;
 
 /// What to do with records.
@@ -62,6 +61,8 @@ pub struct List {
 /// The key of a record, and what it is unique within.
 #[derive(Debug, Args)]
 struct Scope {
+    #[command(flatten)]
+    service: ServiceArguments,
     /// The method of the guarded route; nothing for a key of the API's own
     #[arg(long, default_value = "", hide_default_value = true)]
     method: String,
@@ -84,8 +85,6 @@ struct Scope {
 #[derive(Debug, Args)]
 pub struct Show {
     #[command(flatten)]
-    service: ServiceArguments,
-    #[command(flatten)]
     scope: Scope,
     /// Print the response as JSON
     #[arg(long)]
@@ -95,8 +94,6 @@ pub struct Show {
 /// A response to erase.
 #[derive(Debug, Args)]
 pub struct Erase {
-    #[command(flatten)]
-    service: ServiceArguments,
     #[command(flatten)]
     scope: Scope,
 }
@@ -114,8 +111,6 @@ pub struct ShowObserved {
 /// An unknown outcome to settle.
 #[derive(Debug, Args)]
 pub struct Resolve {
-    #[command(flatten)]
-    service: ServiceArguments,
     #[command(flatten)]
     scope: Scope,
     /// The request was carried out: repeats read the response
@@ -213,21 +208,26 @@ fn row(record: &ListedRecord) -> [String; 8] {
 }
 
 impl Scope {
-    fn path(&self, action: &str) -> String {
-        let (key, method, path) =
-            (escape(self.key.as_str()), escape(&self.method), escape(&self.path));
-        let principal =
-            self.principal.as_deref().map(|principal| format!("&principal={}", escape(principal)));
-        let (principal, source) = (principal.unwrap_or_default(), escape(&self.source));
-        format!(
-            "/v1/idempotency/{key}{action}?method={method}&path={path}&source={source}{principal}"
-        )
+    fn service(&self) -> Result<Service, Failure> {
+        Service::new(&self.service)
+    }
+
+    /// A request about the record, or about what is below it.
+    fn ask(&self, method: Method, below: &str) -> Ask<'static> {
+        let (key, path) = (escape(self.key.as_str()), escape(&self.path));
+        let (of_method, source) = (escape(&self.method), escape(&self.source));
+        let mut path =
+            format!("/v1/idempotency/{key}{below}?method={of_method}&path={path}&source={source}");
+        if let Some(principal) = &self.principal {
+            path += &format!("&principal={}", escape(principal));
+        }
+        Ask::new(method, path)
     }
 }
 
 impl Show {
     async fn run(self) -> Result<u8, Failure> {
-        let reply = Service::new(&self.service)?.ask(Ask::get(self.scope.path(""))).await?;
+        let reply = self.scope.service()?.ask(self.scope.ask(Method::GET, "")).await?;
         print_record(&reply, self.json)?;
         Ok(0)
     }
@@ -235,9 +235,8 @@ impl Show {
 
 impl Erase {
     async fn run(self) -> Result<u8, Failure> {
-        let ask = Ask::new(Method::DELETE, self.scope.path("/answer"));
-        Service::new(&self.service)?.ask(ask).await?;
-        Ok(0)
+        let ask = self.scope.ask(Method::DELETE, "/answer");
+        self.scope.service()?.ask(ask).await.map(|_| 0)
     }
 }
 
@@ -270,8 +269,8 @@ impl Resolve {
             reason: Some(self.reason.as_str().to_owned()),
             by: self.by.as_ref().map(|by| by.as_str().to_owned()),
         };
-        let ask = Ask::new(Method::POST, self.scope.path("/resolve"));
-        let reply = Service::new(&self.service)?.ask(ask.with_json(&request)?).await?;
+        let ask = self.scope.ask(Method::POST, "/resolve").with_json(&request)?;
+        let reply = self.scope.service()?.ask(ask).await?;
         if !reply.is_empty() {
             print_record(&reply, self.json)?;
         }

@@ -25,13 +25,11 @@ const MAX_ANSWER: usize = 16 * 1024 * 1024;
 /// 5.2.4).
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
 
-/// A service.
 pub(super) struct Service {
     url: String,
     client: Client,
 }
 
-/// What a request says.
 pub(super) struct Ask<'a> {
     pub(super) method: Method,
     pub(super) path: String,
@@ -40,7 +38,6 @@ pub(super) struct Ask<'a> {
 }
 
 impl Ask<'_> {
-    /// A request without a token and without a body.
     pub(super) fn new(method: Method, path: String) -> Self {
         Self { method, path, token: None, body: Vec::new() }
     }
@@ -48,6 +45,11 @@ impl Ask<'_> {
     /// A request that reads something.
     pub(super) fn get(path: String) -> Self {
         Self::new(Method::GET, path)
+    }
+
+    /// The same by the holder of a lock.
+    pub(super) fn with_token(self, token: &Token) -> Ask<'_> {
+        Ask { method: self.method, path: self.path, body: self.body, token: Some(token) }
     }
 
     /// The same with JSON that says what to do.
@@ -70,12 +72,10 @@ impl Service {
         Ok(Self { url, client })
     }
 
-    /// Where it is.
     pub(super) fn url(&self) -> &str {
         &self.url
     }
 
-    /// The client of its locks.
     pub(super) fn client(&self) -> &Client {
         &self.client
     }

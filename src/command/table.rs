@@ -15,7 +15,6 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// A table with these columns.
     pub(super) fn new(head: &[&'static str]) -> Self {
         Self { head: head.to_vec(), rows: Vec::new() }
     }
@@ -56,7 +55,6 @@ pub(super) fn print_facts(facts: &[(&str, String)]) -> io::Result<()> {
     io::stdout().write_all(lines.collect::<String>().as_bytes())
 }
 
-/// Prints JSON on a line.
 pub(super) fn print_json(text: &str) -> io::Result<()> {
     writeln!(io::stdout(), "{}", plain_json(text.trim_end()))
 }

@@ -6,7 +6,6 @@
 //! list shows a password. Tested in `tests/cli/config`.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
@@ -40,29 +39,6 @@ const CLIENT_VARIABLES: [&str; 14] = [
     "LIMIT",
 ];
 
-/// Where a setting comes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
-    /// No source sets it.
-    Default,
-    /// The file of settings.
-    File(String),
-    /// An environment variable.
-    Variable(String),
-    /// An argument of the command.
-    Flag(&'static str),
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Default => f.write_str("default"),
-            Self::File(name) | Self::Variable(name) => f.write_str(name),
-            Self::Flag(name) => f.write_str(name),
-        }
-    }
-}
-
 /// A setting that is in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
@@ -71,15 +47,15 @@ pub struct Setting {
     /// Its value as TOML. Of a URL it has neither a user and a password nor a query, which may hold
     /// secrets.
     pub value: String,
-    /// Where it comes from.
-    pub origin: Origin,
+    /// Where it comes from: `default`, the path of a file, the name of a variable, or a flag.
+    pub origin: String,
 }
 
 /// The settings of all sources so far, and where those come from that are no defaults.
 #[derive(Debug, Clone)]
 pub(super) struct Layers {
     settings: Table,
-    origins: BTreeMap<String, Origin>,
+    origins: BTreeMap<String, String>,
     file: Option<PathBuf>,
 }
 
@@ -109,7 +85,7 @@ impl Layers {
             {
                 let name =
                     set_variable(&mut layers.settings, &variable, &path.to_lowercase(), &value)?;
-                layers.origins.insert(name, Origin::Variable(variable));
+                layers.origins.insert(name, variable);
             }
         }
         for (key, flag, value) in
@@ -117,19 +93,17 @@ impl Layers {
         {
             if let Some(value) = value {
                 layers.settings.insert(key.to_owned(), Value::String(value.clone()));
-                layers.origins.insert(key.to_owned(), Origin::Flag(flag));
+                layers.origins.insert(key.to_owned(), flag.to_owned());
             }
         }
         settle_listen(&mut layers.settings, default)?;
         Ok(layers)
     }
 
-    /// Whether a file is among the sources.
     pub(super) fn has_file(&self) -> bool {
         self.file.is_some()
     }
 
-    /// The settings.
     pub(super) fn settings(self) -> Table {
         self.settings
     }
@@ -138,7 +112,7 @@ impl Layers {
     pub(super) fn list(&self) -> Vec<Setting> {
         let mut settings = Vec::new();
         visit(&self.settings, "", &mut |name, value| {
-            let origin = self.origins.get(&name).cloned().unwrap_or(Origin::Default);
+            let origin = self.origins.get(&name).cloned().unwrap_or_else(|| "default".to_owned());
             settings.push(Setting { name, value: without_secrets(value).to_string(), origin });
         });
         settings
@@ -146,12 +120,12 @@ impl Layers {
 
     /// A file is checked by itself too, so that an error in it names the file.
     fn merge_file(&mut self, path: &Path) -> Result<(), ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
         let source = path.display().to_string();
+        let text = std::fs::read_to_string(path);
+        let text = text.map_err(|error| invalid(&*source, error.to_string()))?;
         let file = parse(&source, &text)?;
         visit(&file, "", &mut |name, _| {
-            self.origins.insert(name, Origin::File(source.clone()));
+            self.origins.insert(name, source.clone());
         });
         merge(&mut self.settings, file);
         deserialize(&source, self.settings.clone()).map(|_| ())

@@ -6,7 +6,7 @@
 
 mod layers;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Deserialize;
 use toml::{Table, Value};
@@ -21,7 +21,7 @@ use keylatch_stores::{
 };
 
 use layers::Layers;
-pub use layers::{Origin, Setting};
+pub use layers::Setting;
 
 /// Every setting with its default and a sentence about it, as TOML.
 pub const DEFAULTS: &str = include_str!("../../config/keylatch.toml");
@@ -219,8 +219,8 @@ impl Config {
     }
 
     /// The file of identities, if there are any.
-    pub fn identity_file(&self) -> Option<&Path> {
-        (!self.identities.is_empty()).then(|| Path::new(&self.identities))
+    pub fn identity_file(&self) -> Option<&str> {
+        (!self.identities.is_empty()).then_some(&*self.identities)
     }
 
     /// Whether a client may break the lease of another, if its permissions do not forbid it.
@@ -338,39 +338,40 @@ impl Config {
         self.check_redlock()
     }
 
-    /// Refuses settings of tokens that are of no use without each other.
-    pub(crate) fn check_jwt(&self) -> Result<(), ConfigError> {
-        let of_jwt = |message| invalid("the configuration", message);
-        self.jwt.check().map_err(|(key, rule)| of_jwt(format!("`{key}` {rule}")))?;
-        let is_for_identities = !self.jwt.is_on() || self.identity_file().is_some();
-        check("jwt.issuer", is_for_identities, "must be empty without `identities`").map_err(of_jwt)
+    /// Refuses settings that are of no use without each other, which a later source may still set.
+    pub(crate) fn check_together(&self) -> Result<(), ConfigError> {
+        let checked = self.check_tls().and_then(|()| self.check_jwt());
+        let checked = checked.and_then(|()| self.check_gateway());
+        checked.map_err(|message| invalid("the configuration", message))
     }
 
-    /// Refuses settings of TLS that are of no use without each other.
-    pub(crate) fn check_tls(&self) -> Result<(), ConfigError> {
-        let of_tls = |message| invalid("the configuration", message);
-        self.tls.check().map_err(|(key, rule)| of_tls(format!("`{key}` {rule}")))?;
+    fn check_jwt(&self) -> Result<(), String> {
+        self.jwt.check().map_err(|(key, rule)| format!("`{key}` {rule}"))?;
+        let is_for_identities = !self.jwt.is_on() || self.identity_file().is_some();
+        check("jwt.issuer", is_for_identities, "must be empty without `identities`")
+    }
+
+    fn check_tls(&self) -> Result<(), String> {
+        self.tls.check().map_err(|(key, rule)| format!("`{key}` {rule}"))?;
         for (place, listener) in self.listener.iter().enumerate() {
             let has_certificate = self.tls.is_on() || listener.tls != Some(true);
             let key = format!("listener[{place}].tls");
-            check(&key, has_certificate, "must not be true without `tls.cert`").map_err(of_tls)?;
+            check(&key, has_certificate, "must not be true without `tls.cert`")?;
         }
         let is_for_identities = self.tls.client_ca.is_empty() || self.identity_file().is_some();
         check("tls.client_ca", is_for_identities, "must be empty without `identities`")
-            .map_err(of_tls)
     }
 
     /// Refuses a page that cannot be read, and to pass an app through where keylatch has paths of
     /// its own.
-    pub(crate) fn check_gateway(&self) -> Result<(), ConfigError> {
+    fn check_gateway(&self) -> Result<(), String> {
         for (place, guard) in self.guard.iter().enumerate() {
             ErrorPage::read(&guard.error_page).map_err(|error| {
-                let rule = format!("`guard[{place}].error_page` must be a template: {error}");
-                invalid("the configuration", rule)
+                format!("`guard[{place}].error_page` must be a template: {error}")
             })?;
         }
-        let rule = self.gateway.check(&self.listeners());
-        rule.map_err(|rule| invalid("the configuration", format!("`gateway.upstream` {rule}")))
+        let checked = self.gateway.check(&self.listeners());
+        checked.map_err(|rule| format!("`gateway.upstream` {rule}"))
     }
 
     fn check_origins(&self) -> Result<(), String> {
@@ -417,24 +418,12 @@ impl Config {
 
 /// What is wrong with the configuration.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("{}: {source}", path.display())]
-    Unreadable {
-        /// The path as the flag or the variable has it.
-        path: PathBuf,
-        /// The error of the file system.
-        source: std::io::Error,
-    },
-    /// Something is not TOML, is unknown or has a bad value.
-    #[error("{source_name}: {message}")]
-    Invalid {
-        /// The file, variable or flag.
-        source_name: String,
-        /// What is wrong, with the name of the key.
-        message: String,
-    },
+#[error("{source_name}: {message}")]
+pub struct ConfigError {
+    /// The file, variable or flag.
+    pub source_name: String,
+    /// What is wrong, with the name of the key.
+    pub message: String,
 }
 
 fn check(key: &str, holds: bool, rule: &str) -> Result<(), String> {
@@ -442,7 +431,7 @@ fn check(key: &str, holds: bool, rule: &str) -> Result<(), String> {
 }
 
 fn invalid(source_name: impl Into<String>, message: impl Into<String>) -> ConfigError {
-    ConfigError::Invalid { source_name: source_name.into(), message: message.into() }
+    ConfigError { source_name: source_name.into(), message: message.into() }
 }
 
 fn deserialize(source: &str, settings: Table) -> Result<Config, ConfigError> {

@@ -23,13 +23,12 @@ use keylatch_axum::{
     DeriveKey, Guard, IdempotencyLayer, KeyPart, MissingKey, OnFailure, RetentionPolicy,
 };
 use keylatch_core::idempotency::{
-    IdempotencyKey, IdempotencyService, PhaseName, Principal, RecordFilter, RecordStatus,
-    ResolveReply, Scope,
+    IdempotencyKey, PhaseName, Principal, RecordFilter, RecordStatus, ResolveReply, Scope,
 };
 use keylatch_core::lock::FencingToken;
 use keylatch_core::store::{ListRecords, Store};
 use keylatch_testkit::{
-    Answer, Api, RawConnection, TestStore, Upstream, config, created, eventually, store_test,
+    Answer, Api, RawConnection, TestStore, Upstream, config, created, store_test,
 };
 use reqwest::Method;
 use tokio::net::TcpListener;
@@ -237,46 +236,6 @@ async fn stored_response_has_the_length_of_its_body(store: &TestStore) {
             wire.send(&request).await;
         }
     }
-}
-
-#[store_test(service)]
-async fn run_finishes_after_its_client_leaves(store: &TestStore) {
-    let layer = IdempotencyLayer::new(records(store.url()).await);
-    let in_hand = Arc::new(());
-    let request = Arc::clone(&in_hand);
-    let upstream = Upstream::start_behind(|routes| {
-        routes.layer(layer).layer(middleware::from_fn(move |asked: Request, next: Next| {
-            let request = Arc::clone(&request);
-            async move {
-                let answer = next.run(asked).await;
-                drop(request);
-                answer
-            }
-        }))
-    })
-    .await;
-    let api = Api::at(upstream.address);
-    let none = Arc::strong_count(&in_hand);
-    let leaving = upstream.holding(api.order("k-1")).await;
-    assert!(Arc::strong_count(&in_hand) > none);
-    leaving.abort();
-    eventually(async || (Arc::strong_count(&in_hand) == none).then_some(())).await;
-    is_refused(&api.buy("k-1").await, 409, "request-in-progress", "same-key");
-    upstream.resume();
-    let repeat = api.until_done("k-1");
-    repeat.await.is_replay_of(1);
-    assert_eq!(upstream.runs(), 1);
-}
-
-#[store_test(service)]
-async fn layers_over_one_store_share_records(store: &TestStore) {
-    let service = IdempotencyService::start(records(store.url()).await, Duration::from_secs(2));
-    let layer = || IdempotencyLayer::over(Arc::clone(&service));
-    let one = Upstream::start_behind(|routes| routes.layer(layer())).await;
-    let two = Upstream::start_behind(|routes| routes.layer(layer())).await;
-    Api::at(one.address).buy("k-1").await.is_run(1);
-    Api::at(two.address).buy("k-1").await.is_replay_of(1);
-    assert_eq!((one.runs(), two.runs()), (1, 0));
 }
 
 #[tokio::test]

@@ -45,7 +45,7 @@ async fn created_key_opens_the_service_whose_file_has_its_entry() {
     assert_ne!(key, other);
     let file = entry + &more;
     assert_eq!(
-        Identities::parse(&file, &Identities::default()).map(|all| all.count()),
+        Identities::parse(file.as_bytes(), &Identities::default()).map(|all| all.count()),
         Ok(2),
         "{file}"
     );

@@ -40,7 +40,6 @@ pub(crate) fn canonical_json(body: &[u8], fields: &CountedFields) -> Option<Vec<
 /// What a JSON pointer finds in a body.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// Nothing is there.
     Nothing,
     /// A text, or a number as it is written.
     Text(String),
@@ -72,7 +71,6 @@ fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Option<T> {
     serde_json::from_str(text).ok()
 }
 
-/// A value of a text.
 enum Value<'a> {
     /// Its members by their names, each of which it has once.
     Object(Vec<(Cow<'a, str>, Value<'a>)>),
@@ -160,7 +158,6 @@ impl Value<'_> {
     }
 }
 
-/// A walk over a text that is known to be JSON.
 struct Walk<'a> {
     rest: &'a str,
 }
@@ -170,7 +167,7 @@ impl<'a> Walk<'a> {
         let depth = depth.checked_sub(1)?;
         match self.peek()? {
             b'{' => self.object(depth),
-            b'[' => self.array(depth),
+            b'[' => self.all_until(b']', |walk| walk.value(depth)).map(Value::Array),
             b'"' => self.text().map(Value::Text),
             _ => {
                 let ends = |c: char| matches!(c, ',' | ']' | '}') || c.is_ascii_whitespace();
@@ -180,33 +177,29 @@ impl<'a> Walk<'a> {
     }
 
     fn object(&mut self, depth: usize) -> Option<Value<'a>> {
-        let mut members = Vec::new();
-        self.take(1)?;
-        while self.peek()? != b'}' {
-            let name = self.text()?;
-            self.punctuation(b':')?;
-            members.push((name, self.value(depth)?));
-            if self.peek()? == b',' {
-                self.take(1)?;
-            }
-        }
-        self.take(1)?;
+        let mut members = self.all_until(b'}', |walk| {
+            let name = walk.text()?;
+            (walk.peek()? == b':').then_some(())?;
+            walk.take(1)?;
+            Some((name, walk.value(depth)?))
+        })?;
         members.sort_by(|one, other| one.0.cmp(&other.0));
         let is_twice = members.windows(2).any(|pair| pair[0].0 == pair[1].0);
         (!is_twice).then_some(Value::Object(members))
     }
 
-    fn array(&mut self, depth: usize) -> Option<Value<'a>> {
-        let mut values = Vec::new();
+    /// What stands with commas between until this bracket, which ends it.
+    fn all_until<T>(&mut self, end: u8, next: impl Fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+        let mut all = Vec::new();
         self.take(1)?;
-        while self.peek()? != b']' {
-            values.push(self.value(depth)?);
+        while self.peek()? != end {
+            all.push(next(self)?);
             if self.peek()? == b',' {
                 self.take(1)?;
             }
         }
         self.take(1)?;
-        Some(Value::Array(values))
+        Some(all)
     }
 
     fn text(&mut self) -> Option<Cow<'a, str>> {
@@ -225,10 +218,6 @@ impl<'a> Walk<'a> {
         };
         let text = self.take(end + 1)?;
         if has_escapes { parse(text).map(Cow::Owned) } else { Some(Cow::Borrowed(&text[1..end])) }
-    }
-
-    fn punctuation(&mut self, byte: u8) -> Option<()> {
-        (self.peek()? == byte).then(|| self.take(1)).flatten().map(drop)
     }
 
     /// The next byte that is no white space.

@@ -17,7 +17,6 @@ use crate::{Code, Problem};
 /// How many bytes one byte of a stream stands for at most.
 const MAX_RATIO: usize = 1032;
 
-/// What a body contains.
 #[derive(Debug, Clone)]
 pub(crate) struct Content {
     /// The content, or the body as it was sent where that is not known.
@@ -28,11 +27,19 @@ pub(crate) struct Content {
     unread: Option<Unread>,
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Unread {
-    TooLarge,
-    Broken,
-}
+/// The problem of a key that is made of such a body.
+type Unread = (Code, &'static str);
+
+const TOO_LARGE: Unread = (
+    Code::PayloadTooLarge,
+    "The key is made of what the body contains, and that has more bytes than a body may have. \
+     Nothing was run.",
+);
+const BROKEN: Unread = (
+    Code::InvalidBody,
+    "The key is made of what the body contains, and it is not one whole stream of its \
+     Content-Encoding. Nothing was run.",
+);
 
 impl Content {
     /// That of a body with these headers, if it has at most so many bytes.
@@ -59,18 +66,7 @@ impl Content {
 
     /// Refuses to make a key of bytes that are others with each try.
     pub(crate) fn check_whole(&self) -> Result<(), Problem> {
-        let (code, detail) = match self.unread {
-            None => return Ok(()),
-            Some(Unread::TooLarge) => (
-                Code::PayloadTooLarge,
-                "The key is made of what the body contains, and that has more bytes than a body may have. Nothing was run.",
-            ),
-            Some(Unread::Broken) => (
-                Code::InvalidBody,
-                "The key is made of what the body contains, and it is not one whole stream of its Content-Encoding. Nothing was run.",
-            ),
-        };
-        Err(Problem::new(code, detail))
+        self.unread.map_or(Ok(()), |(code, detail)| Err(Problem::new(code, detail)))
     }
 }
 
@@ -83,9 +79,9 @@ fn decode(
     // The last byte shows that there is more.
     let mut content = Vec::with_capacity(longest.saturating_add(1));
     let status = stream.decompress_vec(coded, &mut content, FlushDecompress::Finish);
-    match status.map_err(|_| Unread::Broken)? {
-        _ if content.len() > limit => Err(Unread::TooLarge),
+    match status.map_err(|_| BROKEN)? {
+        _ if content.len() > limit => Err(TOO_LARGE),
         Status::StreamEnd if stream.total_in() == coded.len() as u64 => Ok(content.into()),
-        Status::StreamEnd | Status::Ok | Status::BufError => Err(Unread::Broken),
+        Status::StreamEnd | Status::Ok | Status::BufError => Err(BROKEN),
     }
 }

@@ -84,7 +84,6 @@ impl fmt::Display for JsonPointer {
     }
 }
 
-/// The fields of a body that count.
 #[derive(Debug, Clone)]
 pub(crate) enum CountedFields {
     AllBut(Vec<FieldName>),

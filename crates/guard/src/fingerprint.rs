@@ -12,7 +12,6 @@ use keylatch_core::idempotency::{Fingerprint, FingerprintHasher};
 use multer::Field;
 use percent_encoding::percent_decode;
 
-use crate::KeyPart;
 use crate::canonical_json::canonical_json;
 use crate::escapes::{has_whole_escapes, normalize_escapes};
 use crate::fields::CountedFields;
@@ -27,39 +26,20 @@ const MAX_PAIRS: usize = 1000;
 pub(crate) struct FingerprintInput {
     /// The method in upper case, such as `POST`.
     pub(crate) method: String,
-    /// The normalised path.
     pub(crate) path: String,
-    /// The query, without its question mark.
     pub(crate) query: String,
-    /// What the body is.
     pub(crate) media_type: MediaType,
     /// How the body is coded; empty where it is not, or what it contains was read.
     pub(crate) coding: String,
-    /// The body.
     pub(crate) body: Bytes,
-    /// What counts of the body.
     pub(crate) fields: CountedFields,
     /// The headers that say what is asked, by name.
     pub(crate) headers: Vec<(String, String)>,
 }
 
 impl FingerprintInput {
-    /// The fingerprint of the request.
     pub(crate) fn fingerprint(self) -> impl Future<Output = Fingerprint> + Send {
         off_worker(self.body.len(), async move { self.digest().await })
-    }
-
-    /// Leaves out what is none of these parts.
-    pub(crate) fn keep(&mut self, parts: &[KeyPart]) {
-        if !parts.contains(&KeyPart::Query) {
-            self.query.clear();
-        }
-        if !parts.contains(&KeyPart::Body) {
-            self.media_type = MediaType::default();
-            self.coding.clear();
-            self.body.clear();
-            self.headers.clear();
-        }
     }
 
     async fn digest(&self) -> Fingerprint {
@@ -257,23 +237,16 @@ mod tests {
     use futures_util::FutureExt as _;
 
     use super::*;
-    use crate::FieldName;
     use crate::worker::LONG;
+    use crate::{FieldName, Guard};
 
     async fn of(query: &str, content_type: &str, body: &str) -> Fingerprint {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_str(content_type).unwrap());
-        let input = FingerprintInput {
-            method: "POST".to_owned(),
-            path: "/v1/orders".to_owned(),
-            query: query.to_owned(),
-            media_type: MediaType::of(&headers),
-            coding: String::new(),
-            body: Bytes::copy_from_slice(body.as_bytes()),
-            fields: CountedFields::AllBut(vec![FieldName::Name("nonce".to_owned())]),
-            headers: Vec::new(),
-        };
-        input.fingerprint().await
+        let ignore_fields = vec![FieldName::Name("nonce".to_owned())];
+        let guard = Guard { ignore_fields, ..Guard::default() };
+        let body = Bytes::copy_from_slice(body.as_bytes());
+        guard.fingerprint(("POST", "/v1/orders", query), &headers, &body).await
     }
 
     /// Stores keep fingerprints for a year: another digest of the same request would refuse its

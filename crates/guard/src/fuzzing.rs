@@ -10,9 +10,7 @@ use keylatch_core::idempotency::{Fingerprint, IdempotencyKey, Scope};
 use tokio::runtime::Builder;
 
 use crate::fields::CountedFields;
-use crate::fingerprint::FingerprintInput;
-use crate::media_type::MediaType;
-use crate::{FieldName, IssuedKeys};
+use crate::{FieldName, Guard, IssuedKeys};
 
 /// The canonical form of JSON, if it has one.
 pub fn canonical_json(body: &[u8]) -> Option<Vec<u8>> {
@@ -35,15 +33,8 @@ pub fn is_issued(keys: &IssuedKeys, key: &str, scope: &Scope<'_>) -> bool {
 pub fn fingerprint_of(content_type: &str, query: &str, body: &[u8]) -> Option<Fingerprint> {
     let mut headers = HeaderMap::new();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_str(content_type).ok()?);
-    let input = FingerprintInput {
-        method: "POST".into(),
-        path: "/".into(),
-        query: query.into(),
-        media_type: MediaType::of(&headers),
-        coding: String::new(),
-        body: Bytes::copy_from_slice(body),
-        fields: CountedFields::AllBut(Vec::new()),
-        headers: Vec::new(),
-    };
-    Some(Builder::new_current_thread().build().ok()?.block_on(input.fingerprint()))
+    let body = Bytes::copy_from_slice(body);
+    let guard = Guard::default();
+    let fingerprint = guard.fingerprint(("POST", "/", query), &headers, &body);
+    Some(Builder::new_current_thread().build().ok()?.block_on(fingerprint))
 }

@@ -37,15 +37,14 @@ const FINGERPRINT_HEADERS: [&str; 6] = [
 /// How requests are guarded.
 ///
 /// The default guards POST and PATCH, requires a key, and leaves an unknown outcome after a failure
-/// and after a crash; a run has a lease of 30 s, and its answer is stored for a day.
+/// and after a crash; a run has a lease of 30 s, and its answer is stored for a day. What is about
+/// the upstream means nothing to a layer in a program.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Guard {
     /// The path: itself and all below it. A more specific guard wins.
-    #[cfg(feature = "gateway")]
     pub path: String,
     /// Scheme, host and port of the service that runs the requests.
-    #[cfg(feature = "gateway")]
     pub upstream: String,
     /// Whether requests run once, or pass and are counted.
     pub mode: Mode,
@@ -74,7 +73,6 @@ pub struct Guard {
     /// The longest wait that `Prefer: wait` is granted.
     pub max_wait_ms: u64,
     /// How long the upstream may take for its whole response.
-    #[cfg(feature = "gateway")]
     pub timeout_ms: u64,
     /// How long the body of a request may take to arrive.
     pub body_timeout_ms: u64,
@@ -90,44 +88,33 @@ pub struct Guard {
     /// Headers that say what is asked, and so count for whether two requests are the same.
     pub fingerprint_headers: Vec<String>,
     /// Further headers that are taken from every request.
-    #[cfg(feature = "gateway")]
     pub drop_headers: Vec<String>,
     /// Whether the principal is a credential: then it tells keys apart, and no store keeps it. Set
     /// in code alone.
     #[serde(skip)]
     pub principal_is_secret: bool,
     /// The header that names the principal of a request; empty where all clients share their keys.
-    #[cfg(feature = "gateway")]
     pub principal_header: String,
     /// Whether a guarded request without that header is refused.
-    #[cfg(feature = "gateway")]
     pub require_principal: bool,
     /// Whether the route takes requests of foreign pages.
-    #[cfg(feature = "gateway")]
     pub cross_origin: CrossOrigin,
     /// The file of the page that a browser shows in place of a problem; empty for keylatch's own.
-    #[cfg(feature = "gateway")]
     pub error_page: String,
     /// Who may use the route.
-    #[cfg(feature = "gateway")]
     pub access: GuardAccess,
     /// Whether a request that got no answer is sent again, because the upstream is idempotent by
     /// itself.
-    #[cfg(feature = "gateway")]
     pub upstream_idempotent: bool,
     /// How the upstream is asked what became of a run whose outcome is unknown; without it a person
     /// finds out.
-    #[cfg(feature = "gateway")]
     pub settle: Option<Settle>,
 }
 
 impl Default for Guard {
-    #[expect(clippy::too_many_lines, reason = "a line for each setting")]
     fn default() -> Self {
         Self {
-            #[cfg(feature = "gateway")]
             path: String::new(),
-            #[cfg(feature = "gateway")]
             upstream: String::new(),
             mode: Mode::Enforce,
             methods: vec!["POST".to_owned(), "PATCH".to_owned()],
@@ -141,7 +128,6 @@ impl Default for Guard {
             lease_ms: 30_000,
             retention_ms: None,
             max_wait_ms: 30_000,
-            #[cfg(feature = "gateway")]
             timeout_ms: 30_000,
             body_timeout_ms: 10_000,
             body_limit_bytes: 1024 * 1024,
@@ -149,22 +135,14 @@ impl Default for Guard {
             ignore_fields: Vec::new(),
             compare_fields: Vec::new(),
             fingerprint_headers: FINGERPRINT_HEADERS.map(str::to_owned).to_vec(),
-            #[cfg(feature = "gateway")]
             drop_headers: Vec::new(),
             principal_is_secret: false,
-            #[cfg(feature = "gateway")]
             principal_header: String::new(),
-            #[cfg(feature = "gateway")]
             require_principal: true,
-            #[cfg(feature = "gateway")]
             cross_origin: CrossOrigin::Refuse,
-            #[cfg(feature = "gateway")]
             error_page: String::new(),
-            #[cfg(feature = "gateway")]
             access: GuardAccess::Public,
-            #[cfg(feature = "gateway")]
             upstream_idempotent: false,
-            #[cfg(feature = "gateway")]
             settle: None,
         }
     }
@@ -191,7 +169,6 @@ pub enum OnStoreDown {
 }
 
 /// How an upstream is asked what became of a run.
-#[cfg(feature = "gateway")]
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settle {
@@ -209,7 +186,6 @@ pub struct Settle {
     pub for_ms: u64,
 }
 
-#[cfg(feature = "gateway")]
 impl Default for Settle {
     fn default() -> Self {
         Self {
@@ -224,7 +200,6 @@ impl Default for Settle {
 }
 
 /// Who may use a guarded route.
-#[cfg(feature = "gateway")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GuardAccess {
@@ -235,7 +210,6 @@ pub enum GuardAccess {
 }
 
 /// Whether a guarded route takes requests of foreign pages.
-#[cfg(feature = "gateway")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CrossOrigin {
@@ -334,7 +308,6 @@ impl Guard {
         )
     }
 
-    /// How a key is derived, where one is.
     pub(crate) fn derive(&self) -> Option<&DeriveKey> {
         (self.missing_key == MissingKey::Derive).then_some(&self.derive)
     }
@@ -371,7 +344,6 @@ impl Guard {
         Duration::from_millis(self.retention_ms.unwrap_or(standard))
     }
 
-    /// The fields of a body that count.
     pub(crate) fn counted_fields(&self) -> CountedFields {
         match self.compare_fields.as_slice() {
             [] => CountedFields::AllBut(self.ignore_fields.clone()),
@@ -379,7 +351,6 @@ impl Guard {
         }
     }
 
-    /// Whether requests of this method are guarded.
     pub(crate) fn guards(&self, method: &Method) -> bool {
         self.methods.iter().any(|guarded| guarded == method.as_str())
     }
@@ -399,7 +370,6 @@ pub(crate) fn is_plain_header(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
-/// What the names of headers in a setting must be.
 pub(crate) const PLAIN_HEADERS: &str = "must be names of headers, of A-Z a-z 0-9 -";
 
 pub(crate) fn rule(

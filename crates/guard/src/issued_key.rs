@@ -6,7 +6,6 @@
 //! lives until then by the clock of any instance, for as long as these differ by less than
 //! [`CLOCKS`]. Tested in `tests/api/issued_keys.rs` and `fuzz/targets/issued_key.rs`.
 
-use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -18,13 +17,11 @@ use sha2::{Digest as _, Sha256};
 use crate::{Code, Problem};
 use keylatch_core::idempotency::{IdempotencyKey, Scope};
 
-/// What each issued key begins with.
 const PREFIX: &str = "issued-";
 /// What the records of issued keys have as their source.
 pub(crate) const SOURCE: &str = "issued";
 /// How far the clocks of two instances may be apart.
 pub(crate) const CLOCKS: Duration = Duration::from_secs(300);
-/// The shortest secret.
 const MIN_SECRET: usize = 32;
 /// Expiry and random part, and the signature behind them.
 const HEAD: usize = 24;
@@ -34,15 +31,8 @@ const SIGNATURE: usize = 32;
 #[derive(Debug, Clone)]
 pub struct IssuedKeys(Arc<RwLock<Vec<Secret>>>);
 
-/// The digest of a secret, as long as a block of SHA-256.
-#[derive(Clone)]
-struct Secret([u8; 64]);
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(..)")
-    }
-}
+/// The signature of nothing yet by a secret, which prints nothing of it.
+type Secret = Hmac<Sha256>;
 
 /// A file that has no secret for issued keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -88,8 +78,8 @@ impl IssuedKeys {
         let (time, random) = head.split_at_mut(size_of::<u64>());
         time.copy_from_slice(&expires.to_be_bytes());
         getrandom::fill(random)?;
-        if let Some(secret) = self.secrets().first() {
-            signature.copy_from_slice(&secret.sign(head, scope).finalize().into_bytes());
+        if let Some(secret) = self.secrets().into_iter().next() {
+            signature.copy_from_slice(&sign(secret, head, scope).finalize().into_bytes());
         }
         Ok((format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(key)), expires))
     }
@@ -112,8 +102,8 @@ impl IssuedKeys {
         let bytes = key.as_str().strip_prefix(PREFIX).ok_or_else(foreign)?;
         let bytes = URL_SAFE_NO_PAD.decode(bytes).map_err(|_| foreign())?;
         let (head, signature) = bytes.split_at_checked(HEAD).ok_or_else(foreign)?;
-        let has_signed = |secret: &Secret| secret.sign(head, scope).verify_slice(signature).is_ok();
-        let expires = head.first_chunk().filter(|_| self.secrets().iter().any(has_signed));
+        let has_signed = |secret| sign(secret, head, scope).verify_slice(signature).is_ok();
+        let expires = head.first_chunk().filter(|_| self.secrets().into_iter().any(has_signed));
         let expires = Duration::from_millis(u64::from_be_bytes(*expires.ok_or_else(foreign)?));
         match expires.checked_sub(now()) {
             Some(left) if !left.is_zero() => Ok(left + CLOCKS),
@@ -130,18 +120,15 @@ impl IssuedKeys {
     }
 }
 
-impl Secret {
-    /// The signature of what a key begins with, and what it is for.
-    fn sign(&self, head: &[u8], scope: &Scope<'_>) -> Hmac<Sha256> {
-        let mut mac = Hmac::<Sha256>::new(&self.0.into());
-        let principal = scope.principal.to_string();
-        let parts = [b"keylatch issued key", head, scope.method.as_bytes(), scope.path.as_bytes()];
-        for part in parts.into_iter().chain([principal.as_bytes()]) {
-            mac.update(&(part.len() as u64).to_be_bytes());
-            mac.update(part);
-        }
-        mac
+/// The signature of what a key begins with, and what it is for.
+fn sign(mut secret: Secret, head: &[u8], scope: &Scope<'_>) -> Secret {
+    let principal = scope.principal.to_string();
+    let parts = [b"keylatch issued key", head, scope.method.as_bytes(), scope.path.as_bytes()];
+    for part in parts.into_iter().chain([principal.as_bytes()]) {
+        secret.update(&(part.len() as u64).to_be_bytes());
+        secret.update(part);
     }
+    secret
 }
 
 fn secrets(text: &[u8]) -> Result<Vec<Secret>, InvalidSecrets> {
@@ -150,15 +137,10 @@ fn secrets(text: &[u8]) -> Result<Vec<Secret>, InvalidSecrets> {
     if !(1..=2).contains(&lines.len()) || lines.iter().any(|line| line.len() < MIN_SECRET) {
         return Err(InvalidSecrets);
     }
-    let secret = |line: &&[u8]| {
-        let mut secret = Secret([0; 64]);
-        secret.0[..32].copy_from_slice(&Sha256::digest(line));
-        secret
-    };
-    Ok(lines.iter().map(secret).collect())
+    let secret = |line| Secret::new_from_slice(&Sha256::digest(line)).map_err(|_| InvalidSecrets);
+    lines.into_iter().map(secret).collect()
 }
 
-/// The time on the wall clock since 1970.
 fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

@@ -122,7 +122,6 @@ mod fuzzing;
 pub mod gateway;
 mod guard;
 mod issued_key;
-mod key_reading;
 mod key_source;
 mod layer;
 mod media_type;
@@ -138,9 +137,9 @@ mod worker;
 pub use fields::{FieldName, JsonPointer};
 #[cfg(fuzzing)]
 pub use fuzzing::{canonical_json, canonical_json_of, fingerprint_of, is_issued};
-pub use guard::{BodyLimits, Guard, InvalidSetting, Mode, OnStoreDown};
-#[cfg(feature = "gateway")]
-pub use guard::{CrossOrigin, GuardAccess, Settle};
+pub use guard::{
+    BodyLimits, CrossOrigin, Guard, GuardAccess, InvalidSetting, Mode, OnStoreDown, Settle,
+};
 pub use issued_key::{InvalidSecrets, IssuedKeys};
 pub use key_source::{DeriveKey, IDEMPOTENCY_KEY, KeyPart, KeySource, MissingKey};
 pub use keylatch_wire::Code;

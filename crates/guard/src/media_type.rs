@@ -12,7 +12,6 @@ use axum::http::{HeaderMap, HeaderValue, header};
 
 const FORM_IN_PARTS: &str = "multipart/form-data";
 
-/// The media type of a body.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MediaType {
     /// Type and subtype in lower case. Empty where there is none, and where readers may read the
@@ -25,7 +24,6 @@ pub(crate) struct MediaType {
 }
 
 impl MediaType {
-    /// That of a request with these headers.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let lines: Vec<_> = headers.get_all(header::CONTENT_TYPE).iter().map(text_of).collect();
         let read = match &*lines {

@@ -23,7 +23,6 @@ const MAX_DECODINGS: usize = 4;
 #[cfg(feature = "gateway")]
 const SCRIPTS: [&str; 6] = [".php", ".cgi", ".fcgi", ".pl", ".py", ".aspx"];
 
-/// A path, read so.
 #[derive(Debug)]
 pub(crate) struct PathReading<'a> {
     decoded: Cow<'a, [u8]>,

@@ -6,14 +6,13 @@
 //! the layer hold it over HTTP.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Duration;
 
 use axum::http::{HeaderMap, StatusCode, header};
-use serde::de::{Deserialize, Deserializer, Error, IntoDeserializer as _, MapAccess, Visitor};
+use serde::Deserialize;
 
 /// What a failure of the handler comes to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum OnFailure {
@@ -25,7 +24,8 @@ pub enum OnFailure {
 
 /// What server errors and panics of the handler come to: one rule for all, and others for some
 /// statuses.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "FailureSetting")]
 pub struct FailurePolicy {
     all: OnFailure,
     by_status: BTreeMap<u16, OnFailure>,
@@ -45,7 +45,6 @@ impl FailurePolicy {
         self
     }
 
-    /// What a panic comes to.
     pub(crate) fn for_panic(&self) -> OnFailure {
         self.all
     }
@@ -58,33 +57,29 @@ impl FailurePolicy {
     }
 }
 
-impl<'de> Deserialize<'de> for FailurePolicy {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Rules;
+/// The setting as it is written.
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "must be `unknown`, `release`, or a table of statuses with one of these each"
+)]
+enum FailureSetting {
+    All(OnFailure),
+    ByStatus(BTreeMap<String, OnFailure>),
+}
 
-        impl<'de> Visitor<'de> for Rules {
-            type Value = FailurePolicy;
+impl TryFrom<FailureSetting> for FailurePolicy {
+    type Error = &'static str;
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("`unknown`, `release`, or a table of statuses with one of these each")
-            }
-
-            fn visit_str<E: Error>(self, rule: &str) -> Result<FailurePolicy, E> {
-                OnFailure::deserialize(rule.into_deserializer()).map(FailurePolicy::from)
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<FailurePolicy, A::Error> {
-                let mut policy = FailurePolicy::from(OnFailure::Unknown);
-                while let Some((status, rule)) = map.next_entry::<String, OnFailure>()? {
-                    let status = status.parse().ok().filter(|status| (400..600).contains(status));
-                    let no_error = || A::Error::custom("a status must be 400 to 599");
-                    policy = policy.with_status(status.ok_or_else(no_error)?, rule);
-                }
-                Ok(policy)
-            }
-        }
-
-        deserializer.deserialize_any(Rules)
+    fn try_from(setting: FailureSetting) -> Result<Self, &'static str> {
+        let rules = match setting {
+            FailureSetting::All(rule) => return Ok(rule.into()),
+            FailureSetting::ByStatus(rules) => rules,
+        };
+        rules.into_iter().try_fold(Self::from(OnFailure::Unknown), |policy, (status, rule)| {
+            let status = status.parse().ok().filter(|status| (400..600).contains(status));
+            Ok(policy.with_status(status.ok_or("a status must be 400 to 599")?, rule))
+        })
     }
 }
 

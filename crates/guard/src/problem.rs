@@ -260,13 +260,6 @@ impl From<IdempotencyError> for Problem {
 mod tests {
     use super::*;
 
-    #[test]
-    fn every_code_has_an_http_status() {
-        for code in Code::all() {
-            assert_eq!(status_code(code).as_u16(), code.status(), "{code:?}");
-        }
-    }
-
     /// A client that gets 503 repeats the request, and a store that cannot do it never will.
     #[test]
     fn what_the_store_never_does_is_no_outage() {

@@ -158,25 +158,23 @@ pub(crate) async fn run_result(
     scope: &RecordScope,
 ) -> RunResult<Response> {
     let lasts = response.extensions().get::<KeepFor>().copied();
-    let mut result = match retention_of(&response, guard) {
-        RetentionPolicy::Release => RunResult { answer: response, end: None, late: None },
-        RetentionPolicy::Unknown => {
-            let reason = match response.status() {
-                StatusCode::GATEWAY_TIMEOUT => UnknownReason::NoAnswer,
-                _ => UnknownReason::Failed,
-            };
-            RunResult { answer: response, end: Some(RunEnd::Unknown(reason)), late: None }
+    let status = response.status();
+    let (answer, end) = match retention_of(&response, guard) {
+        RetentionPolicy::Release => (response, None),
+        RetentionPolicy::Unknown if status == StatusCode::GATEWAY_TIMEOUT => {
+            (response, Some(RunEnd::Unknown(UnknownReason::NoAnswer)))
         }
+        RetentionPolicy::Unknown => (response, Some(RunEnd::Unknown(UnknownReason::Failed))),
         RetentionPolicy::Status => {
-            let mark = StoredResponse::Mark(response.status().as_u16());
-            RunResult { answer: response, end: Some(RunEnd::Done(mark)), late: None }
+            (response, Some(RunEnd::Done(StoredResponse::Mark(status.as_u16()))))
         }
         RetentionPolicy::Answer => {
-            let is_short = response.status().is_client_error() && service.is_room_short(scope);
-            store(response, guard, service, is_short).await
+            let is_short = status.is_client_error() && service.is_room_short(scope);
+            let (answer, end) = store(response, guard, service, is_short).await;
+            (answer, Some(end))
         }
     };
-    result.end = match (result.end, lasts) {
+    let end = match (end, lasts) {
         // An issued key is kept until it has expired, whatever the upstream says.
         (Some(RunEnd::Done(kept)), Some(KeepFor(lasts))) if guard.takes_issued_keys() => {
             Some(RunEnd::DoneFor(kept, lasts.max(guard.retention() + CLOCKS)))
@@ -184,7 +182,7 @@ pub(crate) async fn run_result(
         (Some(RunEnd::Done(kept)), Some(KeepFor(lasts))) => Some(RunEnd::DoneFor(kept, lasts)),
         (end, _) => end,
     };
-    result
+    RunResult { answer, end, late: None }
 }
 
 /// What becomes of the key after a response: what the response says itself, or else the rule of the
@@ -199,7 +197,7 @@ pub(crate) fn retention_of(response: &Response, guard: &Guard) -> RetentionPolic
 
 /// The response to a repeat of a request, whose record says this.
 pub fn repeat_response(view: RecordView) -> Response {
-    let expires_in = view.expires_in;
+    let again = |problem: Problem| problem.with_retry_after(Duration::from_secs(1));
     let response = match view.phase {
         RecordStatus::Done { kept: StoredResponse::Answer(answer), .. } => replay(&answer),
         RecordStatus::Done { kept: StoredResponse::Mark(status), .. } => refuse(Problem::new(
@@ -208,29 +206,25 @@ pub fn repeat_response(view: RecordView) -> Response {
         )),
         RecordStatus::Done { kept: StoredResponse::Sealed(sealed), .. } => {
             let detail = "It was carried out, and its response cannot be decrypted here.";
-            let problem = Problem::new(Code::AnswerUnreadable, detail)
-                .with_retry_after(Duration::from_secs(1))
-                .caused_by(MissingKey(sealed.key_id.clone()));
-            refuse(problem)
+            let problem = Problem::new(Code::AnswerUnreadable, detail);
+            refuse(again(problem).caused_by(MissingKey(sealed.key_id.clone())))
         }
         // The port has no such reply.
         RecordStatus::Done { kept: StoredResponse::Stub(_), .. } => refuse(Problem::new(
             Code::StoreUnavailable,
             "It was carried out, and its response was not read.",
         )),
-        RecordStatus::InFlight { .. } => {
-            let detail = "The same request is being carried out.";
-            let problem = Problem::new(Code::RequestInProgress, detail);
-            refuse(problem.with_retry_after(Duration::from_secs(1)))
-        }
+        RecordStatus::InFlight { .. } => refuse(again(Problem::new(
+            Code::RequestInProgress,
+            "The same request is being carried out.",
+        ))),
         RecordStatus::Unknown { reason, .. } => {
             refuse(Problem::new(Code::OutcomeUnknown, reason.detail()))
         }
     };
-    with_expiry(response, Some(expires_in))
+    with_expiry(response, Some(view.expires_in))
 }
 
-/// Why a stored response is not replayed.
 #[derive(Debug, thiserror::Error)]
 #[error("it is encrypted with the key `{0}`, which is missing or does not decrypt it")]
 struct MissingKey(String);
@@ -284,16 +278,13 @@ fn refuse(problem: Problem) -> Response {
 
 /// Says where the key of the request comes from.
 pub(crate) fn with_source(mut response: Response, kind: KeyKind) -> Response {
-    response.headers_mut().insert(SOURCE, HeaderValue::from_static(kind.as_str()));
+    response.headers_mut().insert(SOURCE, HeaderValue::from_static(kind.into()));
     response
 }
 
 /// Says that no key counted, where the response does not say yet which one did.
 pub fn name_no_source(response: &mut Response) {
-    response
-        .headers_mut()
-        .entry(SOURCE)
-        .or_insert(HeaderValue::from_static(KeyKind::None.as_str()));
+    response.headers_mut().entry(SOURCE).or_insert(HeaderValue::from_static(KeyKind::None.into()));
 }
 
 /// Adds the time until which the key is remembered.
@@ -346,7 +337,7 @@ async fn store(
     guard: &Guard,
     service: &IdempotencyService,
     is_short: bool,
-) -> RunResult<Response> {
+) -> (Response, RunEnd) {
     let (parts, mut body) = response.into_parts();
     let status = parts.status.as_u16();
     let headers = stored_headers(&parts.headers);
@@ -364,13 +355,12 @@ async fn store(
                 chunks.push(data);
                 too_much = bytes > limit;
             }
-            Some(Err(error)) => return broken_result(error),
+            Some(Err(error)) => return broken(error),
         }
     }
     if too_much {
         let answer = Response::from_parts(parts, relayed_body(chunks, body, service));
-        let end = Some(RunEnd::Done(without_body(status, headers, limit)));
-        return RunResult { answer, end, late: None };
+        return (answer, RunEnd::Done(without_body(status, headers, limit)));
     }
     let body = concatenated(&chunks);
     let kept = Answer { status, headers, body: body.clone() };
@@ -378,8 +368,7 @@ async fn store(
     answer.headers_mut().remove(header::TRANSFER_ENCODING);
     // The server takes the length from the body, and would believe a header that says otherwise.
     answer.headers_mut().remove(header::CONTENT_LENGTH);
-    let end = Some(RunEnd::Done(StoredResponse::Answer(Arc::new(kept))));
-    RunResult { answer, end, late: None }
+    (answer, RunEnd::Done(StoredResponse::Answer(Arc::new(kept))))
 }
 
 /// What is stored of a response whose body is not: its status, and its headers if they are not too
@@ -404,13 +393,11 @@ pub fn kept_within(answer: Answer, limit: usize) -> StoredResponse {
     }
 }
 
-/// The result of a run whose response ended in the middle.
-fn broken_result(error: axum::Error) -> RunResult<Response> {
+fn broken(error: axum::Error) -> (Response, RunEnd) {
     let detail = "The response broke off. It is not known how far the request was carried out.";
     let problem =
         Problem::new(Code::UpstreamSilent, detail).with_outcome(Effect::Unknown).caused_by(error);
-    let end = Some(RunEnd::Unknown(UnknownReason::NoAnswer));
-    RunResult { answer: refuse(problem), end, late: None }
+    (refuse(problem), RunEnd::Unknown(UnknownReason::NoAnswer))
 }
 
 /// The whole body, copied: a chunk is a part of the buffer that it was read into, and would keep

@@ -21,8 +21,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use crate::content::Content;
 use crate::escapes::normalize_escapes;
 use crate::fingerprint::FingerprintInput;
-use crate::key_reading::{FoundKey, find_key};
-use crate::key_source::{IDEMPOTENCY_KEY, KeyKind};
+use crate::key_source::{FoundKey, IDEMPOTENCY_KEY, KeyKind, find_key};
 use crate::media_type::{MediaType, text_of};
 use crate::path_reading::PathReading;
 use crate::{
@@ -45,20 +44,16 @@ pub(crate) type PrincipalFn = Arc<dyn Fn(&Parts) -> Principal + Send + Sync>;
 
 /// A request of a guarded method, as its client submitted it.
 pub(crate) enum Submission {
-    /// It has a key, so it runs once.
     Keyed(KeyedRequest),
     /// It has no key and needs none, so it runs unguarded.
     Unkeyed(Request),
 }
 
-/// A request with a key.
 pub(crate) struct KeyedRequest {
     /// The request, its body read. It is moved from future to future until the run begins, so it
     /// has a box.
     pub(crate) request: Box<Request>,
-    /// What is to be done once.
     pub(crate) ask: RunRequest,
-    /// Where the key comes from.
     pub(crate) kind: KeyKind,
     /// Whether the fingerprint covers the body as it was coded, so that the same content may have
     /// another one.
@@ -141,7 +136,6 @@ struct Intent {
     path: String,
     fingerprint: Fingerprint,
     retention: Duration,
-    /// Whether its media type is that of a form.
     is_form: bool,
 }
 
@@ -197,13 +191,29 @@ impl Intent {
             None => (KeyKind::OncePer, guard.retention()),
         };
         let fingerprint = input.fingerprint().await;
-        let mut hasher = FingerprintHasher::new(kind.as_str());
+        let source = <&str>::from(kind);
+        let mut hasher = FingerprintHasher::new(source);
         hasher.add(principal.to_string()).add(&method).add(&path);
         if derive.is_some() {
             hasher.add(fingerprint.as_bytes());
         }
-        let (key, source) = (hasher.finish().into(), kind.as_str().to_owned());
+        let (key, source) = (hasher.finish().into(), source.to_owned());
         Ok(Self { key, kind, source, principal, method, path, fingerprint, retention, is_form })
+    }
+}
+
+impl FingerprintInput {
+    /// Leaves out what is none of these parts.
+    fn keep(&mut self, parts: &[KeyPart]) {
+        if !parts.contains(&KeyPart::Query) {
+            self.query.clear();
+        }
+        if !parts.contains(&KeyPart::Body) {
+            self.media_type = MediaType::default();
+            self.coding.clear();
+            self.body.clear();
+            self.headers.clear();
+        }
     }
 }
 
@@ -218,7 +228,6 @@ fn path_once(own_path: &str, path: &str) -> String {
     reading.map_or_else(|| path.to_owned(), |below| own_path.to_owned() + &below.canonical())
 }
 
-/// How long the record of an issued key has to live.
 fn check_issued(
     issued: Option<&IssuedKeys>,
     key: &IdempotencyKey,
@@ -228,7 +237,6 @@ fn check_issued(
     issued.ok_or_else(no_secret)?.check(key, scope)
 }
 
-/// What is to be done once.
 fn run_request(
     guard: &Guard,
     parts: &Parts,
@@ -272,7 +280,6 @@ impl Guard {
     }
 }
 
-/// The method, the path and the query of a request.
 fn target(parts: &Parts) -> (&str, &str, &str) {
     (parts.method.as_str(), parts.uri.path(), parts.uri.query().unwrap_or_default())
 }

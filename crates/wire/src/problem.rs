@@ -280,7 +280,7 @@ pub enum Effect {
 }
 
 /// A problem document (RFC 9457), served as `application/problem+json`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Problem))]
 pub struct ProblemDocument {
     /// A page of this service that says what happened and what to do.
@@ -353,21 +353,7 @@ impl ProblemDocument {
             status: code.status(),
             detail: detail.into(),
             code: code.slug().into(),
-            field: None,
-            name: None,
-            locks: Vec::new(),
-            holder: None,
-            holders: Vec::new(),
-            holding: None,
-            broken: None,
-            quota: None,
-            resolve: None,
-            ahead: None,
-            waiter: None,
-            waited_ms: None,
-            retry_after_ms: None,
-            outcome: None,
-            retry: None,
+            ..Self::default()
         }
     }
 

@@ -9,6 +9,9 @@ use jsonwebtoken::jwk::{
 };
 use jsonwebtoken::{Algorithm, DecodingKey, Header};
 
+/// What is wrong with a key set of which no key can verify a signature.
+const EMPTY: &str = "it has no key that signs by RSA, ECDSA (P-256, P-384) or Ed25519";
+
 /// The keys by which an issuer signs.
 #[derive(Debug)]
 pub(super) struct IssuerKeys(Vec<IssuerKey>);
@@ -20,27 +23,15 @@ struct IssuerKey {
     key: DecodingKey,
 }
 
-/// Why a text gives no keys. It repeats nothing of the text.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidIssuerKeys {
-    /// It is no key set.
-    #[error("it is not a JSON Web Key Set (line {line})")]
-    Text {
-        /// The line, from 1.
-        line: usize,
-    },
-    /// No key of it can verify a signature.
-    #[error("it has no key that signs by RSA, ECDSA (P-256, P-384) or Ed25519")]
-    Empty,
-}
-
 impl IssuerKeys {
-    /// Reads a key set. A key of another kind or use is left out.
-    pub(super) fn parse(text: &[u8]) -> Result<Self, InvalidIssuerKeys> {
+    /// Reads a key set. A key of another kind or use is left out. The error repeats nothing of the
+    /// text.
+    pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
         let set: JwkSet = serde_json::from_slice(text)
-            .map_err(|error| InvalidIssuerKeys::Text { line: error.line() })?;
+            .map_err(|error| format!("it is not a JSON Web Key Set (line {})", error.line()))?;
         let keys: Vec<_> = set.keys.iter().filter_map(IssuerKey::of).collect();
-        if keys.is_empty() { Err(InvalidIssuerKeys::Empty) } else { Ok(Self(keys)) }
+        let is_some = !keys.is_empty();
+        is_some.then_some(Self(keys)).ok_or_else(|| EMPTY.to_owned())
     }
 
     /// The keys that may have signed a token with this header.
@@ -50,7 +41,6 @@ impl IssuerKeys {
         self.0.iter().filter(is_named).filter(signs).map(|key| &key.key)
     }
 
-    /// How many there are.
     pub(super) fn count(&self) -> usize {
         self.0.len()
     }
@@ -100,7 +90,7 @@ mod tests {
     const EC: &str = r#""kty":"EC","crv":"P-256","x":"f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU",
         "y":"x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0""#;
 
-    fn keys(members: &[&str]) -> Result<IssuerKeys, InvalidIssuerKeys> {
+    fn keys(members: &[&str]) -> Result<IssuerKeys, String> {
         let keys: Vec<_> = members.iter().map(|members| format!("{{{members}}}")).collect();
         IssuerKeys::parse(format!("{{\"keys\":[{}]}}", keys.join(",")).as_bytes())
     }
@@ -131,11 +121,11 @@ mod tests {
         let of_encryption = format!("{ED},\"use\":\"enc\"");
         let of_other_algorithm = format!("{EC},\"alg\":\"ES384\"");
         for only in [shared, &of_encryption, &of_other_algorithm, r#""kty":"new""#] {
-            assert_eq!(keys(&[only]).unwrap_err(), InvalidIssuerKeys::Empty, "{only}");
+            assert_eq!(keys(&[only]).unwrap_err(), EMPTY, "{only}");
             assert_eq!(keys(&[only, ED]).unwrap().count(), 1, "{only}");
         }
-        assert_eq!(keys(&[]).unwrap_err(), InvalidIssuerKeys::Empty);
+        assert_eq!(keys(&[]).unwrap_err(), EMPTY);
         let wrong = IssuerKeys::parse(b"{\n\"keys\": 7}").unwrap_err();
-        assert_eq!(wrong, InvalidIssuerKeys::Text { line: 2 });
+        assert!(wrong.ends_with("(line 2)"), "{wrong}");
     }
 }

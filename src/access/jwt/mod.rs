@@ -14,21 +14,20 @@ mod keys;
 mod signature;
 mod source;
 
-use std::path::PathBuf;
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 use jsonwebtoken::errors::ErrorKind;
-use jsonwebtoken::{Algorithm, DecodingKey, Header, Validation, decode, decode_header};
+use jsonwebtoken::{Algorithm, Header, Validation, decode, decode_header};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use self::keys::{InvalidIssuerKeys, IssuerKeys};
+use self::keys::IssuerKeys;
 use self::source::{Fetch, KeySource};
-use super::credential::{RefusedCredential, SignedToken};
-use crate::followed_files::{FollowedFiles, UnreadableFile};
+use super::credential::RefusedCredential;
+use crate::followed_files::FollowedFile;
 
 /// By how much the clock of the issuer may differ from that of the service, in seconds.
 const LEEWAY: u64 = 60;
@@ -75,29 +74,6 @@ impl JwtSettings {
     }
 }
 
-/// Why there is no issuer.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum IssuerError {
-    /// The file of its keys cannot be read.
-    #[error("the keys of the issuer in {0}")]
-    Unreadable(#[from] UnreadableFile),
-    /// The file of its keys is wrong.
-    #[error("the keys of the issuer in {}: {source}", path.display())]
-    Invalid {
-        /// The path of the setting `jwt.jwks`.
-        path: PathBuf,
-        /// What is wrong with it.
-        source: InvalidIssuerKeys,
-    },
-    /// No certificates are there to know its server by.
-    #[error("the keys of the issuer: {0}")]
-    Client(std::io::Error),
-    /// The settings are wrong.
-    #[error("`jwt.jwks` is neither a file nor a URL")]
-    Source,
-}
-
 /// An issuer of tokens, and its keys as they are now.
 #[derive(Debug)]
 pub(super) struct Issuer {
@@ -109,24 +85,25 @@ pub(super) struct Issuer {
 
 #[derive(Debug)]
 enum Source {
-    File(PathBuf, FollowedFiles),
+    File(FollowedFile),
     Url(Fetch),
 }
 
 impl Issuer {
     /// An issuer with the keys of its file; those of a URL are fetched by [`follow`](Self::follow).
-    pub(super) fn open(settings: &JwtSettings) -> Result<Self, IssuerError> {
+    pub(super) fn open(settings: &JwtSettings) -> Result<Self, String> {
         signature::use_ring();
-        let (source, keys) = match KeySource::parse(&settings.jwks).ok_or(IssuerError::Source)? {
+        let source = KeySource::parse(&settings.jwks);
+        let (source, keys) = match source.ok_or("`jwt.jwks` is neither a file nor a URL")? {
             KeySource::File(path) => {
-                let file = FollowedFiles::read(vec![path.clone()])?;
-                let keys = IssuerKeys::parse(&file.first()[0]);
-                let invalid = |source| IssuerError::Invalid { path: path.clone(), source };
-                let keys = keys.map_err(invalid)?;
-                (Source::File(path, file), Some(keys))
+                let (file, keys) = FollowedFile::read(&path, IssuerKeys::parse)
+                    .map_err(|error| format!("the keys of the issuer in {error}"))?;
+                (Source::File(file), Some(keys))
             }
             KeySource::Url(url) => {
-                (Source::Url(Fetch::new(url).map_err(IssuerError::Client)?), None)
+                let fetch = Fetch::new(url);
+                let no_client = |error| format!("the keys of the issuer: {error}");
+                (Source::Url(fetch.map_err(no_client)?), None)
             }
         };
         let (settings, keys) = (settings.clone(), RwLock::new(keys));
@@ -134,8 +111,8 @@ impl Issuer {
     }
 
     /// The values of the claim that names the identity, in a token that is good.
-    pub(super) fn verify(&self, token: &SignedToken) -> Result<Vec<String>, RefusedCredential> {
-        let header = decode_header(token.expose()).map_err(|_| RefusedCredential::Malformed)?;
+    pub(super) fn verify(&self, token: &str) -> Result<Vec<String>, RefusedCredential> {
+        let header = decode_header(token).map_err(|_| RefusedCredential::Malformed)?;
         // No extension is known here, and one that is critical may change what the token says (RFC
         // 7515, section 4.1.11).
         if header.crit.is_some() {
@@ -157,7 +134,7 @@ impl Issuer {
 
     fn claims(
         &self,
-        token: &SignedToken,
+        token: &str,
         header: &Header,
     ) -> Result<Map<String, Value>, RefusedCredential> {
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
@@ -165,15 +142,17 @@ impl Issuer {
         let validation = self.validation(header.alg);
         let mut why = None;
         for key in keys.of(header) {
-            match decode_by(key, token, &validation) {
-                Ok(claims) => return Ok(claims),
+            match decode(token, key, &validation) {
+                Ok(data) => return Ok(data.claims),
                 Err(error) => why = Some(error),
             }
         }
-        Err(why.unwrap_or_else(|| {
-            self.unknown_key.notify_one();
-            RefusedCredential::InvalidToken
-        }))
+        match why.map(jsonwebtoken::errors::Error::into_kind) {
+            Some(ErrorKind::ExpiredSignature) => return Err(RefusedCredential::ExpiredToken),
+            Some(_) => {}
+            None => self.unknown_key.notify_one(),
+        }
+        Err(RefusedCredential::InvalidToken)
     }
 
     fn validation(&self, algorithm: Algorithm) -> Validation {
@@ -189,13 +168,9 @@ impl Issuer {
     /// Follows the keys until it is dropped.
     pub(super) async fn follow(&self) {
         match &self.source {
-            Source::File(path, file) => {
-                let from = path.display().to_string();
-                let keys = |read: Result<&[Vec<u8>], &str>| {
-                    let text = read.map_err(str::to_owned)?;
-                    IssuerKeys::parse(&text[0]).map_err(|error| error.to_string())
-                };
-                file.follow(|read| self.replace(&from, keys(read))).await;
+            Source::File(file) => {
+                let replace = |text: &[u8]| IssuerKeys::parse(text).map(|keys| self.replace(keys));
+                file.follow("the keys of the issuer", replace).await;
             }
             Source::Url(fetch) => self.follow_url(fetch).await,
         }
@@ -205,12 +180,18 @@ impl Issuer {
         let from = fetch.url();
         let mut failed_before = false;
         loop {
-            let fetched = fetch.get().await;
-            let keys = fetched
-                .and_then(|text| IssuerKeys::parse(&text).map_err(|error| error.to_string()));
-            let failed = keys.is_err();
-            if !(failed && failed_before) {
-                self.replace(&from, keys);
+            let fetched = fetch.get().await.and_then(|text| IssuerKeys::parse(&text));
+            let failed = fetched.is_err();
+            match fetched {
+                Ok(keys) => {
+                    tracing::info!(from, keys = keys.count(), "the keys of the issuer are read");
+                    self.replace(keys);
+                }
+                Err(_) if failed_before => {}
+                Err(error) => {
+                    let message = "the keys of the issuer are not read: those of before stay";
+                    tracing::error!(from, error, "{message}");
+                }
             }
             failed_before = failed;
             sleep(PAUSE).await;
@@ -221,34 +202,7 @@ impl Issuer {
         }
     }
 
-    /// Takes new keys, or keeps those that there are.
-    fn replace(&self, from: &str, keys: Result<IssuerKeys, String>) {
-        match keys {
-            Ok(keys) => {
-                tracing::info!(from, keys = keys.count(), "the keys of the issuer are read");
-                *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Some(keys);
-            }
-            Err(error) => {
-                tracing::error!(
-                    from,
-                    error,
-                    "the keys of the issuer are not read: those of before stay"
-                );
-            }
-        }
-    }
-}
-
-fn decode_by(
-    key: &DecodingKey,
-    token: &SignedToken,
-    validation: &Validation,
-) -> Result<Map<String, Value>, RefusedCredential> {
-    match decode::<Map<String, Value>>(token.expose(), key, validation) {
-        Ok(data) => Ok(data.claims),
-        Err(error) => Err(match error.kind() {
-            ErrorKind::ExpiredSignature => RefusedCredential::ExpiredToken,
-            _ => RefusedCredential::InvalidToken,
-        }),
+    fn replace(&self, keys: IssuerKeys) {
+        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Some(keys);
     }
 }

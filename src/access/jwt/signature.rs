@@ -65,7 +65,6 @@ impl Method {
     }
 }
 
-/// Verifies signatures of one algorithm by one key.
 struct RingVerifier {
     algorithm: Algorithm,
     method: Method,

@@ -4,7 +4,6 @@
 //! loopback, because who can change the keys can be everybody.
 
 use std::io;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -13,15 +12,12 @@ use http_body_util::{BodyExt as _, Limited};
 use keylatch_client::https::{HttpsClient, Trust, https_client};
 use tokio::time::timeout;
 
-/// How long a fetch may take.
 const TIME: Duration = Duration::from_secs(5);
-/// The largest key set, in bytes.
 const MOST: usize = 1024 * 1024;
 
-/// Where keys come from.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum KeySource {
-    File(PathBuf),
+    File(String),
     Url(Uri),
 }
 
@@ -29,7 +25,7 @@ impl KeySource {
     /// Reads the setting; `None` where it is neither.
     pub(super) fn parse(text: &str) -> Option<Self> {
         if !text.contains("://") {
-            return (!text.is_empty()).then(|| Self::File(text.into()));
+            return (!text.is_empty()).then(|| Self::File(text.to_owned()));
         }
         let url: Uri = text.parse().ok()?;
         let host = url.host()?.trim_matches(['[', ']']);
@@ -45,7 +41,6 @@ impl KeySource {
     }
 }
 
-/// Fetches the keys of a URL.
 #[derive(Debug)]
 pub(super) struct Fetch {
     url: Uri,
@@ -53,19 +48,16 @@ pub(super) struct Fetch {
 }
 
 impl Fetch {
-    /// A client without connections.
     pub(super) fn new(url: Uri) -> io::Result<Self> {
         let is_https = url.scheme_str() == Some("https");
         let trust = if is_https { Trust::System } else { Trust::None };
         Ok(Self { url, client: https_client(&trust)? })
     }
 
-    /// The URL as text.
     pub(super) fn url(&self) -> String {
         self.url.to_string()
     }
 
-    /// What the URL gives now.
     pub(super) async fn get(&self) -> Result<Bytes, String> {
         let fetched = timeout(TIME, self.fetch()).await;
         fetched.unwrap_or_else(|_| Err(format!("there was no answer within {} s", TIME.as_secs())))

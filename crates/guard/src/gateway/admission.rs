@@ -42,7 +42,6 @@ const OWN_HEADERS: [HeaderName; 7] = [
 pub struct Admission {
     /// [`OWN_HEADERS`], and that of the principal.
     own_headers: Vec<HeaderName>,
-    /// The paths of the guards within this one.
     inner_guards: Vec<String>,
     principal: Option<PrincipalHeader>,
     /// What names the principal at other guards, whose upstream may be the same.
@@ -65,11 +64,8 @@ impl Admission {
         let other_principals: Vec<_> = other_principals.map(|header| header.name).collect();
         let own_headers = OWN_HEADERS.into_iter().chain(of_principal);
         let own_headers = own_headers.chain(other_principals.iter().cloned()).collect();
-        let paths = others.iter().map(|other| &other.path);
-        let inner = paths.filter(|path| holds(&guard.path, path) && **path != guard.path);
-        let inner_guards = inner.cloned().collect();
         let page = ErrorPage::read(&guard.error_page)?;
-        let guard = guard.clone();
+        let (inner_guards, guard) = (guard.paths_within(others), guard.clone());
         Ok(Self { own_headers, inner_guards, principal, other_principals, page, guard })
     }
 
@@ -173,6 +169,15 @@ impl Admission {
             );
         }
         Ok(())
+    }
+}
+
+impl Guard {
+    /// The paths of those of these guards that are within this one.
+    pub(super) fn paths_within(&self, others: &[Self]) -> Vec<String> {
+        let paths = others.iter().map(|other| &other.path);
+        let inner = paths.filter(|path| holds(&self.path, path) && **path != self.path);
+        inner.cloned().collect()
     }
 }
 

@@ -24,41 +24,32 @@ pub struct ErrorPage {
     template: Cow<'static, str>,
 }
 
-/// What a person wants to know of a request that was refused or has failed.
-#[derive(Debug)]
-struct Outcome {
-    /// Begins a message of a template.
-    name: &'static str,
-    message: &'static str,
-}
-
-const NOT_DONE: Outcome = Outcome {
-    name: "not-done",
-    message: "Nothing was done. Please go back, load the page again and try once more.",
-};
-const NOT_NOW: Outcome = Outcome {
-    name: "not-now",
-    message: "Nothing was done now. If you sent this before, it may have been done then: please look before you send it again.",
-};
-const UNDER_WAY: Outcome = Outcome {
-    name: "under-way",
-    message: "We have your order and are still working on it. Please do not send it again.",
-};
-const UNKNOWN: Outcome = Outcome {
-    name: "unknown",
-    message: "We do not know yet whether this was done. Please do not send it again before you have asked us.",
-};
-const DONE: Outcome =
-    Outcome { name: "done", message: "This was done before, and it was not done again." };
-
-fn outcome_of(code: Code, effect: Option<Effect>) -> Outcome {
+/// What a person wants to know of a request that was refused or has failed: what begins a message
+/// of a template, and the message.
+fn outcome_of(code: Code, effect: Option<Effect>) -> (&'static str, &'static str) {
+    let unknown = (
+        "unknown",
+        "We do not know yet whether this was done. Please do not send it again before you have \
+         asked us.",
+    );
     match (code, effect) {
-        (Code::RequestInProgress, _) => UNDER_WAY,
-        (Code::AlreadyDone | Code::AnswerNotKept | Code::AnswerUnreadable, _) => DONE,
-        (Code::KeyExpired | Code::IdempotencyKeyReused, _) => NOT_NOW,
-        (Code::OutcomeUnknown | Code::UpstreamSilent, _) => UNKNOWN,
-        (_, Some(Effect::Unknown)) | (Code::Internal, None) => UNKNOWN,
-        _ => NOT_DONE,
+        (Code::RequestInProgress, _) => (
+            "under-way",
+            "We have your order and are still working on it. Please do not send it again.",
+        ),
+        (Code::AlreadyDone | Code::AnswerNotKept | Code::AnswerUnreadable, _) => {
+            ("done", "This was done before, and it was not done again.")
+        }
+        (Code::KeyExpired | Code::IdempotencyKeyReused, _) => (
+            "not-now",
+            "Nothing was done now. If you sent this before, it may have been done then: please \
+             look before you send it again.",
+        ),
+        (Code::OutcomeUnknown | Code::UpstreamSilent, _) => unknown,
+        (_, Some(Effect::Unknown)) | (Code::Internal, None) => unknown,
+        _ => {
+            ("not-done", "Nothing was done. Please go back, load the page again and try once more.")
+        }
     }
 }
 
@@ -98,7 +89,7 @@ impl ErrorPage {
     }
 
     fn page(&self, code: Code, effect: Option<Effect>) -> String {
-        let Outcome { name, message } = outcome_of(code, effect);
+        let (name, message) = outcome_of(code, effect);
         let status = code.status().to_string();
         let message = self.own_message(name).unwrap_or(message);
         let parts = [

@@ -123,7 +123,6 @@ fn forwarded(clients: &str, host: &str, proto: &str) -> String {
     list
 }
 
-/// The first element of a list.
 fn first(list: &str) -> &str {
     list.split(',').next().unwrap_or_default().trim()
 }

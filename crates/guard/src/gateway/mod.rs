@@ -11,7 +11,6 @@ mod headers;
 mod principal;
 mod proxy;
 mod settle;
-mod tunnel;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,9 +32,8 @@ pub use admission::{Admission, holds};
 pub use error_page::{ErrorPage, wants_page};
 pub use forwarding::{ClientConnection, client_address};
 pub use principal::TrustedProxy;
-pub use proxy::{EndCall, ServerHooks};
+pub use proxy::{EndCall, ServerHooks, Tunnel};
 pub use settle::{SettleObserver, SettleStep, SettleTurn};
-pub use tunnel::Tunnel;
 
 /// What a guarded request may take beside its waits: two steps of the store, and some.
 const SLACK: Duration = Duration::from_secs(10);

@@ -23,7 +23,6 @@ pub struct TrustedProxy;
 /// The header that names principals.
 #[derive(Debug)]
 pub(super) struct PrincipalHeader {
-    /// Its name.
     pub(super) name: HeaderName,
     /// Whether its value is a credential, which proves itself.
     pub(super) is_credential: bool,
@@ -84,7 +83,6 @@ impl PrincipalHeader {
     }
 }
 
-/// The value whose text this is.
 fn value_of(text: &str) -> Option<HeaderValue> {
     match text.strip_prefix(ENCODED) {
         Some(encoded) => HeaderValue::from_bytes(&percent_decode_str(encoded).collect::<Vec<_>>()),

@@ -3,10 +3,12 @@
 //!
 //! The difference decides what becomes of the key: what was never sent frees it, and what was sent
 //! without a response leaves an unknown outcome. Connections that idle longer than servers keep
-//! theirs would blur it; [`keylatch_client::https`] does not use them again.
+//! theirs would blur it; [`keylatch_client::https`] does not use them again. Tested in
+//! `tests/api/idempotency_gateway.rs` and `gateway_upgrades.rs`.
 
 use std::convert::Infallible;
 use std::error::Error;
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,11 +24,12 @@ use axum::routing::any;
 use futures_util::stream::empty;
 use http_body_util::BodyExt as _;
 use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio::io::copy_bidirectional;
 use tokio::time::{Instant, timeout_at};
 
 use super::forwarding::{ClientConnection, hide_upstream, write_source};
 use super::headers::{keep_parsed_length, offer_upgrade, remove_those, strip, upgrade_of};
-use super::tunnel::Tunnel;
 use crate::policy::read_keep;
 use crate::response::is_mark;
 use crate::{Code, Guard, IDEMPOTENCY_FENCE, InvalidSetting, Problem, RetentionPolicy};
@@ -34,7 +37,6 @@ use keylatch_client::https::HttpsClient;
 use keylatch_core::idempotency::RecordScope;
 use keylatch_core::store::Effect;
 
-/// The pause before a request is sent again.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// What the gateway asks the server that it is part of.
@@ -60,10 +62,8 @@ pub type EndCall = Box<dyn FnOnce(Result<StatusCode, Code>) + Send>;
 #[derive(Debug)]
 pub(super) struct Gateway {
     client: HttpsClient<Body>,
-    /// Scheme and authority.
     origin: Uri,
     host: HeaderValue,
-    /// How long a client waits for a response.
     timeout: Duration,
     /// How often a guarded request may be sent: more than once only to a service that is
     /// idempotent by itself.
@@ -150,12 +150,14 @@ impl Gateway {
         let again = || Request::from_parts(parts.clone(), Body::from(body.clone()));
         let mut tried = self.send_once(again(), None, 0).await;
         for resend in 1..self.tries {
-            if !matches!(tried, Err(SendFailure::Silent(_))) || Instant::now() + PAUSE >= end {
+            let is_silent = tried.as_ref().is_err_and(|failure| failure.was_sent);
+            if !is_silent || Instant::now() + PAUSE >= end {
                 break;
             }
             tokio::time::sleep(PAUSE).await;
             // Whatever becomes of it, an earlier try may have been carried out.
-            tried = self.send_once(again(), None, resend).await.map_err(SendFailure::or_silent);
+            let silent = |failure| SendFailure { was_sent: true, ..failure };
+            tried = self.send_once(again(), None, resend).await.map_err(silent);
         }
         tried
     }
@@ -193,7 +195,7 @@ impl Gateway {
             Ok(Ok(response)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 client.and_then(|client| self.switched(response.map(Body::new), client)).ok_or_else(
                     // It was not asked to, and what it says from now on is no response.
-                    || SendFailure::Silent("it switched protocols".into()),
+                    || SendFailure::silent("it switched protocols"),
                 )
             }
             Ok(Ok(response)) => {
@@ -206,9 +208,10 @@ impl Gateway {
                 self.strip_answer(&mut response);
                 Ok(response)
             }
-            Ok(Err(error)) if error.is_connect() => Err(SendFailure::Never(error.into())),
-            Ok(Err(error)) => Err(SendFailure::Silent(error.into())),
-            Err(_) => Err(SendFailure::Silent("no response came in time".into())),
+            Ok(Err(error)) => {
+                Err(SendFailure { was_sent: !error.is_connect(), cause: error.into() })
+            }
+            Err(_) => Err(SendFailure::silent("no response came in time")),
         }
     }
 
@@ -239,12 +242,10 @@ impl Gateway {
     }
 }
 
-/// Why there is no response.
-enum SendFailure {
-    /// Nothing of the request was sent.
-    Never(Box<dyn Error + Send + Sync>),
-    /// Some of it was.
-    Silent(Box<dyn Error + Send + Sync>),
+struct SendFailure {
+    /// Whether some of the request was sent.
+    was_sent: bool,
+    cause: Box<dyn Error + Send + Sync>,
 }
 
 /// The cause of a failure, for the log: which upstream it was, and why.
@@ -256,41 +257,28 @@ struct UpstreamError {
 }
 
 impl SendFailure {
-    /// The same for a request of which some was sent before.
-    fn or_silent(self) -> Self {
-        let (Self::Never(cause) | Self::Silent(cause)) = self;
-        Self::Silent(cause)
+    fn silent(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self { was_sent: true, cause: cause.into() }
     }
 
-    /// The code of the problem in place of a response.
     fn code(&self) -> Code {
-        match self {
-            Self::Never(_) => Code::UpstreamUnreachable,
-            Self::Silent(_) => Code::UpstreamSilent,
-        }
+        if self.was_sent { Code::UpstreamSilent } else { Code::UpstreamUnreachable }
     }
 
     /// The problem for the client of the upstream at `origin`.
     fn into_response_of(self, origin: &Uri) -> Response {
-        let error = |source| UpstreamError { origin: origin.clone(), source };
         let code = self.code();
-        match self {
-            Self::Never(cause) => {
-                let detail = "The service behind cannot be reached. Nothing was sent to it.";
-                let problem = Problem::new(code, detail)
-                    .with_outcome(Effect::NotExecuted)
-                    .with_retry_after(Duration::from_secs(1))
-                    .caused_by(error(cause));
-                refusal(problem, RetentionPolicy::Release)
-            }
-            Self::Silent(cause) => {
-                let detail = "The request was sent on, and no response came back.";
-                let problem = Problem::new(code, detail)
-                    .with_outcome(Effect::Unknown)
-                    .caused_by(error(cause));
-                refusal(problem, RetentionPolicy::Unknown)
-            }
+        let cause = UpstreamError { origin: origin.clone(), source: self.cause };
+        if self.was_sent {
+            let detail = "The request was sent on, and no response came back.";
+            let problem = Problem::new(code, detail).with_outcome(Effect::Unknown);
+            return refusal(problem.caused_by(cause), RetentionPolicy::Unknown);
         }
+        let detail = "The service behind cannot be reached. Nothing was sent to it.";
+        let problem = Problem::new(code, detail)
+            .with_outcome(Effect::NotExecuted)
+            .with_retry_after(Duration::from_secs(1));
+        refusal(problem.caused_by(cause), RetentionPolicy::Release)
     }
 }
 
@@ -308,4 +296,30 @@ fn refusal(problem: Problem, policy: RetentionPolicy) -> Response {
     let mut response = problem.with_retry().into_response();
     response.extensions_mut().insert(policy);
     response
+}
+
+/// Both ends of a connection that is to change to another protocol, such as WebSocket.
+///
+/// It goes to the client's connection as an extension of the upstream's 101, since it is the
+/// connection that counts against limits, has timeouts and is drained at shutdown.
+#[derive(Debug, Clone)]
+pub struct Tunnel {
+    /// That of the client, once it has the response.
+    client: OnUpgrade,
+    /// That of the service behind.
+    upstream: OnUpgrade,
+}
+
+impl Tunnel {
+    /// Carries bytes both ways until both sides have ended.
+    ///
+    /// # Errors
+    ///
+    /// A connection did not change or broke off.
+    pub async fn carry(self) -> io::Result<()> {
+        let (client, upstream) =
+            tokio::try_join!(self.client, self.upstream).map_err(io::Error::other)?;
+        let (mut client, mut upstream) = (TokioIo::new(client), TokioIo::new(upstream));
+        copy_bidirectional(&mut client, &mut upstream).await.map(|_| ())
+    }
 }

@@ -7,7 +7,6 @@
 //! `after_ms` after the outcome became unknown. One instance asks at a time; if two do, the second
 //! step changes nothing. Tested in `tests/api/settling.rs`.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,7 +39,6 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.'
 const KEY: &str = "{key}";
 /// How many questions an upstream has at a time.
 const QUESTIONS: usize = 4;
-/// How many records a page of the list has.
 const PAGE: usize = 100;
 
 impl Settle {
@@ -107,23 +105,15 @@ pub type SettleObserver = Arc<dyn Fn(SettleStep<'_>) + Send + Sync>;
 /// Says at the beginning of a round whether this instance is the one that asks.
 pub type SettleTurn = Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>;
 
-/// Asks one upstream.
 struct Settler {
     settle: Settle,
     guard: Guard,
-    /// The paths of the guards within this one.
     inner_guards: Vec<String>,
     principal: Option<PrincipalHeader>,
     gateway: Gateway,
     service: Arc<IdempotencyService>,
     turn: SettleTurn,
     observer: SettleObserver,
-}
-
-impl fmt::Debug for Settler {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settler").field("settle", &self.settle).finish_non_exhaustive()
-    }
 }
 
 impl Guard {
@@ -143,12 +133,10 @@ impl Guard {
         observer: SettleObserver,
     ) -> Result<(), InvalidSetting> {
         let Some(settle) = self.settle.clone() else { return Ok(()) };
-        let paths = others.iter().map(|other| &other.path);
-        let inner = paths.filter(|path| holds(&self.path, path) && **path != self.path);
         let settler = Settler {
             settle,
             guard: self.clone(),
-            inner_guards: inner.cloned().collect(),
+            inner_guards: self.paths_within(others),
             principal: PrincipalHeader::of(self),
             gateway: Gateway::new(self, client.clone(), server)?,
             service: Arc::clone(service),
@@ -158,12 +146,6 @@ impl Guard {
         service.spawn_until_drain(Arc::new(settler).run());
         Ok(())
     }
-}
-
-/// What an upstream says of a run.
-enum Verdict {
-    Done(Settlement),
-    NotDone,
 }
 
 impl Settler {
@@ -208,14 +190,12 @@ impl Settler {
         if record.age > Duration::from_millis(self.settle.for_ms) || !self.is_of_guard(record) {
             return;
         }
-        let end = match self.ask(record).await {
-            Some(Verdict::Done(end)) => end,
-            Some(Verdict::NotDone) if record.age >= Duration::from_millis(self.settle.after_ms) => {
-                Settlement::NotExecuted
-            }
-            _ => return,
-        };
-        self.settle(record, end).await;
+        let is_early = record.age < Duration::from_millis(self.settle.after_ms);
+        match self.ask(record).await {
+            Some(Settlement::NotExecuted) if is_early => {}
+            Some(end) => self.settle(record, end).await,
+            None => {}
+        }
     }
 
     /// Whether the record is of a request to this guard, and has all that the question needs.
@@ -234,7 +214,7 @@ impl Settler {
     }
 
     /// Puts the question; `None` where the response does not say what happened.
-    async fn ask(&self, record: &RecordSummary) -> Option<Verdict> {
+    async fn ask(&self, record: &RecordSummary) -> Option<Settlement> {
         let scope = &record.scope;
         let mut question = Request::builder()
             .method(Method::GET)
@@ -248,7 +228,7 @@ impl Settler {
         let mut response = self.gateway.ask(question, end).await?;
         let status = response.status().as_u16();
         if self.settle.not_done.contains(&status) {
-            return Some(Verdict::NotDone);
+            return Some(Settlement::NotExecuted);
         }
         if !self.settle.done.contains(&status) {
             return None;
@@ -258,10 +238,8 @@ impl Settler {
         }
         let kept = run_result(response, &self.guard, &self.service, scope);
         match timeout_at(end, kept).await.ok()?.end? {
-            RunEnd::Done(kept) => Some(Verdict::Done(Settlement::Done(by_upstream(kept)))),
-            RunEnd::DoneFor(kept, lasts) => {
-                Some(Verdict::Done(Settlement::DoneFor(by_upstream(kept), lasts)))
-            }
+            RunEnd::Done(kept) => Some(Settlement::Done(by_upstream(kept))),
+            RunEnd::DoneFor(kept, lasts) => Some(Settlement::DoneFor(by_upstream(kept), lasts)),
             RunEnd::Unknown(_) => None,
         }
     }
