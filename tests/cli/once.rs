@@ -200,18 +200,27 @@ async fn kept_exit_code_is_given_where_nobody_reads_the_kept_output() {
 }
 
 #[tokio::test]
-async fn success_is_kept_where_the_output_is_too_large() {
+async fn exit_code_is_kept_where_the_output_is_too_large() {
     let service = Service::set(|config| config.idempotency.response_limit_bytes = 1000).await;
-    for (key, exit, kept) in [("a", "0", 0), ("b", "7", 1)] {
-        let script = "head -c 10000 /dev/zero; exit $0";
-        let command = ["--replay-output", key, "--", "sh", "-c", script, exit];
-        assert_eq!(
-            once(&service.url(), &command).await.code.map(|it| it.to_string()).as_deref(),
-            Some(exit)
-        );
+    for (key, exit) in [("a", 0), ("b", 7)] {
+        let (script, code) = ("head -c 10000 /dev/zero; exit $0", exit.to_string());
+        let command = ["--replay-output", key, "--", "sh", "-c", script, &code];
+        is(&once(&service.url(), &command).await, exit, &[]);
         let next = once(&service.url(), &command).await;
-        is(&next, kept, &["ran before", "what it printed was not kept"]);
+        is(&next, exit, &["ran before, with exit code", "what it printed was not kept"]);
         assert_eq!(next.stdout, "");
+    }
+}
+
+#[tokio::test]
+async fn status_is_left_of_an_exit_code_that_was_erased() {
+    let service = Service::start("memory:").await;
+    for (key, exit, left) in [("a", "0", 0), ("b", "7", 1)] {
+        let command = ["--replay-output", key, "--", "sh", "-c", "exit $0", exit];
+        once(&service.url(), &command).await;
+        let path = format!("/v1/idempotency/{key}/answer");
+        assert_eq!(Answer::of(service.request(Method::DELETE, &path)).await.status, 204);
+        is(&once(&service.url(), &command).await, left, &["what it printed was not kept"]);
     }
 }
 
