@@ -1,5 +1,6 @@
 //! Who leads, over HTTP, as the leader sidecars of Kubernetes say it: `GET /` answers `{"name":
-//! OWNER}`, and `GET /leader` 200 where this process leads and 503 where it does not.
+//! OWNER}`, and `GET /leader` 200 with the fencing token where this process leads, and 503 where it
+//! does not.
 //!
 //! Invariant: 200 is never the response once the validity of the lease is over, whatever else this
 //! process does meanwhile. Tested in `tests/cli/elect.rs`.
@@ -17,7 +18,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use keylatch_client::{Client, FencedLease, HeldLock};
+use keylatch_client::{Client, FencedLease, FencingToken, HeldLock};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -53,14 +54,16 @@ impl Leader {
         *self.lease.lock().unwrap_or_else(PoisonError::into_inner) = Some(lease);
     }
 
-    fn is_this_one(&self) -> bool {
+    /// The fencing token under which this process leads, while it does.
+    fn fencing_token(&self) -> Option<FencingToken> {
         let lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
-        lease.as_ref().is_some_and(|lease| lease.check().is_ok())
+        let lease = lease.as_ref().filter(|lease| lease.check().is_ok())?;
+        Some(lease.fencing_token())
     }
 
     /// The label of whoever leads, empty where no one does; `None` where the service did not say.
     async fn find(&self) -> Option<String> {
-        if self.is_this_one() {
+        if self.fencing_token().is_some() {
             return Some(self.owner.clone());
         }
         match timeout(LOOK_LIMIT, self.client.show(&self.name)).await {
@@ -80,10 +83,12 @@ impl Leader {
             "/" | "/leader" if !is_read => {
                 (StatusCode::METHOD_NOT_ALLOWED, "only GET\n".to_owned())
             }
-            "/leader" if self.is_this_one() => (StatusCode::OK, "this one leads\n".to_owned()),
-            "/leader" => {
-                (StatusCode::SERVICE_UNAVAILABLE, "another one leads, or none\n".to_owned())
-            }
+            "/leader" => match self.fencing_token() {
+                Some(fencing_token) => (StatusCode::OK, format!("{fencing_token}\n")),
+                None => {
+                    (StatusCode::SERVICE_UNAVAILABLE, "another one leads, or none\n".to_owned())
+                }
+            },
             "/" => match self.find().await {
                 Some(name) => (StatusCode::OK, json!({"name": name}).to_string()),
                 None => (StatusCode::SERVICE_UNAVAILABLE, json!({"name": null}).to_string()),

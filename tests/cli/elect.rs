@@ -59,6 +59,9 @@ async fn one_leads_and_the_next_one_after_its_end() {
     let two = Candidate::start(&service.url(), "http://two:8080", &[]);
     two.says("http://one:8080").await;
     assert_eq!((one.leads().await, two.leads().await), (200, 503));
+    let fencing_token = service.look("jobs").await.fencing_token();
+    let leads = one.get("/leader").await.expect("an answer");
+    assert_eq!(leads.text, format!("{fencing_token}\n"));
     let other = one.get("/elsewhere").await.expect("an answer");
     assert_eq!(other.status, 404, "{other:?}");
     let post = reqwest::Client::new().post(format!("http://{}/leader", one.address));
