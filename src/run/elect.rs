@@ -7,13 +7,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use keylatch_client::LockGuard;
+use keylatch_client::{Client, LockGuard};
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Job;
 use super::exit::{Failure, StopResult};
-use super::job::{acquired, client, service_failure, under};
+use super::job::{acquired, service_failure, under};
 use super::leader::{Leader, listen, serve};
 use super::reentry::of_lock;
 use super::signals::Signals;
@@ -46,7 +46,8 @@ pub async fn elect(election: &Election) -> u8 {
 async fn try_elect(election: &Election) -> Result<u8, Failure> {
     let job = &election.job;
     let mut signals = Signals::catch().map_err(Failure::System)?;
-    let client = client(&job.server).map_err(|error| service_failure(&job.server, error))?;
+    let client = Client::builder(&job.server).with_env().and_then(|of| of.closing().build());
+    let client = client.map_err(|error| service_failure(&job.server, error))?;
     let name = job.locks.names().first().map(ToString::to_string).unwrap_or_default();
     let owner = job.options.owner.clone().unwrap_or_default();
     let leader = Leader::new(client.clone(), name.clone(), owner);

@@ -219,17 +219,36 @@ async fn elections_that_cannot_be_are_refused() {
     }
 }
 
+/// A field of the status of a process.
+fn status_of(process: u32, field: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"));
+    let status = status.expect("its status");
+    let value = status.lines().find_map(|line| line.strip_prefix(field)).expect("a field");
+    value.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
 #[tokio::test]
-async fn one_that_waits_takes_little_memory() {
+async fn one_that_leads_takes_little_memory() {
     let service = Service::start("memory:").await;
     let one = Candidate::start(&service.url(), "one", &[]);
     one.says("one").await;
-    let status = std::fs::read_to_string(format!("/proc/{}/status", one.running.id()));
-    let status = status.expect("its status");
-    let of = |field: &str| -> u64 {
-        let line = status.lines().find_map(|line| line.strip_prefix(field)).expect("a field");
-        line.trim().trim_end_matches(" kB").parse().expect("a number")
-    };
     // What the program is mapped from is shared by all that run it.
-    assert!(of("RssAnon:") < 12 * 1024, "{status}");
+    assert!(status_of(one.running.id(), "RssAnon:") < 12 * 1024);
+}
+
+#[tokio::test]
+async fn one_that_leads_wakes_for_its_renewals_alone() {
+    let service = Service::start("memory:").await;
+    let url = service.url();
+    let one = KEYLATCH.start(&["elect", "--ttl", "12s", "jobs", "--server", &url], &[]);
+    let renewed = async |times: u64| {
+        let of = "keylatch_http_request_duration_seconds_count{method=\"PUT\",\
+                  route=\"/v1/locks/{name}\",status=\"200\"}";
+        eventually(async || (service.metric(of).await >= times).then_some(())).await;
+        status_of(one.id(), "voluntary_ctxt_switches:")
+    };
+    let first = renewed(1).await;
+    let wakes = renewed(3).await - first;
+    // There are 4 s from one renewal to the next.
+    assert!(wakes <= 8, "{wakes} wakes in two renewals");
 }
