@@ -24,8 +24,7 @@ use super::group::{End, Group};
 use super::job::{client, service_failure};
 use super::output::Output;
 use super::reentry::{self, Environment};
-use super::signals::Signals;
-use super::supervision::supervise;
+use super::supervision::{Signals, supervise};
 use super::waiting::read;
 use crate::plain::say;
 
