@@ -94,26 +94,28 @@ async fn try_once(job: &OnceJob) -> Result<u8, Failure> {
 
 /// Begins at once, or else says why not, and waits for as long as the options say.
 async fn begin(client: &Client, job: &OnceJob) -> Result<BeginReply, Failure> {
-    let options = &job.options;
-    let begun = Instant::now();
-    let at_once = OnceOptions { wait: Duration::ZERO, ..options.clone() };
-    let failure = match client.begin(&job.key, &at_once).await {
-        Ok(reply) => return Ok(reply),
-        Err(error) => failure(client, job, error, None).await,
-    };
-    let then = match &failure {
-        _ if options.wait.is_zero() => return Err(failure),
-        Failure::InProgress { .. } => "waiting",
-        // The service may answer later.
-        failure if failure.code() == 69 => "trying again",
-        _ => return Err(failure),
-    };
-    if !job.is_quiet {
-        say(&format!("{failure}; {then}"));
-    }
-    match client.begin(&job.key, options).await {
-        Ok(reply) => Ok(reply),
-        Err(error) => Err(self::failure(client, job, error, Some(begun.elapsed())).await),
+    let (begun, mut wait) = (Instant::now(), Duration::ZERO);
+    loop {
+        let has_waited = !wait.is_zero();
+        let options = OnceOptions { wait, ..job.options.clone() };
+        let failure = match client.begin(&job.key, &options).await {
+            Ok(reply) => return Ok(reply),
+            Err(error) => {
+                let waited = has_waited.then(|| begun.elapsed());
+                failure(client, job, error, waited).await
+            }
+        };
+        wait = job.options.wait.saturating_sub(begun.elapsed());
+        let then = match &failure {
+            _ if wait.is_zero() => return Err(failure),
+            Failure::InProgress { .. } => "waiting",
+            // The service may answer later.
+            failure if failure.code() == 69 => "trying again",
+            _ => return Err(failure),
+        };
+        if !job.is_quiet {
+            say(&format!("{failure}; {then}"));
+        }
     }
 }
 

@@ -298,6 +298,29 @@ async fn who_may_wait_waits_for_a_service_that_cannot_be_reached() {
 }
 
 #[tokio::test]
+async fn who_may_wait_begins_again_where_its_run_was_lost_before_its_start() {
+    let (service, proxy) = Service::behind_proxy().await;
+    let stage = ScriptDirectory::new();
+    let of_key = |method| service.request(method, "/v1/idempotency/a");
+    let rerun = json!({"lease_ms": 60_000, "on_crash": "rerun"});
+    let held = Answer::of(of_key(Method::POST).json(&rerun)).await;
+    let arguments = ["--ttl", "3s", "--on-crash", "rerun", "a", "--", "echo", "ran"];
+    let waiting = start_heard(&stage, &proxy.http_url(), &arguments);
+    says(&stage, "; waiting").await;
+    // It begins after a wait of more than half of its lease, and its first renewal does not arrive.
+    service.create("clock", &json!({"ttl_ms": 2000})).await;
+    service.is_free("clock").await;
+    proxy.hold_requests();
+    let abandon = of_key(Method::DELETE).header("lock-token", held.token());
+    assert_eq!(Answer::of(abandon).await.status, 204);
+    says(&stage, "; trying again").await;
+    proxy.forward();
+    let ended = waiting.ended().await;
+    is(&ended, 0, &[]);
+    assert_eq!(ended.stdout, "ran\n");
+}
+
+#[tokio::test]
 async fn command_whose_lease_is_over_before_its_start_does_not_start() {
     let (service, proxy) = Service::behind_proxy().await;
     let stage = ScriptDirectory::new();
