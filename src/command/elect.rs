@@ -23,7 +23,8 @@ pub struct ElectCommand {
     /// [default: the machine and the process]
     #[arg(long, value_parser = owner, value_name = "URL")]
     owner: Option<Owner>,
-    /// Where to say who leads: GET / is {"name": OWNER}, and GET /leader is 200 or 503
+    /// Where to say who leads: GET / is {"name": OWNER}, and GET /leader is 200 with the fencing
+    /// token, or 503
     #[arg(long, value_parser = address, value_name = "ADDR")]
     listen: Option<SocketAddr>,
     /// How long the others wait for a leader that has died

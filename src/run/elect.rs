@@ -1,26 +1,49 @@
-//! One `keylatch elect`: lead while a lock is held, again and again, and say who leads.
+//! One `keylatch elect`: lead while a lock is held, again and again, and say who leads over HTTP,
+//! as the leader sidecars of Kubernetes do. `GET /` answers `{"name": OWNER}`, and `GET /leader`
+//! 200 with the fencing token where this process leads, and 503 where it does not.
 //!
-//! Invariant: no two lead at once. The command has ended, or was killed, and the responses have
-//! changed, before the validity of the lease ends. Tested in `tests/cli/elect.rs`.
+//! Invariant: no two lead at once. The command has ended, or was killed, before the validity of the
+//! lease ends, and 200 is never the response after that, whatever else this process does meanwhile.
+//! Tested in `tests/cli/elect.rs`.
 
+use std::convert::Infallible;
+use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use keylatch_client::LockGuard;
-use tokio::time::sleep;
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use keylatch_client::{Client, FencedLease, FencingToken, HeldLock, LockGuard};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Job;
 use super::exit::{Failure, StopResult};
-use super::job::{acquired, client, service_failure, under};
-use super::leader::{Leader, listen, serve};
+use super::job::{acquired, service_failure, under};
 use super::reentry::of_lock;
-use super::signals::Signals;
+use super::supervision::Signals;
 use crate::plain::say;
 
 /// The pause before this process tries again after a loss, so that another one can lead.
 const PAUSE: Duration = Duration::from_millis(500);
+
+/// How long to ask who leads.
+const LOOK_LIMIT: Duration = Duration::from_secs(2);
+/// How long a connection may take for the head of a request.
+const HEAD_LIMIT: Duration = Duration::from_secs(10);
+/// How many connections there are at a time; more wait.
+const CONNECTIONS: usize = 64;
+/// How long to wait after a connection that could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// The lock that makes a leader, and what the leader runs.
 #[derive(Debug)]
@@ -31,8 +54,8 @@ pub struct Election {
     pub listen: Option<SocketAddr>,
 }
 
-/// Tries to lead until a signal or the end of the command; gives the exit code, and says on standard
-/// error what went wrong.
+/// Tries to lead until a signal or the end of the command; gives the exit code, and says on
+/// standard error what went wrong.
 pub async fn elect(election: &Election) -> u8 {
     match try_elect(election).await {
         Ok(code) => code,
@@ -46,7 +69,8 @@ pub async fn elect(election: &Election) -> u8 {
 async fn try_elect(election: &Election) -> Result<u8, Failure> {
     let job = &election.job;
     let mut signals = Signals::catch().map_err(Failure::System)?;
-    let client = client(&job.server).map_err(|error| service_failure(&job.server, error))?;
+    let client = Client::builder(&job.server).with_env().and_then(|of| of.closing().build());
+    let client = client.map_err(|error| service_failure(&job.server, error))?;
     let name = job.locks.names().first().map(ToString::to_string).unwrap_or_default();
     let owner = job.options.owner.clone().unwrap_or_default();
     let leader = Leader::new(client.clone(), name.clone(), owner);
@@ -96,4 +120,104 @@ async fn lead(job: &Job, guard: LockGuard, signals: &mut Signals) -> Result<u8, 
         say(&format!("the lock is not released and will expire: {error}"));
     }
     ended
+}
+
+/// Who leads, as the responses say it.
+#[derive(Debug)]
+struct Leader {
+    client: Client,
+    name: String,
+    owner: String,
+    /// The latest lease under which this process leads, if it has led.
+    lease: Mutex<Option<FencedLease>>,
+}
+
+impl Leader {
+    /// The leader of the lock with this name; this process leads under the label `owner`.
+    fn new(client: Client, name: String, owner: String) -> Arc<Self> {
+        Arc::new(Self { client, name, owner, lease: Mutex::default() })
+    }
+
+    /// Notes that this process leads for as long as the lease lasts.
+    fn leads(&self, lease: FencedLease) {
+        *self.lease.lock().unwrap_or_else(PoisonError::into_inner) = Some(lease);
+    }
+
+    /// The fencing token under which this process leads, while it does.
+    fn fencing_token(&self) -> Option<FencingToken> {
+        let lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        let lease = lease.as_ref().filter(|lease| lease.check().is_ok())?;
+        Some(lease.fencing_token())
+    }
+
+    /// The label of whoever leads, empty where no one does; `None` where the service did not say.
+    async fn find(&self) -> Option<String> {
+        if self.fencing_token().is_some() {
+            return Some(self.owner.clone());
+        }
+        match timeout(LOOK_LIMIT, self.client.show(&self.name)).await {
+            // With the label of this one it is the lease of an earlier leader, under which nothing
+            // runs.
+            Ok(Ok(Some(HeldLock::Exclusive(lock)))) => {
+                Some(lock.owner.filter(|owner| *owner != self.owner).unwrap_or_default())
+            }
+            Ok(Ok(_)) => Some(String::new()),
+            Ok(Err(_)) | Err(_) => None,
+        }
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+        let (status, text) = match request.uri().path() {
+            "/" | "/leader" if !is_read => {
+                (StatusCode::METHOD_NOT_ALLOWED, "only GET\n".to_owned())
+            }
+            "/leader" => match self.fencing_token() {
+                Some(fencing_token) => (StatusCode::OK, format!("{fencing_token}\n")),
+                None => {
+                    (StatusCode::SERVICE_UNAVAILABLE, "another one leads, or none\n".to_owned())
+                }
+            },
+            "/" => match self.find().await {
+                Some(name) => (StatusCode::OK, json!({"name": name}).to_string()),
+                None => (StatusCode::SERVICE_UNAVAILABLE, json!({"name": null}).to_string()),
+            },
+            _ => (StatusCode::NOT_FOUND, "see / and /leader\n".to_owned()),
+        };
+        let mut response = Response::new(Full::from(text));
+        *response.status_mut() = status;
+        if request.uri().path() == "/" {
+            let json = hyper::header::HeaderValue::from_static("application/json");
+            response.headers_mut().insert(hyper::header::CONTENT_TYPE, json);
+        }
+        response
+    }
+}
+
+/// Listens at an address.
+async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let bound = TcpListener::bind(address).await;
+    bound.map_err(|error| io::Error::other(format!("{address} cannot be listened on: {error}")))
+}
+
+/// Serves each connection.
+async fn serve(listener: TcpListener, leader: Arc<Leader>) -> Infallible {
+    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let place = Arc::clone(&room).acquire_owned().await;
+        let Ok((stream, _)) = listener.accept().await else {
+            sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let leader = Arc::clone(&leader);
+        tokio::spawn(async move {
+            let _place = place;
+            let answer =
+                service_fn(async |request| Ok::<_, Infallible>(leader.answer(request).await));
+            let mut server = http1::Builder::new();
+            let server = server.timer(TokioTimer::new()).header_read_timeout(HEAD_LIMIT);
+            // A client that goes away is its own affair.
+            let _ = server.serve_connection(TokioIo::new(stream), answer).await;
+        });
+    }
 }

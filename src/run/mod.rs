@@ -2,12 +2,16 @@
 //!
 //! The command has its own process group, so that signals reach what it has started as well, and a
 //! lost lock stops all of its descendants. It also has the terminal, if there is one, so that it
-//! reads keys and Ctrl-C as it would without `run`.
+//! reads keys and Ctrl-C as it would without `run`. One lock goes by the requests for one, which
+//! every store serves; several by those for sets. Tested in `tests/cli/run*.rs`.
 
 use std::ffi::OsString;
+use std::fmt;
+use std::slice;
 use std::time::Duration;
 
 use keylatch_client::AcquireOptions;
+use keylatch_core::lock::{InvalidLockSet, LockName, LockSet};
 
 mod descendants;
 mod elect;
@@ -15,12 +19,9 @@ mod exit;
 mod group;
 mod guardian;
 mod job;
-mod leader;
-mod locks;
 mod once;
 mod output;
 mod reentry;
-mod signals;
 mod supervision;
 mod waiting;
 
@@ -28,7 +29,6 @@ pub use elect::{Election, elect};
 pub(crate) use exit::code_of_error;
 pub use exit::{ELECT_EXIT_CODES, EXIT_CODES, ONCE_EXIT_CODES};
 pub use job::run;
-pub use locks::Locks;
 pub use once::{OnceJob, once};
 pub use reentry::Reentry;
 pub(crate) use waiting::narrate;
@@ -50,4 +50,44 @@ pub struct Job {
     pub is_quiet: bool,
     /// The program and its arguments.
     pub command: Vec<OsString>,
+}
+
+/// One lock, or several.
+#[derive(Debug, Clone)]
+pub enum Locks {
+    /// One lock.
+    One(LockName),
+    /// Several locks, in the order of the arguments.
+    Several(LockSet),
+}
+
+impl Locks {
+    /// The locks of these names.
+    pub fn new(mut names: Vec<LockName>) -> Result<Self, InvalidLockSet> {
+        match (names.pop(), names.is_empty()) {
+            (Some(only), true) => Ok(Self::One(only)),
+            (last, _) => {
+                names.extend(last);
+                LockSet::new(names).map(Self::Several)
+            }
+        }
+    }
+
+    /// Their names, in the order of the arguments.
+    pub fn names(&self) -> &[LockName] {
+        match self {
+            Self::One(name) => slice::from_ref(name),
+            Self::Several(set) => set.names(),
+        }
+    }
+}
+
+impl fmt::Display for Locks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, name) in self.names().iter().enumerate() {
+            let comma = if index == 0 { "" } else { ", " };
+            write!(f, "{comma}`{name}`")?;
+        }
+        Ok(())
+    }
 }

@@ -24,8 +24,7 @@ use super::group::{End, Group};
 use super::job::{client, service_failure};
 use super::output::Output;
 use super::reentry::{self, Environment};
-use super::signals::Signals;
-use super::supervision::supervise;
+use super::supervision::{Signals, supervise};
 use super::waiting::read;
 use crate::plain::say;
 
@@ -85,8 +84,7 @@ async fn try_once(job: &OnceJob) -> Result<u8, Failure> {
             let _ = timeout(LOOK_LIMIT, labels.close()).await;
             ran
         }
-        Ok(BeginReply::Done(Some(answer))) => Ok(replay(job, &answer)),
-        Ok(BeginReply::Done(None)) => exit_code_of_record(&client, job).await,
+        Ok(BeginReply::Done(answer)) => Ok(replay(job, &answer)),
         Err(failure) => Err(failure),
     };
     // A begin that was given up frees what it has begun.
@@ -96,26 +94,28 @@ async fn try_once(job: &OnceJob) -> Result<u8, Failure> {
 
 /// Begins at once, or else says why not, and waits for as long as the options say.
 async fn begin(client: &Client, job: &OnceJob) -> Result<BeginReply, Failure> {
-    let options = &job.options;
-    let begun = Instant::now();
-    let at_once = OnceOptions { wait: Duration::ZERO, ..options.clone() };
-    let failure = match client.begin(&job.key, &at_once).await {
-        Ok(reply) => return Ok(reply),
-        Err(error) => failure(client, job, error, None).await,
-    };
-    let then = match &failure {
-        _ if options.wait.is_zero() => return Err(failure),
-        Failure::InProgress { .. } => "waiting",
-        // The service may answer later.
-        failure if failure.code() == 69 => "trying again",
-        _ => return Err(failure),
-    };
-    if !job.is_quiet {
-        say(&format!("{failure}; {then}"));
-    }
-    match client.begin(&job.key, options).await {
-        Ok(reply) => Ok(reply),
-        Err(error) => Err(self::failure(client, job, error, Some(begun.elapsed())).await),
+    let (begun, mut wait) = (Instant::now(), Duration::ZERO);
+    loop {
+        let has_waited = !wait.is_zero();
+        let options = OnceOptions { wait, ..job.options.clone() };
+        let failure = match client.begin(&job.key, &options).await {
+            Ok(reply) => return Ok(reply),
+            Err(error) => {
+                let waited = has_waited.then(|| begun.elapsed());
+                failure(client, job, error, waited).await
+            }
+        };
+        wait = job.options.wait.saturating_sub(begun.elapsed());
+        let then = match &failure {
+            _ if wait.is_zero() => return Err(failure),
+            Failure::InProgress { .. } => "waiting",
+            // The service may answer later.
+            failure if failure.code() == 69 => "trying again",
+            _ => return Err(failure),
+        };
+        if !job.is_quiet {
+            say(&format!("{failure}; {then}"));
+        }
     }
 }
 
@@ -250,32 +250,20 @@ fn answer(code: u8, output: Vec<u8>) -> Result<Response<Bytes>, keylatch_client:
     response.header("content-type", "text/plain").body(output.into())
 }
 
-/// What the record says where the service keeps nothing else: the output was too large, or a person
-/// erased it.
-async fn exit_code_of_record(client: &Client, job: &OnceJob) -> Result<u8, Failure> {
-    let none = || Error::Refused("no exit code was kept".to_owned());
-    let record = look(client, &job.key).await;
-    let status = record.and_then(|record| record.status).ok_or_else(none);
-    let status = status.map_err(|error| service_failure(&job.server, error))?;
-    let code = u8::from(!(200..300).contains(&status));
-    if !job.is_quiet {
-        let key = &job.key;
-        say(&format!("`{key}` ran before, with exit code {code}; what it printed was not kept"));
-    }
-    Ok(code)
-}
-
 /// What the command of an earlier run came to.
-fn replay(job: &OnceJob, answer: &Response<Bytes>) -> u8 {
+fn replay(job: &OnceJob, answer: &Response<Option<Bytes>>) -> u8 {
     let code = answer.headers().get(EXIT_CODE).and_then(|code| code.to_str().ok()?.parse().ok());
-    // A person has settled an outcome without an exit code.
+    // A person has settled an outcome without an exit code, or erased the response.
     let code = code.unwrap_or_else(|| u8::from(!answer.status().is_success()));
-    if job.replays_output {
-        // Where nobody reads it, the exit code is given all the same.
-        let _ = io::stdout().write_all(answer.body());
-    }
-    if !job.is_quiet && (code != 0 || io::stderr().is_terminal()) {
-        say(&format!("`{}` ran before, with exit code {code}", job.key));
+    let (output, lacks) = match answer.body() {
+        Some(output) if job.replays_output => (&output[..], ""),
+        None if job.replays_output => (&[][..], "; what it printed was not kept"),
+        _ => (&[][..], ""),
+    };
+    // Where nobody reads it, the exit code is given all the same.
+    let _ = io::stdout().write_all(output);
+    if !job.is_quiet && (code != 0 || !lacks.is_empty() || io::stderr().is_terminal()) {
+        say(&format!("`{}` ran before, with exit code {code}{lacks}", job.key));
     }
     code
 }

@@ -11,8 +11,7 @@
 use keylatch_client::{AcquireOptions, LeasedLock, Limit, LockGuard, SetGuard, Token};
 use keylatch_core::lock::{LockName, Slots, Ttl};
 
-use super::Job;
-use super::locks::Locks;
+use super::{Job, Locks};
 
 /// The variables that a command reads: of one lock, and of several with a line for each.
 const NAME: &str = "KEYLATCH_NAME";

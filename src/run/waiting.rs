@@ -25,15 +25,17 @@ use crate::plain::say;
 
 /// How long a command waits before it says anything, and how long one look may take.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long after a look the next one comes.
+/// How long after a look the next one comes, and at most where no terminal is there: a process may
+/// wait for months.
 const PAUSE: Duration = Duration::from_secs(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(80);
 /// The largest answer that is read, in bytes: a lock with a thousand holders.
 const MAX_ANSWER: usize = 1 << 20;
 
 /// Says what the command waits for, until the wait is over and this is dropped.
 pub(crate) async fn narrate(client: &Client, server: &str, names: &[LockName]) -> Infallible {
     sleep(PATIENCE).await;
-    let (mut said, mut fewest) = (None, u64::MAX);
+    let (mut said, mut fewest, mut pause) = (None, u64::MAX, PAUSE);
     loop {
         let news = match timeout(PATIENCE, contention(client, names)).await {
             Ok(Err(error @ Error::Unreachable(_))) => {
@@ -53,7 +55,10 @@ pub(crate) async fn narrate(client: &Client, server: &str, names: &[LockName]) -
             }
             said = Some(news);
         }
-        sleep(PAUSE).await;
+        sleep(pause).await;
+        if !io::stderr().is_terminal() {
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
     }
 }
 

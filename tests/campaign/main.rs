@@ -6,6 +6,7 @@
 #![warn(clippy::disallowed_methods)]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod jobs;
 mod lateness;
 mod leavers;
 mod locks;

@@ -59,6 +59,9 @@ async fn one_leads_and_the_next_one_after_its_end() {
     let two = Candidate::start(&service.url(), "http://two:8080", &[]);
     two.says("http://one:8080").await;
     assert_eq!((one.leads().await, two.leads().await), (200, 503));
+    let fencing_token = service.look("jobs").await.fencing_token();
+    let leads = one.get("/leader").await.expect("an answer");
+    assert_eq!(leads.text, format!("{fencing_token}\n"));
     let other = one.get("/elsewhere").await.expect("an answer");
     assert_eq!(other.status, 404, "{other:?}");
     let post = reqwest::Client::new().post(format!("http://{}/leader", one.address));
@@ -216,17 +219,36 @@ async fn elections_that_cannot_be_are_refused() {
     }
 }
 
+/// A field of the status of a process.
+fn status_of(process: u32, field: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"));
+    let status = status.expect("its status");
+    let value = status.lines().find_map(|line| line.strip_prefix(field)).expect("a field");
+    value.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
 #[tokio::test]
-async fn one_that_waits_takes_little_memory() {
+async fn one_that_leads_takes_little_memory() {
     let service = Service::start("memory:").await;
     let one = Candidate::start(&service.url(), "one", &[]);
     one.says("one").await;
-    let status = std::fs::read_to_string(format!("/proc/{}/status", one.running.id()));
-    let status = status.expect("its status");
-    let of = |field: &str| -> u64 {
-        let line = status.lines().find_map(|line| line.strip_prefix(field)).expect("a field");
-        line.trim().trim_end_matches(" kB").parse().expect("a number")
-    };
     // What the program is mapped from is shared by all that run it.
-    assert!(of("RssAnon:") < 12 * 1024, "{status}");
+    assert!(status_of(one.running.id(), "RssAnon:") < 12 * 1024);
+}
+
+#[tokio::test]
+async fn one_that_leads_wakes_for_its_renewals_alone() {
+    let service = Service::start("memory:").await;
+    let url = service.url();
+    let one = KEYLATCH.start(&["elect", "--ttl", "12s", "jobs", "--server", &url], &[]);
+    let renewed = async |times: u64| {
+        let of = "keylatch_http_request_duration_seconds_count{method=\"PUT\",\
+                  route=\"/v1/locks/{name}\",status=\"200\"}";
+        eventually(async || (service.metric(of).await >= times).then_some(())).await;
+        status_of(one.id(), "voluntary_ctxt_switches:")
+    };
+    let first = renewed(1).await;
+    let wakes = renewed(3).await - first;
+    // There are 4 s from one renewal to the next.
+    assert!(wakes <= 8, "{wakes} wakes in two renewals");
 }

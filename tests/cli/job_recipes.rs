@@ -217,3 +217,14 @@ async fn second_person_is_told_who_edits_the_record() {
     assert_eq!(ended.stdout, "Ann edits this invoice\n200\n204\n");
     machines.service.is_free("invoice%2F17").await;
 }
+
+#[tokio::test]
+async fn leader_is_found_as_the_page_says() {
+    let page = include_str!("../../docs/elect.md").split("## By curl").nth(1).expect("a part");
+    let machines = Machines::with("unused", "").await;
+    let commands = code(page, "bash").replace("localhost:7070", "\"$KEYLATCH_URL\"");
+    let ended = machines.run(&commands, &[]).await;
+    is(&ended, 0);
+    let found = ended.stdout.matches(r#""owner":"http://10.0.0.3:8080""#).count();
+    assert_eq!(found, 2, "{ended:?}");
+}

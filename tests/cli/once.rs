@@ -200,18 +200,27 @@ async fn kept_exit_code_is_given_where_nobody_reads_the_kept_output() {
 }
 
 #[tokio::test]
-async fn success_is_kept_where_the_output_is_too_large() {
+async fn exit_code_is_kept_where_the_output_is_too_large() {
     let service = Service::set(|config| config.idempotency.response_limit_bytes = 1000).await;
-    for (key, exit, kept) in [("a", "0", 0), ("b", "7", 1)] {
-        let script = "head -c 10000 /dev/zero; exit $0";
-        let command = ["--replay-output", key, "--", "sh", "-c", script, exit];
-        assert_eq!(
-            once(&service.url(), &command).await.code.map(|it| it.to_string()).as_deref(),
-            Some(exit)
-        );
+    for (key, exit) in [("a", 0), ("b", 7)] {
+        let (script, code) = ("head -c 10000 /dev/zero; exit $0", exit.to_string());
+        let command = ["--replay-output", key, "--", "sh", "-c", script, &code];
+        is(&once(&service.url(), &command).await, exit, &[]);
         let next = once(&service.url(), &command).await;
-        is(&next, kept, &["ran before", "what it printed was not kept"]);
+        is(&next, exit, &["ran before, with exit code", "what it printed was not kept"]);
         assert_eq!(next.stdout, "");
+    }
+}
+
+#[tokio::test]
+async fn status_is_left_of_an_exit_code_that_was_erased() {
+    let service = Service::start("memory:").await;
+    for (key, exit, left) in [("a", "0", 0), ("b", "7", 1)] {
+        let command = ["--replay-output", key, "--", "sh", "-c", "exit $0", exit];
+        once(&service.url(), &command).await;
+        let path = format!("/v1/idempotency/{key}/answer");
+        assert_eq!(Answer::of(service.request(Method::DELETE, &path)).await.status, 204);
+        is(&once(&service.url(), &command).await, left, &["what it printed was not kept"]);
     }
 }
 
@@ -281,6 +290,29 @@ async fn who_may_wait_waits_for_a_service_that_cannot_be_reached() {
     proxy.refuse();
     let arguments = ["--wait", "1m", "a", "--", "echo", "ran"];
     let waiting = start_heard(&stage, &proxy.http_url(), &arguments);
+    says(&stage, "; trying again").await;
+    proxy.forward();
+    let ended = waiting.ended().await;
+    is(&ended, 0, &[]);
+    assert_eq!(ended.stdout, "ran\n");
+}
+
+#[tokio::test]
+async fn who_may_wait_begins_again_where_its_run_was_lost_before_its_start() {
+    let (service, proxy) = Service::behind_proxy().await;
+    let stage = ScriptDirectory::new();
+    let of_key = |method| service.request(method, "/v1/idempotency/a");
+    let rerun = json!({"lease_ms": 60_000, "on_crash": "rerun"});
+    let held = Answer::of(of_key(Method::POST).json(&rerun)).await;
+    let arguments = ["--ttl", "3s", "--on-crash", "rerun", "a", "--", "echo", "ran"];
+    let waiting = start_heard(&stage, &proxy.http_url(), &arguments);
+    says(&stage, "; waiting").await;
+    // It begins after a wait of more than half of its lease, and its first renewal does not arrive.
+    service.create("clock", &json!({"ttl_ms": 2000})).await;
+    service.is_free("clock").await;
+    proxy.hold_requests();
+    let abandon = of_key(Method::DELETE).header("lock-token", held.token());
+    assert_eq!(Answer::of(abandon).await.status, 204);
     says(&stage, "; trying again").await;
     proxy.forward();
     let ended = waiting.ended().await;

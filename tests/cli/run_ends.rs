@@ -1,11 +1,12 @@
 //! Goal: what a `keylatch run` leaves behind, and how it ends, is what its options say.
 //!
-//! Method: commands that end at once, and a look at the locks over HTTP afterwards.
+//! Method: commands that end at once, a proxy that loses a response, and a look at the locks over
+//! HTTP afterwards.
 
-use keylatch_testkit::{Exit, Service};
+use keylatch_testkit::{Exit, Proxy, ScriptDirectory, Service, eventually};
 use serde_json::json;
 
-use crate::KEYLATCH;
+use crate::{KEYLATCH, Stage as _};
 
 async fn run(server: &str, arguments: &[&str]) -> Exit {
     KEYLATCH.run_with(&[&["run"], arguments].concat(), &[("KEYLATCH_URL", server)]).await
@@ -31,6 +32,26 @@ async fn lock_of_a_short_command_stays_held_for_at_least_the_time() {
             assert!(left <= 50_000, "{left}");
             assert!(left > 30_000, "no longer than the TTL: {left}");
         }
+    }
+}
+
+#[tokio::test]
+async fn lock_stays_held_where_a_response_is_lost_or_the_service_is_away_for_a_moment() {
+    for disturb in [Proxy::lose_answers, Proxy::refuse] {
+        let (service, proxy) = Service::behind_proxy().await;
+        let stage = ScriptDirectory::new();
+        let running =
+            stage.begin(&proxy.http_url(), &["--at-least", "50s", "a"], "begun; held").await;
+        disturb(&proxy);
+        let before = proxy.disturbed();
+        stage.go();
+        eventually(async || (proxy.disturbed() > before).then_some(())).await;
+        proxy.forward();
+        let ended = running.ended().await;
+        is(&ended, 0, "");
+        assert_eq!(ended.stderr, "");
+        let left = service.look("a").await.json["expires_in_ms"].as_u64().expect("it is held");
+        assert!(left > 30_000, "no longer than the TTL: {left}");
     }
 }
 

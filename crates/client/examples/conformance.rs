@@ -236,7 +236,10 @@ impl Program {
 
     async fn begin(&self, command: &Value) -> Result<Value, Failure> {
         match self.client.begin(&text(command, "key"), &once_options(command)).await? {
-            BeginReply::Done(response) => done(&response.ok_or("the answer was not kept")?),
+            BeginReply::Done(response) => {
+                let (head, body) = response.into_parts();
+                done(&Response::from_parts(head, body.ok_or("the answer was not kept")?))
+            }
             BeginReply::Begun(run) => {
                 let shown = json!({"state": "begun", "fencing_token": run.fencing_token()});
                 locked(&self.runs).insert(text(command, "run"), run);

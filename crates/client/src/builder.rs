@@ -54,6 +54,8 @@ pub struct Builder {
     pub(crate) silence: Duration,
     /// How long a response may take.
     pub(crate) timeout: Duration,
+    /// Whether a connection ends with its response.
+    pub(crate) closes: bool,
     pub(crate) clock: Clock,
     /// Whether the last moment of a runtime was too short for a client of this.
     pub(crate) given_up: Arc<AtomicBool>,
@@ -75,6 +77,7 @@ impl Builder {
             owner: Some(owner),
             silence: SILENCE,
             timeout: RESPONSE_TIMEOUT,
+            closes: false,
             clock: Clock::Boot,
             given_up: Arc::default(),
         }
@@ -160,6 +163,12 @@ impl Builder {
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
+    }
+
+    /// Closes each connection with its response, for a program that asks every few seconds and is
+    /// not to wake for an unused connection meanwhile.
+    pub fn closing(self) -> Self {
+        Self { closes: true, ..self }
     }
 
     /// Opens a watch again, and gives the wait of a hold up, where nothing comes for so long, not

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::header::{AUTHORIZATION, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::header::{AUTHORIZATION, CONNECTION, HeaderValue, RETRY_AFTER, USER_AGENT};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::client::legacy::connect::capture_connection;
 use keylatch_core::lock::Token;
@@ -265,6 +265,9 @@ impl Connection {
         headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
         if let Some(key) = &self.authorization {
             headers.insert(AUTHORIZATION, key.clone());
+        }
+        if self.settings.closes {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         let trace =
             self.settings.traceparent.as_ref().and_then(|of| HeaderValue::try_from(of()?).ok());

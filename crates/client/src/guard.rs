@@ -135,7 +135,7 @@ impl<L> Guard<L> {
     }
 
     /// Stops renewing and leaves the lock held for `ttl` from now, whatever becomes of this
-    /// program.
+    /// program. Repeats that until the service has responded or the lease is over.
     ///
     /// # Errors
     ///
@@ -144,7 +144,7 @@ impl<L> Guard<L> {
     pub async fn leave_for(self, ttl: Duration) -> Result<(), Error> {
         let Self { ending, watchdog, session, lease, .. } = self;
         drop((ending, watchdog));
-        let left = session.leave_for(ttl).await;
+        let left = session.leave_for(ttl, lease.until().left()).await;
         left.map_err(|why| match why {
             RenewalError::Failed { error, .. } => error,
             RenewalError::Lost(reason) => lease.lost_by(reason).into(),

@@ -17,9 +17,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use hyper::{Method, Response};
 use keylatch_core::lock::{FencingToken, Token};
-use keylatch_wire::{
-    Code, DescribedRequest, IdempotencyAnswer, IdempotencyRecord, OnCrash, millis,
-};
+use keylatch_wire::{Code, DescribedRequest, IdempotencyRecord, OnCrash, millis};
 use serde_json::json;
 use tokio_util::sync::DropGuard;
 use tokio_util::task::AbortOnDropHandle;
@@ -99,8 +97,8 @@ pub struct NothingDone;
 pub enum BeginReply {
     /// It is to be done now, and then to be ended.
     Begun(Run),
-    /// It was done before, and came to this; `None` where the response was not kept.
-    Done(Option<Response<Bytes>>),
+    /// It was done before, and came to this; `None` where the body was not kept.
+    Done(Response<Option<Bytes>>),
 }
 
 /// What a thing came to that is done once.
@@ -154,7 +152,7 @@ impl Client {
             serde_json::from_slice(&answer).map_err(|_| not_keylatch())?;
         if record.state == "done" {
             parting.call = None;
-            return Ok(BeginReply::Done(record.answer.map(response_of).transpose()?));
+            return Ok(BeginReply::Done(response_of(record)?));
         }
         if record.token.is_none_or(|of| of.expose() != token.expose()) {
             return Err(not_of_this_request());
@@ -197,8 +195,11 @@ impl Client {
     {
         let run = match self.begin(key, options).await? {
             BeginReply::Begun(run) => run,
-            BeginReply::Done(Some(response)) => return Ok(Once { response, replayed: true }),
-            BeginReply::Done(None) => return Err(Error::Refused("no answer was kept".to_owned())),
+            BeginReply::Done(response) => {
+                let (head, body) = response.into_parts();
+                let body = body.ok_or_else(|| Error::Refused("no answer was kept".to_owned()))?;
+                return Ok(Once { response: Response::from_parts(head, body), replayed: true });
+            }
         };
         match work(run.lease.clone()).await {
             Ok(response) => {
@@ -352,17 +353,25 @@ impl Scope {
     }
 }
 
-fn response_of(answer: IdempotencyAnswer) -> Result<Response<Bytes>, Error> {
-    let body = match (answer.body, answer.body_base64) {
-        (Some(text), _) => text.into_bytes(),
-        (None, Some(bytes)) => STANDARD.decode(bytes).map_err(|_| not_keylatch())?,
-        (None, None) => Vec::new(),
+/// What a record says of the response: all of it, or its status and what was kept of its headers.
+fn response_of(record: IdempotencyRecord) -> Result<Response<Option<Bytes>>, Error> {
+    let status = record.status.ok_or_else(not_keylatch)?;
+    let (headers, body) = match record.answer {
+        None => (record.headers.unwrap_or_default(), None),
+        Some(answer) => (
+            answer.headers,
+            Some(match (answer.body, answer.body_base64) {
+                (Some(text), _) => text.into_bytes(),
+                (None, Some(bytes)) => STANDARD.decode(bytes).map_err(|_| not_keylatch())?,
+                (None, None) => Vec::new(),
+            }),
+        ),
     };
-    let mut response = Response::builder().status(answer.status);
-    for (name, values) in &answer.headers {
+    let mut response = Response::builder().status(status);
+    for (name, values) in &headers {
         response = values.iter().fold(response, |response, value| response.header(name, value));
     }
-    response.body(body.into()).map_err(|_| not_keylatch())
+    response.body(body.map(Bytes::from)).map_err(|_| not_keylatch())
 }
 
 fn is_nothing_done(error: &(dyn std::error::Error + 'static)) -> bool {

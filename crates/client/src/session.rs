@@ -78,11 +78,17 @@ impl Session {
         released
     }
 
-    /// Lets the locks last `ttl` from now, and leaves them.
-    pub(crate) async fn leave_for(mut self, ttl: Duration) -> Result<(), RenewalError> {
+    /// Lets the locks last `ttl` from now, and leaves them. Repeats that while they are held for
+    /// `left`.
+    pub(crate) async fn leave_for(
+        mut self,
+        ttl: Duration,
+        left: Duration,
+    ) -> Result<(), RenewalError> {
         self.open = false;
-        let limit = self.claim.connection.settings.timeout;
-        self.claim.renew(ttl, limit).await.map(drop)
+        let call = self.claim.renewal_call(ttl);
+        let reply = self.claim.connection.ask_for(&call, Duration::ZERO, left).await;
+        self.claim.renewed(reply.map(|reply| reply.answer)).map(drop)
     }
 }
 
@@ -122,10 +128,18 @@ impl Claim {
         ttl: Duration,
         limit: Duration,
     ) -> Result<Grant, RenewalError> {
-        let failed = |error| RenewalError::Failed { after: None, error };
+        self.renewed(self.connection.send(&self.renewal_call(ttl), limit).await)
+    }
+
+    fn renewal_call(&self, ttl: Duration) -> Call {
         let call = Call::new(Method::PUT, self.target.path()).with_token(&self.token);
-        let call = call.with_body(&self.target.renewal(ttl));
-        match self.connection.send(&call, limit).await {
+        call.with_body(&self.target.renewal(ttl))
+    }
+
+    /// What the response to a renewal says.
+    fn renewed(&self, answer: Result<Answer, Error>) -> Result<Grant, RenewalError> {
+        let failed = |error| RenewalError::Failed { after: None, error };
+        match answer {
             Ok(Ok(body)) => self.grant(&body).map_err(failed),
             Ok(Err(refusal)) => {
                 let problem = refusal.problem.as_deref();

@@ -13,6 +13,7 @@ use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::process::{Output, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -21,7 +22,7 @@ use tokio::task::JoinHandle;
 
 use crate::service::PATIENCE_MS;
 use crate::signal::send;
-use crate::{START_LIMIT, eventually, soon, within};
+use crate::{LIMIT, START_LIMIT, eventually, soon, within};
 
 /// A build of the `keylatch` command.
 #[derive(Debug, Clone)]
@@ -174,7 +175,13 @@ impl RunningCommand {
     /// Waits for the end of the process.
     #[track_caller]
     pub fn ended(self) -> impl Future<Output = Exit> {
-        let output = soon("the end of the command", self.child.wait_with_output());
+        self.ended_within(LIMIT)
+    }
+
+    /// The same of one that may wait for longer than a test does as a rule.
+    #[track_caller]
+    pub fn ended_within(self, limit: Duration) -> impl Future<Output = Exit> {
+        let output = within(limit, "the end of the command", self.child.wait_with_output());
         async { Exit::of(output.await.expect("the command can be waited for")) }
     }
 

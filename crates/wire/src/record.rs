@@ -232,6 +232,9 @@ pub struct IdempotencyRecord {
     /// The response, for a client that begins again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<IdempotencyAnswer>,
+    /// The headers of a response whose body was not kept, for a client that begins again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub headers: Option<BTreeMap<String, Vec<String>>>,
     /// The proof that completing asks for, for the client that is to do it. Keep it secret.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]

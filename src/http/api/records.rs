@@ -612,16 +612,16 @@ pub(crate) fn record(view: &RecordView) -> IdempotencyRecord {
 
 /// The record with its response, for a client that begins again.
 fn record_with_answer(view: &RecordView) -> IdempotencyRecord {
-    let answer = match &view.phase {
-        RecordStatus::Done { kept: kept @ StoredResponse::Answer(answer), .. }
-            if has_body(kept) =>
-        {
-            Some(answer_body(answer))
+    let (answer, headers) = match &view.phase {
+        RecordStatus::Done { kept: kept @ StoredResponse::Answer(answer), .. } => {
+            let has_body = has_body(kept);
+            let answer_body = has_body.then(|| answer_body(answer));
+            (answer_body, (!has_body).then(|| answer_headers(answer)))
         }
-        _ => None,
+        _ => (None, None),
     };
     // How an operator settled it is for those who look.
-    IdempotencyRecord { answer, settled: None, ..record(view) }
+    IdempotencyRecord { answer, headers, settled: None, ..record(view) }
 }
 
 /// The headers of a response as text, each with its values.
