@@ -72,16 +72,16 @@ pub(super) async fn create_lock(
             if !wait.is_zero() {
                 api.metrics.wait(grant.validity.waited());
             }
-            room.keep(names, &grant.token, grant.lease.ttl);
-            auditor.granted([(&name, &grant.lease)]);
+            room.keep(names, &grant.token, grant.lease().ttl);
+            auditor.granted(names.iter().zip(&grant.leases));
             let mut response = granted(StatusCode::CREATED, &name, &grant);
             response.headers_mut().insert(header::LOCATION, location(&name));
             Ok(response)
         }
         Acquisition::Again(grant) => {
-            room.keep(names, &grant.token, grant.lease.expires_in);
-            let unchanged = terms.unchanged(slice::from_ref(&grant.lease));
-            let lease = lease_body(&name, &grant.token, &grant.lease, grant.validity);
+            room.keep(names, &grant.token, grant.lease().expires_in);
+            let unchanged = terms.unchanged(&grant.leases);
+            let lease = lease_body(&name, &grant.token, grant.lease(), grant.validity);
             let lease = Lease { unchanged, ..lease };
             Ok(with_token(Json(lease).into_response(), &grant.token))
         }
@@ -112,13 +112,16 @@ pub(super) async fn renew_lock(
     let ttl = asked_ttl(body.ttl_ms, api.locks.max_ttl())?;
     let names = slice::from_ref(&name);
     match api.locks.renew(&name, &token, ttl).await.map_err(of_lock_error)? {
-        Renewal::Renewed { lease, validity } => {
-            caller.note_locks(names, &token, lease.ttl);
-            Ok(granted(StatusCode::OK, &name, &Grant { token, lease, validity }))
+        Renewal::Renewed { leases, validity } => {
+            let grant = Grant { token, leases, validity };
+            caller.note_locks(names, &grant.token, grant.lease().ttl);
+            Ok(granted(StatusCode::OK, &name, &grant))
         }
-        Renewal::Lost(LockLoss::Broken(why)) => Err(lock_broken(&why)),
-        Renewal::Lost(LockLoss::NotHeld) => Err(lock_not_held()),
-        Renewal::Lost(LockLoss::Mismatch) => Err(token_mismatch()),
+        Renewal::Lost(lost) => Err(match lost.first().map(|lost| &lost.loss) {
+            Some(LockLoss::Broken(why)) => lock_broken(why),
+            Some(LockLoss::Mismatch) => token_mismatch(),
+            Some(LockLoss::NotHeld) | None => lock_not_held(),
+        }),
     }
 }
 
@@ -141,19 +144,19 @@ pub(super) async fn release_lock(
     RequiredToken(token): RequiredToken,
 ) -> Result<Response, Problem> {
     caller.check_lock(LockAct::Acquire, &name)?;
-    let (reply, release) = api.locks.leave(&name, &token, entry).await?;
-    match reply {
-        ReleaseReply::Released => {
+    let left = api.locks.leave(&name, &token, entry).await?;
+    match left.into_iter().next() {
+        Some((ReleaseReply::Released, release)) => {
             caller.remove_locks(slice::from_ref(&name), &token);
             auditor.released(&name, &release);
             Ok(StatusCode::NO_CONTENT.into_response())
         }
-        ReleaseReply::Entered(entries) => {
+        Some((ReleaseReply::Entered(entries), _)) => {
             let entries = entries.iter().map(|entry| entry.as_str().to_owned()).collect();
             Ok(Json(LockEntries { entries }).into_response())
         }
-        ReleaseReply::NotHeld => Err(lock_not_held()),
-        ReleaseReply::Mismatch => Err(token_mismatch()),
+        Some((ReleaseReply::Mismatch, _)) => Err(token_mismatch()),
+        Some((ReleaseReply::NotHeld, _)) | None => Err(lock_not_held()),
     }
 }
 
@@ -202,7 +205,7 @@ pub(super) async fn empty_name() -> Problem {
 }
 
 fn granted(status: StatusCode, name: &LockName, grant: &Grant) -> Response {
-    let lease = lease_body(name, &grant.token, &grant.lease, grant.validity);
+    let lease = lease_body(name, &grant.token, grant.lease(), grant.validity);
     with_token((status, Json(lease)).into_response(), &grant.token)
 }
 

@@ -120,7 +120,7 @@ fn encode_hold_event(
     match happened {
         HoldEvent::Waiting { ahead } => event("waiting", &WaitingEvent { ahead }),
         HoldEvent::Acquired(grant) => {
-            event("acquired", &lease_body(name, &grant.token, &grant.lease, grant.validity))
+            event("acquired", &lease_body(name, &grant.token, grant.lease(), grant.validity))
         }
         HoldEvent::Renewed { lease, validity } => {
             let (waited, valid_for) = validity.spans();

@@ -14,7 +14,7 @@ use keylatch_core::lock::{
     AcquireCommand, AcquireReply, Attempt, Break, BreakCommand, BreakReply, Contention, EndCause,
     EntryName, FencingToken, GrantEnd, GrantSpan, Holder, Holding, Lease, Limit, LockCommand,
     LockLoss, LockName, LockReply, LockState, LostLock, Moment, Owner, Reason, Release, RenewReply,
-    SetAcquireReply, SetContention, Slots, Token, TokenHash, Ttl, Waiter,
+    Slots, Token, TokenHash, Ttl, Waiter,
 };
 use keylatch_core::store::{Command, Reply};
 use keylatch_testkit::{FromStore, Locks, TestStore, scaled, store_test};
@@ -271,7 +271,7 @@ fn clocks(reply: &LockReply) -> Vec<LeaseClock> {
         LockReply::Acquire(AcquireReply::Granted(leases) | AcquireReply::Repeated(leases))
         | LockReply::Renew(RenewReply::Renewed(leases)) => leases.iter().map(of_lease).collect(),
         LockReply::Acquire(AcquireReply::Busy(why) | AcquireReply::NotAlone(why)) => {
-            why.contention.holding.as_ref().map(of_holding).unwrap_or_default()
+            why.holding.as_ref().map(of_holding).unwrap_or_default()
         }
         LockReply::Look(Some(holding)) | LockReply::Break(BreakReply::Mismatch(holding)) => {
             of_holding(holding)
@@ -338,13 +338,10 @@ fn timeless(reply: LockReply) -> LockReply {
     }
 }
 
-fn timeless_acquire(reply: SetAcquireReply) -> SetAcquireReply {
-    let of_contention = |why: SetContention| SetContention {
-        contention: Contention {
-            holding: why.contention.holding.map(timeless_holding),
-            first: why.contention.first.map(timeless_waiter),
-            ..why.contention
-        },
+fn timeless_acquire(reply: AcquireReply) -> AcquireReply {
+    let of_contention = |why: Contention| Contention {
+        holding: why.holding.map(timeless_holding),
+        first: why.first.map(timeless_waiter),
         ..why
     };
     match reply {

@@ -17,11 +17,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     AcquireRequest, Acquisition, Break, Contention, EntryName, FencingToken, Grant, Lease,
-    LockError, LockLoss, LockName, LockService, Release, ReleaseReply, Renewal, Token, Ttl,
+    LockError, LockLoss, LockService, LockSet, Release, ReleaseReply, Renewal, Token, Ttl,
     Validity,
 };
 use crate::retry::Retry;
-use crate::store::StoreError;
 use crate::watchdog::{LeaseSchedule, notice, retry_pause};
 
 /// How many events may wait for their reader.
@@ -136,7 +135,7 @@ impl LockService {
         let request = AcquireRequest { token: Some(token.clone()), ..acquire };
         let task = HoldTask {
             service: Arc::clone(self),
-            name: request.target.clone(),
+            names: request.names.clone(),
             token,
             ttl: request.ttl,
             entry: request.entry.clone(),
@@ -154,7 +153,7 @@ impl LockService {
 /// The task behind one [`HoldRequest`].
 struct HoldTask {
     service: Arc<LockService>,
-    name: LockName,
+    names: LockSet,
     token: Token,
     ttl: Ttl,
     /// The entry that ends with the hold; `None` ends all.
@@ -181,7 +180,7 @@ impl HoldTask {
             Some(Ok(grant)) => grant,
         };
         let schedule = LeaseSchedule::new(self.ttl.get(), self.since_arrival(grant.validity.until));
-        let fencing_token = grant.lease.fencing_token;
+        let fencing_token = grant.lease().fencing_token;
         self.send(HoldEvent::Acquired(grant));
         let lost = tokio::select! {
             biased;
@@ -226,11 +225,8 @@ impl HoldTask {
             () = revoked => return Some(Err(HoldRefusal::Revoked)),
             acquired = self.service.acquire_and_report(request, report) => acquired,
         };
-        let acquired = acquired.and_then(|acquired| {
-            Ok(acquired.into_one().ok_or_else(StoreError::mismatched_reply)?)
-        });
         if let (Ok(Acquisition::New(grant)), Some(observer)) = (&acquired, &self.observer) {
-            observer.granted(&grant.lease);
+            observer.granted(grant.lease());
         }
         Some(match acquired {
             Ok(Acquisition::New(grant) | Acquisition::Again(grant)) => {
@@ -255,21 +251,23 @@ impl HoldTask {
             let Some(limit) = schedule.try_limit(self.since_arrival(sent)) else {
                 return LossReason::Unrenewed;
             };
-            let renewal = self.service.renew(&self.name, &self.token, ttl);
+            let renewal = self.service.renew(&self.names, &self.token, ttl);
             match timeout_at(sent + limit, renewal).await {
-                Ok(Ok(Renewal::Renewed { lease, validity })) => {
+                Ok(Ok(Renewal::Renewed { leases, validity })) => {
                     let until = self.since_arrival(validity.until);
                     schedule.renewed(self.since_arrival(sent), until);
                     let until = self.arrived + schedule.valid_until();
                     let validity = Validity { arrived: self.arrived, until };
-                    self.send(HoldEvent::Renewed { lease, validity });
+                    if let Some(lease) = leases.into_iter().next() {
+                        self.send(HoldEvent::Renewed { lease, validity });
+                    }
                     continue;
                 }
-                Ok(Ok(Renewal::Lost(loss))) => {
-                    return match loss {
-                        LockLoss::NotHeld => LossReason::NotHeld,
-                        LockLoss::Mismatch => LossReason::TakenOver,
-                        LockLoss::Broken(why) => LossReason::Broken(why),
+                Ok(Ok(Renewal::Lost(lost))) => {
+                    return match lost.into_iter().next().map(|lost| lost.loss) {
+                        None | Some(LockLoss::NotHeld) => LossReason::NotHeld,
+                        Some(LockLoss::Mismatch) => LossReason::TakenOver,
+                        Some(LockLoss::Broken(why)) => LossReason::Broken(why),
                     };
                 }
                 Ok(Err(error)) => tracing::debug!(%error, "a held lock is not yet renewed"),
@@ -304,20 +302,23 @@ impl HoldTask {
     /// first try, whatever comes of it.
     async fn release(self) {
         let ttl = self.ttl.get();
-        let Self { service, name, token, entry, events, observer, .. } = self;
-        let mut released = service.leave(&name, &token, entry.clone()).await;
+        let Self { service, names, token, entry, events, observer, .. } = self;
+        let step = || service.leave(&names, &token, entry.clone());
+        let first = step().await;
         drop(events);
         let retry = Retry { try_limit: ttl, pause: retry_pause(ttl), limit: ttl };
-        let step = || service.leave(&name, &token, entry.clone());
-        if released.is_err() {
-            let Some(reply) = retry.run("the release of a held lock", step).await else {
-                tracing::warn!("a held lock could not be released and was left to expire");
-                return;
-            };
-            released = Ok(reply);
-        }
-        if let (Ok((ReleaseReply::Released, release)), Some(observer)) = (released, observer) {
-            observer.released(&release);
+        let released = match first {
+            Ok(released) => Some(released),
+            Err(_) => retry.run("the release of a held lock", step).await,
+        };
+        let Some(released) = released else {
+            tracing::warn!("a held lock could not be released and was left to expire");
+            return;
+        };
+        for (reply, release) in released {
+            if let (ReleaseReply::Released, Some(observer)) = (reply, &observer) {
+                observer.released(&release);
+            }
         }
     }
 

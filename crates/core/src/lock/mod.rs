@@ -25,8 +25,7 @@ mod withdrawal;
 
 pub use command::{
     AcquireCommand, AcquireReply, BreakCommand, BreakReply, Contention, LockCommand, LockLoss,
-    LockReply, LostLock, Release, ReleaseReply, RenewReply, SetAcquireReply, SetContention,
-    SetRenewReply,
+    LockReply, LostLock, Release, ReleaseReply, RenewReply,
 };
 pub use entries::{Entries, Entry};
 pub use fencing_token::{FencingToken, Moment};
@@ -40,8 +39,8 @@ pub use name::{InvalidName, LockName};
 pub use queue::{QueueEntry, WaitQueue};
 pub use rules::LockState;
 pub use service::{
-    AcquireRequest, Acquisition, Grant, LockCounts, LockError, LockService, Renewal,
-    SetAcquisition, SetRenewal, Validity, WaiterLimits,
+    AcquireRequest, Acquisition, Grant, LockCounts, LockError, LockService, Renewal, Validity,
+    WaiterLimits,
 };
 pub use set::{InvalidLockSet, LockSet};
 pub use token::{Attempt, InvalidToken, Token, TokenHash};

@@ -23,7 +23,7 @@ use super::queue::{QueueEntry, WaitQueue};
 use super::{
     AcquireCommand, Attempt, BreakCommand, BreakReply, Change, Contention, Entries, Entry,
     EntryName, FencingToken, Holding, Lease, Limit, LockCommand, LockLoss, LockName, LockReply,
-    Moment, Release, ReleaseReply, RenewReply, TokenHash, Ttl,
+    Moment, Release, ReleaseReply, TokenHash, Ttl,
 };
 use crate::entry::{self, Entry as _, Found};
 use crate::snapshot::{self, SnapshotError};
@@ -321,18 +321,23 @@ impl LockState {
     }
 
     /// Lets a lease last a full TTL from now.
-    fn renew(&mut self, token: &TokenHash, ttl: Option<Ttl>, now: Duration) -> RenewReply {
+    fn renew(
+        &mut self,
+        token: &TokenHash,
+        ttl: Option<Ttl>,
+        now: Duration,
+    ) -> Result<Lease, LockLoss> {
         let renewed = self.holders.change(token, |holder| {
             if let Some(why) = &holder.broken {
-                return RenewReply::Lost(LockLoss::Broken(Arc::clone(why)));
+                return Err(LockLoss::Broken(Arc::clone(why)));
             }
             (holder.since, holder.ttl) = (now, ttl.map_or(holder.ttl, Ttl::get));
             // A client that renews has read the grant, so no attempt may withdraw it any more.
             holder.entries.settle();
-            RenewReply::Renewed(holder.lease(now))
+            Ok(holder.lease(now))
         });
         renewed.unwrap_or_else(|| {
-            RenewReply::Lost(match self.history.find_break(token) {
+            Err(match self.history.find_break(token) {
                 Some(why) => LockLoss::Broken(Arc::clone(why)),
                 None if self.holders.is_empty() => LockLoss::NotHeld,
                 None => LockLoss::Mismatch,
@@ -428,10 +433,17 @@ impl LockState {
     }
 
     /// Why the lock is not to be had by one that is behind `ahead` waiters.
-    fn contention(&self, name: &LockName, now: Duration, ahead: u64) -> Contention {
+    fn contention(
+        &self,
+        name: &LockName,
+        now: Duration,
+        ahead: u64,
+        most_ahead: u64,
+    ) -> Contention {
         let first = self.queue.entries().first().filter(|_| ahead > 0);
         let first = first.map(|entry| entry.public(now));
-        Contention { holding: self.holding_told(name, now), ahead, first }
+        let holding = self.holding_told(name, now);
+        Contention { name: name.clone(), holding, ahead, first, most_ahead }
     }
 
     fn grant(

@@ -66,8 +66,8 @@ impl LockService {
                     if contention.most_ahead >= self.limits.each {
                         return Err(full_queue(lost, &attempt));
                     }
-                    on_busy(&contention.contention);
-                    pause(&contention.contention, self.until_tick(&request.names))
+                    on_busy(contention);
+                    pause(contention, self.until_tick(&request.names))
                 }
                 // A grant, or a refusal that no release changes: neither keeps an entry. But a set
                 // whose wait was ended in one queue still has those in the others, which the ticket

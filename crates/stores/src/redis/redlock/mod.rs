@@ -92,7 +92,7 @@ impl Store for RedlockStore {
             LockCommand::Acquire(command) => {
                 self.check_ttl(command.ttl)?;
                 let reply = consensus::acquire(&self.nodes, name.clone(), command).await?;
-                LockReply::Acquire(reply.into_set(name))
+                LockReply::Acquire(reply)
             }
             LockCommand::Withdraw { token, attempt } => {
                 self.withdraw(name.clone(), token, attempt).await?;
@@ -101,7 +101,7 @@ impl Store for RedlockStore {
             LockCommand::Renew { token, ttl } => {
                 ttl.map_or(Ok(()), |ttl| self.check_ttl(ttl))?;
                 let reply = consensus::renew(&self.nodes, name.clone(), token, ttl).await?;
-                LockReply::Renew(reply.into_set(name))
+                LockReply::Renew(reply)
             }
             LockCommand::Release { token, .. } => {
                 let released = self.release(name.clone(), token).await?;
