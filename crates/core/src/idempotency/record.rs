@@ -389,8 +389,8 @@ pub struct RecordView {
 }
 
 /// How far a record is, with what is kept of its response.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RecordStatus<K = StoredResponse> {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RecordStatus {
     /// A caller does the work. A lease of zero means that this caller is gone and the next caller
     /// may do the work again.
     InFlight {
@@ -402,7 +402,7 @@ pub enum RecordStatus<K = StoredResponse> {
         /// When, by the store's wall clock, in milliseconds since 1970.
         at_millis: u64,
         /// The response.
-        kept: K,
+        kept: StoredResponse,
     },
     /// It is unknown whether it was done.
     Unknown {
