@@ -310,7 +310,7 @@ impl HolderState {
         Lease {
             limit: self.limit,
             slot: self.slot,
-            entries: self.entries.to_names(),
+            entries: self.entries.names().cloned().collect(),
             ..Lease::exclusive(
                 self.fencing_token,
                 self.owner.clone(),

@@ -360,7 +360,9 @@ impl LockState {
         let release = holder.release_at(moment);
         let is_left = |left: &Entry| entry.is_none_or(|entry| left.name.as_ref() == Some(entry));
         match self.leave(token, is_left, moment) {
-            Some(entries) => (ReleaseReply::Entered(entries.to_names()), Release::default()),
+            Some(entries) => {
+                (ReleaseReply::Entered(entries.names().cloned().collect()), Release::default())
+            }
             None => (ReleaseReply::Released, release),
         }
     }
