@@ -8,7 +8,7 @@
 
 use std::num::NonZero;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
@@ -218,7 +218,8 @@ pub struct LockService {
     /// How many requests for locks there were, from a random number on. In a box: each request
     /// counts it on, which would take the fields beside it from the other cores.
     requests: Box<AtomicU64>,
-    pub(super) waiters: AtomicUsize,
+    /// Each request that waits has a token of it.
+    pub(super) waiters: TaskTracker,
     pub(super) waiter_room: WaiterLimit,
     withdrawn_grants: Arc<AtomicU64>,
     tasks: TaskTracker,
@@ -252,7 +253,7 @@ impl LockService {
             limits: WaiterLimits { each, ..limits },
             max_ttl,
             requests: Box::new(AtomicU64::new(getrandom::u64()?)),
-            waiters: AtomicUsize::new(0),
+            waiters: TaskTracker::new(),
             waiter_room: WaiterLimit::new(limits.all),
             withdrawn_grants: Arc::default(),
             tasks: TaskTracker::new(),
@@ -406,7 +407,7 @@ impl LockService {
     pub fn counts(&self) -> LockCounts {
         let gauges = self.store.gauges();
         LockCounts {
-            waiters: self.waiters.load(Ordering::Relaxed),
+            waiters: self.waiters.len(),
             held: gauges.entries.map(|entries| entries.held_locks),
             store_conflicts: gauges.conflicts,
             withdrawn_grants: self.withdrawn_grants.load(Ordering::Relaxed),
