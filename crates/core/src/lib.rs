@@ -15,7 +15,7 @@
 //! # Where the primitives are
 //!
 //! Each of these exists once: [`retry`] until an end, [`watchdog`] schedules of leases, the
-//! registry of [`waiters`], and [`task::DetachOnDrop`] for steps whose caller went away.
+//! registry of [`waiters`], and the [`task`] for a step whose caller went away.
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
