@@ -16,9 +16,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    AcquireRequest, Acquisition, Break, Contention, EntryName, FencingToken, Grant, Lease,
-    LockError, LockLoss, LockService, LockSet, Release, ReleaseReply, Renewal, Token, Ttl,
-    Validity,
+    AcquireRequest, Acquisition, Break, Contention, FencingToken, Grant, Lease, LockError,
+    LockLoss, LockService, Release, ReleaseReply, Renewal, Token, Validity,
 };
 use crate::retry::Retry;
 use crate::watchdog::{LeaseSchedule, notice, retry_pause};
@@ -133,19 +132,10 @@ impl LockService {
         let (events, receiver) = mpsc::channel(EVENTS);
         let HoldRequest { acquire, token, max_hold, observer } = hold;
         let request = AcquireRequest { token: Some(token.clone()), ..acquire };
-        let task = HoldTask {
-            service: Arc::clone(self),
-            names: request.names.clone(),
-            token,
-            ttl: request.ttl,
-            entry: request.entry.clone(),
-            max_hold,
-            arrived,
-            events,
-            leaving,
-            observer,
-        };
-        self.streams.spawn(task.run(request, revoked));
+        let service = Arc::clone(self);
+        let task =
+            HoldTask { service, request, token, max_hold, arrived, events, leaving, observer };
+        self.streams.spawn(task.run(revoked));
         receiver
     }
 }
@@ -153,11 +143,9 @@ impl LockService {
 /// The task behind one [`HoldRequest`].
 struct HoldTask {
     service: Arc<LockService>,
-    names: LockSet,
+    /// Its entry ends with the hold; without one, all end.
+    request: AcquireRequest,
     token: Token,
-    ttl: Ttl,
-    /// The entry that ends with the hold; `None` ends all.
-    entry: Option<EntryName>,
     max_hold: Duration,
     /// When the request arrived: the schedule counts from here.
     arrived: Instant,
@@ -167,11 +155,11 @@ struct HoldTask {
 }
 
 impl HoldTask {
-    async fn run(self, request: AcquireRequest, revoked: impl Future<Output = ()>) {
+    async fn run(self, revoked: impl Future<Output = ()>) {
         let mut revoked = pin!(revoked);
         // There is room for the last event whatever was not read.
         let Ok(last) = self.events.clone().reserve_owned().await else { return };
-        let grant = match self.acquire(request, revoked.as_mut()).await {
+        let grant = match self.acquire(revoked.as_mut()).await {
             None => return,
             Some(Err(refused)) => {
                 last.send(HoldEvent::Refused(refused));
@@ -179,7 +167,8 @@ impl HoldTask {
             }
             Some(Ok(grant)) => grant,
         };
-        let schedule = LeaseSchedule::new(self.ttl.get(), self.since_arrival(grant.validity.until));
+        let valid_until = self.since_arrival(grant.validity.until);
+        let schedule = LeaseSchedule::new(self.request.ttl.get(), valid_until);
         let fencing_token = grant.lease().fencing_token;
         self.send(HoldEvent::Acquired(grant));
         let lost = tokio::select! {
@@ -207,7 +196,6 @@ impl HoldTask {
     /// dropped here, be it the lock or a queue entry.
     async fn acquire(
         &self,
-        request: AcquireRequest,
         revoked: impl Future<Output = ()>,
     ) -> Option<Result<Grant, HoldRefusal>> {
         let mut reported = None;
@@ -223,7 +211,7 @@ impl HoldTask {
             () = self.events.closed() => return None,
             () = self.leaving.cancelled() => return Some(Err(HoldRefusal::Shutdown)),
             () = revoked => return Some(Err(HoldRefusal::Revoked)),
-            acquired = self.service.acquire_and_report(request, report) => acquired,
+            acquired = self.service.acquire_and_report(self.request.clone(), report) => acquired,
         };
         if let (Ok(Acquisition::New(grant)), Some(observer)) = (&acquired, &self.observer) {
             observer.granted(grant.lease());
@@ -244,14 +232,14 @@ impl HoldTask {
 
     /// Renews a lease by its schedule, and says why it cannot be renewed any more.
     async fn renew_until_lost(&self, mut schedule: LeaseSchedule) -> LossReason {
-        let ttl = self.ttl;
+        let AcquireRequest { names, ttl, .. } = &self.request;
         loop {
             sleep_until(self.arrived + schedule.next_try()).await;
             let sent = Instant::now();
             let Some(limit) = schedule.try_limit(self.since_arrival(sent)) else {
                 return LossReason::Unrenewed;
             };
-            let renewal = self.service.renew(&self.names, &self.token, ttl);
+            let renewal = self.service.renew(names, &self.token, *ttl);
             match timeout_at(sent + limit, renewal).await {
                 Ok(Ok(Renewal::Renewed { leases, validity })) => {
                     let until = self.since_arrival(validity.until);
@@ -281,7 +269,7 @@ impl HoldTask {
     /// already. The notice of a lease that could not be renewed is all that is left of its
     /// validity.
     fn grace(&self, lost: &LossReason) -> Option<Duration> {
-        let notice = notice(self.ttl.get());
+        let notice = notice(self.request.ttl.get());
         match lost {
             LossReason::NotHeld | LossReason::TakenOver => None,
             LossReason::Unrenewed => Some(notice),
@@ -301,8 +289,9 @@ impl HoldTask {
     /// Releases the lock, trying until the lease has expired by itself. The events end with the
     /// first try, whatever comes of it.
     async fn release(self) {
-        let ttl = self.ttl.get();
-        let Self { service, names, token, entry, events, observer, .. } = self;
+        let Self { service, request, token, events, observer, .. } = self;
+        let AcquireRequest { names, entry, ttl, .. } = request;
+        let ttl = ttl.get();
         let step = || service.leave(&names, &token, entry.clone());
         let first = step().await;
         drop(events);

@@ -32,7 +32,7 @@ use crate::waiters::WaiterLimit;
 const PENDING_MAX: usize = 10_000;
 
 /// What a client sends to acquire a lock or several.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct AcquireRequest {
     /// The locks to acquire. A lock exists once a client holds it or waits for it.
     pub names: LockSet,
