@@ -30,6 +30,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::Stream;
+use strum::IntoStaticStr;
 
 use crate::idempotency::{
     RecordCommand, RecordFilter, RecordKey, RecordReply, RecordRoom, RecordSummary,
@@ -399,7 +400,8 @@ pub struct StoreHealth {
 }
 
 /// What a grant is worth when the store crashes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Tier {
     /// An answered grant survives a crash of the store: it is on disk before the response.
@@ -416,12 +418,7 @@ pub enum Tier {
 impl Tier {
     /// The tier's name, as the API writes it.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Strict => "strict",
-            Self::Process => "process",
-            Self::BestEffort => "best-effort",
-            Self::Fenced => "fenced",
-        }
+        self.into()
     }
 
     /// The tier in a sentence, for people.

@@ -89,7 +89,7 @@ fn query(text: &str) -> Result<ListRecords, Problem> {
     let names = ["state", "path", "prefix", "key_prefix", "limit", "cursor"];
     let [state, path, prefix, key_prefix, limit, cursor] = parameters(text, names)?;
     let must = "must be `unknown`, `in-flight` or `done`";
-    let phase = |state| PhaseName::parse(state).ok_or_else(|| invalid_query("state", must));
+    let phase = |state: &str| state.parse::<PhaseName>().map_err(|_| invalid_query("state", must));
     let filter = RecordFilter {
         phase: state.as_deref().map(phase).transpose()?,
         path: path.map(|path| normalize_path(&path).into_owned()),

@@ -10,6 +10,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use strum::{EnumString, IntoStaticStr};
+
 use super::scope::beginning;
 use super::{
     Principal, RecordKey, RecordScope, RecordStage, RecordState, RecordStatus, StoredResponse,
@@ -18,7 +20,8 @@ use crate::entry::Entry as _;
 use crate::lock::{FencingToken, Moment};
 
 /// How far a record is, by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumString, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum PhaseName {
     /// A caller does the work, or may do it again.
     InFlight,
@@ -31,16 +34,7 @@ pub enum PhaseName {
 impl PhaseName {
     /// The name as the API writes it.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::InFlight => "in-flight",
-            Self::Unknown => "unknown",
-            Self::Done => "done",
-        }
-    }
-
-    /// Reads what [`PhaseName::as_str`] gives.
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::InFlight, Self::Unknown, Self::Done].into_iter().find(|name| name.as_str() == text)
+        self.into()
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use strum::{IntoStaticStr, VariantArray};
 
 use super::{Fingerprint, RecordKey, RecordScope};
 use crate::lock::{FencingToken, TokenHash};
@@ -248,8 +249,11 @@ pub struct SealedAnswer {
 }
 
 /// Why the end of a run is unknown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr, VariantArray,
+)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 #[non_exhaustive]
 pub enum UnknownReason {
     /// The run was not renewed for a whole lease.
@@ -265,19 +269,9 @@ pub enum UnknownReason {
 }
 
 impl UnknownReason {
-    /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Interrupted, Self::Failed, Self::Panicked, Self::NoAnswer, Self::Reported];
-
     /// The reason as the API writes it.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Interrupted => "interrupted",
-            Self::Failed => "failed",
-            Self::Panicked => "panicked",
-            Self::NoAnswer => "no-answer",
-            Self::Reported => "reported",
-        }
+        self.into()
     }
 
     /// What happened, as a sentence for the client that repeats the request.
