@@ -4,8 +4,7 @@
 //! and an engine is one `match`. The services call the typed helpers on `dyn Store`, such as
 //! [`acquire`](#method.acquire), which build the command and unwrap its reply. The contract is on
 //! [`Store`]; the conformance tests hold every store to it, and the differential tests hold every
-//! store to the rules of [`LockState`](crate::lock::LockState) and
-//! [`RecordState`](crate::idempotency::RecordState).
+//! store to the rules of [`LockState`] and [`RecordState`].
 
 /// What a reply of the store says, or the error of a store that replied to another command, which
 /// has a defect.
@@ -32,11 +31,12 @@ use async_trait::async_trait;
 use futures_util::Stream;
 use strum::IntoStaticStr;
 
+use crate::entry::Entry as _;
 use crate::idempotency::{
-    RecordCommand, RecordFilter, RecordKey, RecordReply, RecordRoom, RecordSummary,
+    RecordCommand, RecordFilter, RecordKey, RecordReply, RecordRoom, RecordState, RecordSummary,
 };
 use crate::lock::{
-    Change, GrantEnd, Holding, LockCommand, LockName, LockReply, LockSet, TokenHash, Ttl,
+    Change, GrantEnd, Holding, LockCommand, LockName, LockReply, LockSet, LockState, TokenHash, Ttl,
 };
 
 pub use backup::Backup;
@@ -143,8 +143,8 @@ impl Command {
     /// does not answer it from what it remembers, before that one.
     pub fn is_undo(&self) -> bool {
         match self {
-            Self::Lock(_, command) => command.is_undo(),
-            Self::Record(_, command) => command.is_undo(),
+            Self::Lock(_, command) => LockState::is_undo(command),
+            Self::Record(_, command) => RecordState::is_undo(command),
         }
     }
 }

@@ -44,13 +44,6 @@ pub enum RecordCommand {
     Look,
 }
 
-impl RecordCommand {
-    /// Whether it undoes another command, which may still be on its way.
-    pub fn is_undo(&self) -> bool {
-        matches!(self, Self::Abandon { .. })
-    }
-}
-
 /// What a [`RecordCommand`] found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecordReply {

@@ -60,11 +60,6 @@ impl LockCommand {
             Self::Withdraw { .. } | Self::Renew { .. } | Self::Look => false,
         }
     }
-
-    /// Whether it undoes another command, which may still be on its way.
-    pub fn is_undo(&self) -> bool {
-        matches!(self, Self::Withdraw { .. })
-    }
 }
 
 /// What an acquire asks for.

@@ -65,7 +65,7 @@ impl entry::Entry for LockState {
     }
 
     fn is_undo(command: &LockCommand) -> bool {
-        command.is_undo()
+        matches!(command, LockCommand::Withdraw { .. })
     }
 
     fn step(found: &mut [Found<'_, Self>], command: &LockCommand) -> LockReply {
