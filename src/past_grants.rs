@@ -17,7 +17,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
-use keylatch_core::lock::{FencingToken, GrantEnd, GrantSpan, LockName, Owner, Release};
+use keylatch_core::lock::{GrantEnd, LockName};
 
 /// How many ends of a lock are kept: as many as a store keeps.
 const ENDS: usize = 16;
@@ -33,22 +33,13 @@ pub(crate) struct PastGrants {
     buckets: Box<[Mutex<Bucket>]>,
 }
 
-/// A grant that is over.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum PastGrant {
-    /// A client released it.
-    Release { fencing_token: FencingToken, owner: Option<Owner>, span: GrantSpan },
-    /// It ended otherwise. As a rule grants are released, and it takes no memory in these.
-    End(Box<GrantEnd>),
-}
-
 /// The keyed hash of a lock's name. Two locks with the same hash would share a history. One of the
 /// few other locks in a bucket has the hash of a lock with a chance of one in 2^52.
 type NameHash = u64;
 
 /// Locks with their past grants; that of the latest end is the last.
 #[derive(Default)]
-struct Bucket(Vec<(NameHash, VecDeque<PastGrant>)>);
+struct Bucket(Vec<(NameHash, VecDeque<GrantEnd>)>);
 
 impl PastGrants {
     pub(crate) fn new() -> Self {
@@ -60,41 +51,23 @@ impl PastGrants {
         self.since
     }
 
-    /// Adds the grant that a release ended, unless the store does not say which one, or tells its
-    /// end itself.
-    pub(crate) fn add_release(&self, name: &LockName, release: &Release) {
-        let Release { fencing_token: Some(fencing_token), owner, span: Some(span) } = release
-        else {
-            return;
-        };
-        let (fencing_token, owner, span) = (*fencing_token, owner.clone(), *span);
-        self.add(name, PastGrant::Release { fencing_token, owner, span });
-    }
-
-    /// Adds a grant that ended otherwise.
-    pub(crate) fn add_end(&self, name: &LockName, end: GrantEnd) {
-        self.add(name, PastGrant::End(Box::new(end)));
+    /// Adds a grant that is over.
+    pub(crate) fn add(&self, name: &LockName, end: GrantEnd) {
+        let hash = self.hash(name);
+        self.bucket(hash).add(hash, end);
     }
 
     /// The past grants of a lock, with those that its store keeps: oldest end first.
-    pub(crate) fn of(&self, name: &LockName, kept: Vec<GrantEnd>) -> Vec<PastGrant> {
-        let is_kept = |past: &PastGrant| match past {
-            PastGrant::Release { .. } => false,
-            PastGrant::End(end) => {
-                kept.iter().any(|it| (it.token, it.fencing_token) == (end.token, end.fencing_token))
-            }
+    pub(crate) fn of(&self, name: &LockName, kept: Vec<GrantEnd>) -> Vec<GrantEnd> {
+        let is_kept = |end: &GrantEnd| {
+            kept.iter().any(|it| (it.token, it.fencing_token) == (end.token, end.fencing_token))
         };
         let hash = self.hash(name);
         let mut all = self.bucket(hash).find(hash);
-        all.retain(|past| !is_kept(past));
-        all.extend(kept.into_iter().map(Box::new).map(PastGrant::End));
-        all.sort_by_key(PastGrant::ended_at_millis);
+        all.retain(|end| !is_kept(end));
+        all.extend(kept);
+        all.sort_by_key(|end| end.ended_at_millis);
         all
-    }
-
-    fn add(&self, name: &LockName, past: PastGrant) {
-        let hash = self.hash(name);
-        self.bucket(hash).add(hash, past);
     }
 
     fn hash(&self, name: &LockName) -> NameHash {
@@ -113,17 +86,8 @@ impl fmt::Debug for PastGrants {
     }
 }
 
-impl PastGrant {
-    fn ended_at_millis(&self) -> u64 {
-        match self {
-            Self::Release { span, .. } => span.ended_at_millis,
-            Self::End(end) => end.ended_at_millis,
-        }
-    }
-}
-
 impl Bucket {
-    fn add(&mut self, lock: NameHash, past: PastGrant) {
+    fn add(&mut self, lock: NameHash, past: GrantEnd) {
         let locks = &mut self.0;
         match locks.iter().position(|(of, _)| *of == lock) {
             Some(found) => locks[found..].rotate_left(1),
@@ -146,7 +110,7 @@ impl Bucket {
         }
     }
 
-    fn find(&self, lock: NameHash) -> Vec<PastGrant> {
+    fn find(&self, lock: NameHash) -> Vec<GrantEnd> {
         let found = self.0.iter().find(|(of, _)| *of == lock);
         found.map(|(_, grants)| grants.iter().cloned().collect()).unwrap_or_default()
     }
@@ -154,7 +118,7 @@ impl Bucket {
 
 #[cfg(test)]
 mod tests {
-    use keylatch_core::lock::{EndCause, Token};
+    use keylatch_core::lock::{EndCause, FencingToken, Token};
 
     use super::*;
 
@@ -162,36 +126,34 @@ mod tests {
         LockName::parse(name).unwrap()
     }
 
-    fn release(fence: u64) -> Release {
-        let span = GrantSpan { acquired_at_millis: fence, ended_at_millis: fence + 1 };
-        let fencing_token = Some(FencingToken::new(fence));
-        Release { fencing_token, owner: None, span: Some(span) }
-    }
-
-    fn expiry(fence: u64) -> GrantEnd {
+    fn end(cause: EndCause, fence: u64) -> GrantEnd {
         GrantEnd {
             token: Token::parse("a-token-that-alice-chose").unwrap().hash(),
             fencing_token: FencingToken::new(fence),
             owner: None,
             acquired_at_millis: fence,
             ended_at_millis: fence + 1,
-            cause: EndCause::Expiry,
+            cause,
         }
+    }
+
+    fn release(fence: u64) -> GrantEnd {
+        end(EndCause::Release, fence)
+    }
+
+    fn expiry(fence: u64) -> GrantEnd {
+        end(EndCause::Expiry, fence)
     }
 
     /// The fencing tokens of the past grants of `of`.
     fn fences(past: &PastGrants, of: &str, kept: Vec<GrantEnd>) -> Vec<u64> {
-        let fence = |grant: &PastGrant| match grant {
-            PastGrant::Release { fencing_token, .. } => fencing_token.get(),
-            PastGrant::End(end) => end.fencing_token.get(),
-        };
-        past.of(&name(of), kept).iter().map(fence).collect()
+        past.of(&name(of), kept).iter().map(|end| end.fencing_token.get()).collect()
     }
 
     #[test]
     fn newest_ends_of_a_lock_are_kept() {
         let past = PastGrants::new();
-        (1..=20).for_each(|fence| past.add_release(&name("a"), &release(fence)));
+        (1..=20).for_each(|fence| past.add(&name("a"), release(fence)));
         assert_eq!(fences(&past, "a", vec![]), (5..=20).collect::<Vec<_>>());
         assert_eq!(fences(&past, "b", vec![]), [] as [u64; 0]);
     }
@@ -200,9 +162,9 @@ mod tests {
     fn kept_ends_are_between_releases_and_once() {
         let past = PastGrants::new();
         for fence in [1, 4] {
-            past.add_release(&name("a"), &release(fence));
+            past.add(&name("a"), release(fence));
         }
-        past.add_end(&name("a"), expiry(3));
+        past.add(&name("a"), expiry(3));
         assert_eq!(fences(&past, "a", vec![expiry(2), expiry(3)]), [1, 2, 3, 4]);
         assert_eq!(fences(&past, "a", vec![]), [1, 3, 4], "the store forgot them");
     }
@@ -210,21 +172,20 @@ mod tests {
     #[test]
     fn full_bucket_forgets_the_lock_without_an_end_for_the_longest_time() {
         let mut bucket = Bucket::default();
-        let end = |fence| PastGrant::End(Box::new(expiry(fence)));
         let [a, b, c, d, e] = [1, 2, 3, 4, 5];
         for (lock, fence) in [(a, 1), (b, 2), (c, 3), (d, 4), (a, 5), (e, 6)] {
-            bucket.add(lock, end(fence));
+            bucket.add(lock, expiry(fence));
         }
-        assert_eq!(bucket.find(a), [end(1), end(5)]);
+        assert_eq!(bucket.find(a), [expiry(1), expiry(5)]);
         assert_eq!(bucket.find(b), []);
-        assert_eq!(bucket.find(e), [end(6)]);
+        assert_eq!(bucket.find(e), [expiry(6)]);
     }
 
     #[test]
     fn locks_of_any_number_take_bounded_memory() {
         let past = PastGrants::new();
         for fence in 0..2 * (BUCKETS * WAYS) as u64 {
-            past.add_release(&name(&format!("order-{fence}")), &release(fence));
+            past.add(&name(&format!("order-{fence}")), release(fence));
         }
         let locks: usize = past.buckets.iter().map(|it| it.lock().unwrap().0.len()).sum();
         assert!(locks <= BUCKETS * WAYS, "{locks}");

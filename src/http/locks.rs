@@ -146,9 +146,9 @@ pub(super) async fn release_lock(
     caller.check_lock(LockAct::Acquire, &name)?;
     let left = api.locks.leave(&name, &token, entry).await?;
     match left.into_iter().next() {
-        Some((ReleaseReply::Released, release)) => {
+        Some((ReleaseReply::Released, end)) => {
             caller.remove_locks(slice::from_ref(&name), &token);
-            auditor.released(&name, &release);
+            auditor.released(&name, end.as_ref());
             Ok(StatusCode::NO_CONTENT.into_response())
         }
         Some((ReleaseReply::Entered(entries), _)) => {

@@ -123,9 +123,9 @@ pub(super) async fn release_lock_set(
     let released = api.locks.leave(&set, &token, None).await?;
     caller.remove_locks(set.names(), &token);
     let mut lost = Vec::new();
-    for (name, (reply, release)) in set.names().iter().zip(released) {
+    for (name, (reply, end)) in set.names().iter().zip(released) {
         if reply == ReleaseReply::Released {
-            auditor.released(name, &release);
+            auditor.released(name, end.as_ref());
         }
         lost.extend(reply.loss().map(|loss| LostLock { name: name.clone(), loss }));
     }

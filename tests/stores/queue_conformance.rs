@@ -271,10 +271,9 @@ async fn broken_lease_is_reported_when_it_ends_and_its_release_says_no_time(stor
     store.break_lease(&name("a"), command).await.unwrap();
     assert!(ends.next().now_or_never().is_none(), "it lasts until its end");
     let left = store.leave(&name("a"), &token("one"), None).await.unwrap();
-    let (reply, release) = &left[0];
-    let released = (&ReleaseReply::Released, Some(lease.fencing_token));
-    assert_eq!((reply, release.fencing_token), released);
-    assert_eq!(release.span, None);
+    let (ReleaseReply::Released, Some(end)) = &left[0] else { panic!("released, not {left:?}") };
+    assert_eq!(end.fencing_token, lease.fencing_token);
+    assert!(end.broken().is_some(), "{end:?}");
     let end = soon("an end", ends.next()).await;
     let Some(Hint::Ended(_, end)) = end else { panic!("not an end: {end:?}") };
     assert!(end.broken().is_some(), "{end:?}");

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use keylatch_core::entry::Few;
 use keylatch_core::lock::{
-    AcquireCommand, AcquireReply, Attempt, Contention, Lease, LockLoss, LockSet, Release,
+    AcquireCommand, AcquireReply, Attempt, Contention, GrantEnd, Lease, LockLoss, LockSet,
     ReleaseReply, RenewReply,
 };
 use keylatch_core::store::ListLocks;
@@ -236,7 +236,7 @@ fn waits(holder: &str, attempt: u64) -> AcquireCommand {
 }
 
 /// How those locks had been lost that the token did not hold.
-pub(crate) fn losses(released: &[(ReleaseReply, Release)]) -> Vec<LockLoss> {
+pub(crate) fn losses(released: &[(ReleaseReply, Option<GrantEnd>)]) -> Vec<LockLoss> {
     released.iter().filter_map(|(reply, _)| reply.loss()).collect()
 }
 

@@ -16,7 +16,7 @@ use crate::http::api::Api;
 use crate::http::body::{Json, at_millis, grant_end};
 use crate::http::caller::Caller;
 use crate::http::problem::Problem;
-use crate::past_grants::PastGrant;
+use keylatch_core::lock::{self, EndCause};
 use keylatch_wire::GrantEnd;
 
 /// The earlier grants of a lock, the oldest end first.
@@ -50,19 +50,19 @@ pub(super) async fn history(
 ) -> Result<Json<History>, Problem> {
     caller.check_lock(LockAct::Read, &name)?;
     let kept = api.locks.recall(&name).await?;
-    let ends = api.past_grants.of(&name, kept).into_iter().map(end).collect();
+    let ends = api.past_grants.of(&name, kept).iter().map(end).collect();
     Ok(Json(History { releases_since: api.past_grants.since(), ends }))
 }
 
-fn end(past: PastGrant) -> End {
-    match past {
-        PastGrant::End(end) => End::Other(grant_end(&end)),
-        PastGrant::Release { fencing_token, owner, span } => End::Release(Release {
-            fencing_token: fencing_token.get(),
-            owner: owner.map(|owner| owner.as_str().to_owned()),
-            acquired_at: at_millis(span.acquired_at_millis),
-            ended_at: at_millis(span.ended_at_millis),
-            how: "released",
-        }),
+fn end(end: &lock::GrantEnd) -> End {
+    if end.cause != EndCause::Release {
+        return End::Other(grant_end(end));
     }
+    End::Release(Release {
+        fencing_token: end.fencing_token.get(),
+        owner: end.owner.as_ref().map(|owner| owner.as_str().to_owned()),
+        acquired_at: at_millis(end.acquired_at_millis),
+        ended_at: at_millis(end.ended_at_millis),
+        how: "released",
+    })
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Attempt, Break, EntryName, FencingToken, GrantEnd, GrantSpan, Holding, Lease, Limit, LockName,
-    Owner, Reason, TokenHash, Ttl, Waiter,
+    Attempt, Break, EntryName, FencingToken, GrantEnd, Holding, Lease, Limit, LockName, Owner,
+    Reason, TokenHash, Ttl, Waiter,
 };
 use crate::entry::Few;
 
@@ -117,8 +117,9 @@ pub enum LockReply {
     Withdraw,
     /// To [`LockCommand::Renew`].
     Renew(RenewReply),
-    /// To [`LockCommand::Release`]: what became of each lock, and which grant it was.
-    Release(Few<(ReleaseReply, Release)>),
+    /// To [`LockCommand::Release`]: what became of each lock, and the end of the grant, where it
+    /// ended and the store says more.
+    Release(Few<(ReleaseReply, Option<GrantEnd>)>),
     /// To [`LockCommand::Break`].
     Break(BreakReply),
     /// To [`LockCommand::Look`]: the holders, if the lock is held.
@@ -223,18 +224,6 @@ impl ReleaseReply {
             Self::Mismatch => Some(LockLoss::Mismatch),
         }
     }
-}
-
-/// Which grant a release ended, where it ended one.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Release {
-    /// The grant's fencing token; `None` where the store does not say.
-    pub fencing_token: Option<FencingToken>,
-    /// The holder's label.
-    pub owner: Option<Owner>,
-    /// From when until when it lasted; `None` where the store does not say, or the lease was
-    /// broken: then it is an end that the history has.
-    pub span: Option<GrantSpan>,
 }
 
 /// What became of a break.

@@ -16,8 +16,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    AcquireRequest, Acquisition, Break, Contention, FencingToken, Grant, Lease, LockError,
-    LockLoss, LockService, Release, ReleaseReply, Renewal, Token, Validity,
+    AcquireRequest, Acquisition, Break, Contention, FencingToken, Grant, GrantEnd, Lease,
+    LockError, LockLoss, LockService, ReleaseReply, Renewal, Token, Validity,
 };
 use crate::retry::Retry;
 use crate::watchdog::{LeaseSchedule, notice, retry_pause};
@@ -48,8 +48,8 @@ pub trait HoldObserver: fmt::Debug + Send + Sync {
     fn granted(&self, lease: &Lease);
     /// The grant with this fencing token is lost, or will be in a moment.
     fn lost(&self, fencing_token: FencingToken, reason: &LossReason);
-    /// The lock was released.
-    fn released(&self, release: &Release);
+    /// The lock was released; the end of the grant, where the store says more.
+    fn released(&self, end: Option<&GrantEnd>);
 }
 
 /// What happens to a lock that the service holds for as long as a client reads these events.
@@ -304,9 +304,9 @@ impl HoldTask {
             tracing::warn!("a held lock could not be released and was left to expire");
             return;
         };
-        for (reply, release) in released {
+        for (reply, end) in released {
             if let (ReleaseReply::Released, Some(observer)) = (reply, &observer) {
-                observer.released(&release);
+                observer.released(end.as_ref());
             }
         }
     }

@@ -25,11 +25,11 @@ mod withdrawal;
 
 pub use command::{
     AcquireCommand, AcquireReply, BreakCommand, BreakReply, Contention, LockCommand, LockLoss,
-    LockReply, LostLock, Release, ReleaseReply, RenewReply,
+    LockReply, LostLock, ReleaseReply, RenewReply,
 };
 pub use entries::{Entries, Entry};
 pub use fencing_token::{FencingToken, Moment};
-pub use history::{Break, EndCause, GrantEnd, GrantSpan, History};
+pub use history::{Break, EndCause, GrantEnd, History};
 pub use hold::{HoldEvent, HoldObserver, HoldRefusal, HoldRequest, LossReason};
 pub use holders::HolderState;
 pub use label::{EntryName, InvalidLabel, Owner, Reason};

@@ -17,13 +17,13 @@ mod step;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::history::{BREAK_KEPT, Break, GrantEnd, History};
+use super::history::{BREAK_KEPT, Break, EndCause, GrantEnd, History};
 use super::holders::{HolderState, Holders};
 use super::queue::{QueueEntry, WaitQueue};
 use super::{
     AcquireCommand, Attempt, BreakCommand, BreakReply, Change, Contention, Entries, Entry,
     EntryName, FencingToken, Holding, Lease, Limit, LockCommand, LockLoss, LockName, LockReply,
-    Moment, Release, ReleaseReply, TokenHash, Ttl,
+    Moment, ReleaseReply, TokenHash, Ttl,
 };
 use crate::entry::{self, Entry as _, Found};
 use crate::snapshot::{self, SnapshotError};
@@ -84,7 +84,8 @@ impl entry::Entry for LockState {
         // In the order in which they ended, however late this step sees it.
         expired.sort_by_key(|holder| holder.expires());
         let ends = expired.into_iter();
-        self.history.extend(ends.map(|holder| holder.end(holder.expires(), moment)));
+        self.history
+            .extend(ends.map(|holder| holder.end(EndCause::Expiry, holder.expires(), moment)));
         self.holders.retain(|holder| !holder.has_expired(now));
     }
 
@@ -351,19 +352,17 @@ impl LockState {
         token: &TokenHash,
         entry: Option<&EntryName>,
         moment: &Moment,
-    ) -> (ReleaseReply, Release) {
+    ) -> (ReleaseReply, Option<GrantEnd>) {
         let Some(holder) = self.holders.find(token) else {
             let is_free = self.holders.is_empty();
             let reply = if is_free { ReleaseReply::NotHeld } else { ReleaseReply::Mismatch };
-            return (reply, Release::default());
+            return (reply, None);
         };
-        let release = holder.release_at(moment);
+        let end = holder.end(EndCause::Release, moment.now, moment);
         let is_left = |left: &Entry| entry.is_none_or(|entry| left.name.as_ref() == Some(entry));
         match self.leave(token, is_left, moment) {
-            Some(entries) => {
-                (ReleaseReply::Entered(entries.names().cloned().collect()), Release::default())
-            }
-            None => (ReleaseReply::Released, release),
+            Some(entries) => (ReleaseReply::Entered(entries.names().cloned().collect()), None),
+            None => (ReleaseReply::Released, Some(end)),
         }
     }
 
@@ -385,7 +384,7 @@ impl LockState {
             }
             None => {
                 if holder.broken.is_some() {
-                    self.history.extend([holder.end(moment.now, moment)]);
+                    self.history.extend([holder.end(EndCause::Release, moment.now, moment)]);
                 }
                 self.holders.remove(token);
             }

@@ -20,8 +20,8 @@ use tokio_util::task::TaskTracker;
 use super::withdrawal::{self, PendingAttempt};
 use super::{
     AcquireCommand, AcquireReply, Attempt, Break, BreakCommand, BreakReply, Contention, EntryName,
-    GrantEnd, Holding, Lease, Limit, LockName, LockSet, LostLock, Owner, Release, ReleaseReply,
-    RenewReply, Token, Ttl, Waiter,
+    GrantEnd, Holding, Lease, Limit, LockName, LockSet, LostLock, Owner, ReleaseReply, RenewReply,
+    Token, Ttl, Waiter,
 };
 use crate::entry::Few;
 use crate::store::{Backup, ListLocks, Page, Store, StoreError, StoreHealth};
@@ -360,7 +360,7 @@ impl LockService {
         names: impl Into<LockSet>,
         token: &Token,
         entry: Option<EntryName>,
-    ) -> Result<Few<(ReleaseReply, Release)>, StoreError> {
+    ) -> Result<Few<(ReleaseReply, Option<GrantEnd>)>, StoreError> {
         with_deadline(self.deadline, self.store.leave(names, &token.hash(), entry)).await
     }
 

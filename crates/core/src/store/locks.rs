@@ -9,8 +9,7 @@ use super::{Command, Reply, Store, StoreError};
 use crate::entry::Few;
 use crate::lock::{
     AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, EntryName, GrantEnd, Holding,
-    LockCommand, LockName, LockReply, LockSet, Release, ReleaseReply, RenewReply, TokenHash, Ttl,
-    Waiter,
+    LockCommand, LockName, LockReply, LockSet, ReleaseReply, RenewReply, TokenHash, Ttl, Waiter,
 };
 
 impl dyn Store + '_ {
@@ -56,7 +55,7 @@ impl dyn Store + '_ {
         names: impl Into<LockSet>,
         token: &TokenHash,
         entry: Option<EntryName>,
-    ) -> Result<Few<(ReleaseReply, Release)>, StoreError> {
+    ) -> Result<Few<(ReleaseReply, Option<GrantEnd>)>, StoreError> {
         let command = LockCommand::Release { token: *token, entry };
         reply!(self.lock(names, command), LockReply::Release(released) => released)
     }

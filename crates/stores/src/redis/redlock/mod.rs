@@ -36,8 +36,7 @@ use crate::settings::Settings;
 use keylatch_core::entry::Few;
 use keylatch_core::idempotency::RecordSummary;
 use keylatch_core::lock::{
-    Attempt, Holder, Holding, LockCommand, LockName, LockReply, Release, ReleaseReply, TokenHash,
-    Ttl,
+    Attempt, Holder, Holding, LockCommand, LockName, LockReply, ReleaseReply, TokenHash, Ttl,
 };
 use keylatch_core::store::{
     Command, EntryLimits, Hint, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError,
@@ -105,7 +104,7 @@ impl Store for RedlockStore {
             }
             LockCommand::Release { token, .. } => {
                 let released = self.release(name.clone(), token).await?;
-                LockReply::Release(Few::from_buf([(released, Release::default())]))
+                LockReply::Release(Few::from_buf([(released, None)]))
             }
             LockCommand::Look => LockReply::Look(self.look(name).await?.map(Holding::by_one)),
             LockCommand::Break(_) | LockCommand::LookAtQueue | LockCommand::Recall => {
