@@ -81,7 +81,7 @@ impl EndReporter {
                 meter.end_lock(name.clone(), end.token);
             }
         }
-        self.past_grants.add_end(name, end);
+        self.past_grants.add(name, end);
     }
 }
 

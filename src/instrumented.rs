@@ -13,8 +13,8 @@ use keylatch_core::idempotency::{
     RecordSummary, ResolveReply, RunRenewal,
 };
 use keylatch_core::lock::{
-    AcquireReply, BreakReply, Holding, Lease, LockCommand, LockLoss, LockName, LockReply, LockSet,
-    Release, RenewReply,
+    AcquireReply, BreakReply, EndCause, GrantEnd, Holding, Lease, LockCommand, LockLoss, LockName,
+    LockReply, LockSet, RenewReply,
 };
 use keylatch_core::store::{
     Backup, Command, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError, StoreGauges,
@@ -66,9 +66,9 @@ impl InstrumentedStore {
         match reply {
             Reply::Lock(LockReply::Release(replies)) => {
                 let names = released.into_iter().flat_map(LockSet::names);
-                names
-                    .zip(replies)
-                    .for_each(|(name, (_, release))| self.count_release(name, release));
+                for (name, (_, end)) in names.zip(replies) {
+                    end.iter().for_each(|end| self.count_release(name, end));
+                }
             }
             Reply::Lock(LockReply::Break(BreakReply::Broken { .. })) => {
                 self.metrics.breaks.inc();
@@ -77,11 +77,12 @@ impl InstrumentedStore {
         }
     }
 
-    fn count_release(&self, name: &LockName, release: &Release) {
-        if let Some(span) = release.span {
-            self.metrics.held(span.held_for());
+    /// Counts the end of a grant, unless its lease was broken: the store tells that end itself.
+    fn count_release(&self, name: &LockName, end: &GrantEnd) {
+        if end.cause == EndCause::Release {
+            self.metrics.held(end.held_for());
+            self.past_grants.add(name, end.clone());
         }
-        self.past_grants.add_release(name, release);
     }
 
     async fn measure<T>(

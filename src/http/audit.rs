@@ -19,7 +19,7 @@ use crate::access::Identity;
 use crate::audit::AuditLog;
 use keylatch_core::idempotency::RecordScope;
 use keylatch_core::lock::{
-    FencingToken, HoldObserver, Lease, LockName, LossReason, Reason, Release,
+    EndCause, FencingToken, GrantEnd, HoldObserver, Lease, LockName, LossReason, Reason,
 };
 use keylatch_wire::millis;
 
@@ -96,11 +96,12 @@ impl Act {
         }
     }
 
-    fn released(lock: &LockName, release: &Release) -> Self {
+    fn released(lock: &LockName, end: Option<&GrantEnd>) -> Self {
+        let unbroken = end.filter(|end| end.cause == EndCause::Release);
         Self::Release {
             lock: lock.as_str().to_owned(),
-            fencing_token: release.fencing_token.map(FencingToken::get),
-            held_ms: release.span.map(|span| millis(span.held_for())),
+            fencing_token: end.map(|end| end.fencing_token.get()),
+            held_ms: unbroken.map(|end| millis(end.held_for())),
         }
     }
 }
@@ -209,8 +210,8 @@ impl Auditor {
         }
     }
 
-    pub(super) fn released(&self, name: &LockName, release: &Release) {
-        self.write(|| Act::released(name, release));
+    pub(super) fn released(&self, name: &LockName, end: Option<&GrantEnd>) {
+        self.write(|| Act::released(name, end));
     }
 
     fn write(&self, act: impl FnOnce() -> Act) {
@@ -268,8 +269,8 @@ impl HoldObserver for HoldAuditor {
         self.author.write(&Act::Lost { lock, fencing_token, reason }, None);
     }
 
-    fn released(&self, release: &Release) {
-        self.author.write(&Act::released(&self.name, release), None);
+    fn released(&self, end: Option<&GrantEnd>) {
+        self.author.write(&Act::released(&self.name, end), None);
     }
 }
 

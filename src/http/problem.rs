@@ -11,9 +11,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::api::body::{break_note, public_holders};
 use crate::access::{QuotaKind, QuotaRefusal, RefusedCredential};
-use keylatch_core::lock::{
-    Break, Contention, Holding, LockError, LockLoss, LostLock, SetContention, Waiter,
-};
+use keylatch_core::lock::{Break, Contention, Holding, LockError, LockLoss, LostLock, Waiter};
 use keylatch_core::store::Effect;
 
 pub use keylatch_axum::{Code, Problem};
@@ -79,17 +77,15 @@ fn with_holding(problem: Problem, holding: Option<&Holding>, ahead: u64) -> Prob
 }
 
 /// One of several locks is not to be had.
-pub(super) fn set_held(held: &SetContention, waited: Option<Duration>) -> Problem {
-    self::held(&held.contention, waited)
-        .with(|problem| problem.name = Some(held.name.as_str().to_owned()))
+pub(super) fn set_held(held: &Contention, waited: Option<Duration>) -> Problem {
+    self::held(held, waited).with(|problem| problem.name = Some(held.name.as_str().to_owned()))
 }
 
 /// The client holds one of several locks already, and would hold it while it waits for another.
-pub(super) fn set_not_alone(held: &SetContention) -> Problem {
+pub(super) fn set_not_alone(held: &Contention) -> Problem {
     let detail = "You hold one of the locks already, and another is not to be had. Release what you hold, and \
                   ask for all of them together.";
-    of_contention(detail, &held.contention)
-        .with(|problem| problem.name = Some(held.name.as_str().to_owned()))
+    of_contention(detail, held).with(|problem| problem.name = Some(held.name.as_str().to_owned()))
 }
 
 /// Some of several locks are lost; the problem is that of the first. `done` says what became of the

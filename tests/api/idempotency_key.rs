@@ -18,12 +18,17 @@ const PARTS: &str = "multipart/form-data; boundary=x";
 #[store_test(service)]
 async fn quotes_and_parameters_of_a_key_are_ignored(shop: &Shop) {
     shop.buy("\"k-1\"").await.is_run(1);
-    for same in ["k-1", "\"k-1\"", "  k-1  ", "\"k-1\";a=b", "\"k-1\" ; a=\"x,y\""] {
+    let display_string = "\"k-1\";a=%\"x,\\\"";
+    for same in ["k-1", "\"k-1\"", "  k-1  ", "\"k-1\";a=b", "\"k-1\" ; a=\"x,y\"", display_string]
+    {
         shop.buy(same).await.is_replay_of(1);
     }
-    shop.buy(r#""a\"b\\c""#).await.is_run(2);
-    shop.buy(r#""a\"b\\c""#).await.is_replay_of(2);
-    assert_eq!(shop.upstream.runs(), 2);
+    for (run, (key, text)) in (2..).zip([(r#""a\"b\\c""#, r#"a"b\c"#), (r#""a;b,c""#, "a;b,c")]) {
+        shop.buy(key).await.is_run(run);
+        assert_eq!(shop.upstream.last().headers["idempotency-key"], text);
+        shop.buy(key).await.is_replay_of(run);
+    }
+    assert_eq!(shop.upstream.runs(), 3);
 }
 
 #[store_test(service)]
@@ -75,29 +80,33 @@ async fn space_in_a_quoted_key_counts(shop: &Shop) {
 
 #[store_test(service)]
 async fn invalid_key_is_refused_and_runs_nothing(shop: &Shop) {
-    let values: [&[u8]; 15] = [
-        b"",
-        b"\"\"",
-        b";a=b",
-        b"\"k",
-        b"k\"",
-        b"\"k\"x",
-        b"\"k\\x\"",
-        b"a, b",
-        b"\"a\", \"b\"",
-        b"\"a\";p=1, \"b\"",
-        b"a b",
-        b"a\tb",
-        "schl\u{fc}ssel".as_bytes(),
-        b"k\xff",
-        b"\"k\xff\"",
+    let values: [(&[u8], &str); 18] = [
+        (b"", "it is empty"),
+        (b"\"\"", "it is empty"),
+        (b"\"  \"", "it is empty"),
+        (b";a=b", "it has a `;`"),
+        (b"\"k", "quotes are not balanced"),
+        (b"k\"", "quotes are not balanced"),
+        (b"\"k\"x", "quotes are not balanced"),
+        (b"\"k\\x\"", "quotes are not balanced"),
+        (b"\"k\";a=\"b", "quotes are not balanced"),
+        (b"a, b", "it is a list"),
+        (b"\"a\", \"b\"", "it is a list"),
+        (b"\"a\";p=1, \"b\"", "it is a list"),
+        (b"\" 17\"", "it begins or ends with a space"),
+        (b"a b", "not visible ASCII"),
+        (b"a\tb", "not visible ASCII"),
+        ("schl\u{fc}ssel".as_bytes(), "not visible ASCII"),
+        (b"k\xff", "not visible ASCII"),
+        (b"\"k\xff\"", "not visible ASCII"),
     ];
-    for value in values {
+    for (value, rule) in values {
         let key = HeaderValue::from_bytes(value).expect("a value that travels");
         let request = shop.request(Method::POST, "/orders").header("Idempotency-Key", key);
         let refused = Answer::of(request.json(&json!({}))).await;
         refused.is_refusal(400, "invalid-key", "new-key");
         assert_eq!(refused.json["field"], "Idempotency-Key", "{refused:?}");
+        assert!(refused.json["detail"].to_string().contains(rule), "{refused:?}");
     }
     let two_lines = shop.order("a").header("Idempotency-Key", "a");
     Answer::of(two_lines).await.is_refusal(400, "invalid-key", "new-key");

@@ -143,7 +143,7 @@ struct Wish {
 impl Wish {
     /// The leases in the order of the names, if they were granted.
     async fn acquire(&self, command: AcquireCommand) -> Result<Option<Few<Lease>>, StoreError> {
-        Ok(match self.store.acquire_set(&self.names, command).await? {
+        Ok(match self.store.acquire(&self.names, command).await? {
             AcquireReply::Granted(leases) | AcquireReply::Repeated(leases) => Some(leases),
             _ => None,
         })
@@ -155,7 +155,7 @@ impl Wish {
 
     /// The locks that it held.
     async fn release(&self) -> Result<Vec<LockName>, StoreError> {
-        let released = self.store.release_set(&self.names, &self.token).await?;
+        let released = self.store.leave(&self.names, &self.token, None).await?;
         let held = self.names().iter().zip(released);
         let held = held.filter(|(_, (reply, _))| *reply == ReleaseReply::Released);
         Ok(held.map(|(name, _)| name.clone()).collect())
@@ -423,7 +423,8 @@ fn forgetful_store_keeps_a_break_longer_than_the_lease() {
         store.break_lease(&name, command).await.unwrap();
         engine.advance(Ttl::DEFAULT.get() + Duration::from_secs(3600));
         let renewed = store.renew(&name, &token, Ttl::DEFAULT).await.unwrap();
-        assert!(matches!(renewed, RenewReply::Lost(LockLoss::Broken(_))), "{renewed:?}");
+        let RenewReply::Lost(lost) = renewed else { panic!("lost, not {renewed:?}") };
+        assert!(matches!(lost[0].loss, LockLoss::Broken(_)), "{lost:?}");
         engine.advance(Duration::from_secs(24 * 3600));
         assert_eq!(store.recall(&name).await.unwrap(), []);
         assert_eq!(engine.rows(), 0);
@@ -555,13 +556,13 @@ fn clockless_store_keeps_the_fencing_token_of_a_grant_that_one_write_ends() {
         let command = AcquireCommand::new(token, Ttl::DEFAULT, Attempt::new(1));
         let (acquired, released) =
             tokio::join!(ahead.acquire(&name, command), ahead.release(&name, &token));
-        let (AcquireReply::Granted(lease), ReleaseReply::Released) =
+        let (AcquireReply::Granted(leases), ReleaseReply::Released) =
             (acquired.unwrap(), released.unwrap())
         else {
             panic!("it is granted and released")
         };
         let after = grant(&*behind, &name, Ttl::DEFAULT).await;
-        let given = lease.fencing_token;
+        let given = leases[0].fencing_token;
         assert!(after.1 > given, "{:?} after {given:?}", after.1);
     });
 }
@@ -672,7 +673,7 @@ pub(crate) async fn grant(
     let token = Token::generate().unwrap().hash();
     let reply = store.acquire(name, AcquireCommand::new(token, ttl, Attempt::new(1))).await;
     match reply.unwrap() {
-        AcquireReply::Granted(lease) => (token, lease.fencing_token),
+        AcquireReply::Granted(leases) => (token, leases[0].fencing_token),
         reply => panic!("granted, not {reply:?}"),
     }
 }

@@ -95,7 +95,7 @@ fn command_whose_answer_was_lost_is_unknown() {
                 let asked = command(new_token(), Ttl::DEFAULT);
                 let single = store.acquire(&name("a"), asked.clone()).await;
                 assert_eq!(single.map_err(|error| error.effect()), Err(Effect::Unknown));
-                let several = store.acquire_set(&set(["b", "c"]), asked).await;
+                let several = store.acquire(&set(["b", "c"]), asked).await;
                 assert_eq!(several.map_err(|error| error.effect()), Err(Effect::Unknown));
             });
         }
@@ -128,10 +128,10 @@ fn leases_of_a_set_are_not_lost_before_their_ttl() {
     let release = async |engine: FakeEngine| {
         let (store, set, token) = (optimistic(engine.clone()), set(["a", "b"]), new_token());
         let asked = Instant::now();
-        let granted = store.acquire_set(&set, command(token, lease())).await.unwrap();
+        let granted = store.acquire(&set, command(token, lease())).await.unwrap();
         assert!(matches!(granted, AcquireReply::Granted(_)), "{granted:?}");
         stop_before_the_end(&engine, asked).await;
-        let released = timeout(Duration::from_secs(1), store.release_set(&set, &token)).await;
+        let released = timeout(Duration::from_secs(1), store.leave(&set, &token, None)).await;
         let lost = released.map(|released| losses(&released.unwrap())).unwrap_or_default();
         assert!(lost.is_empty(), "{lost:?}: the clock does not show the end of the leases yet");
     };
@@ -173,7 +173,7 @@ fn write_that_comes_after_the_end_of_a_lease_is_not_carried_out() {
             engine.release_batch();
         };
         let (renewed, ()) = tokio::join!(renewal, later);
-        assert_eq!(renewed.unwrap(), RenewReply::Lost(LockLoss::NotHeld));
+        assert_eq!(renewed.unwrap(), RenewReply::lost(&name, LockLoss::NotHeld));
         grant(&*other, &name, Ttl::DEFAULT).await;
     });
 }
@@ -213,11 +213,11 @@ fn clockless_lease_lasts_everywhere_as_long_as_its_holder_was_told() {
         pass(Ttl::DEFAULT.get() / 2).await;
         let started = optimistic(engine.clone());
         let asked = command(token, Ttl::DEFAULT);
-        let AcquireReply::Repeated(lease) = started.acquire(&name("a"), asked).await.unwrap()
+        let AcquireReply::Repeated(leases) = started.acquire(&name("a"), asked).await.unwrap()
         else {
             panic!("it holds the lock")
         };
-        pass(lease.expires_in - Duration::from_secs(1)).await;
+        pass(leases[0].expires_in - Duration::from_secs(1)).await;
         let refused = other.acquire(&name("a"), command(new_token(), Ttl::DEFAULT)).await;
         assert!(matches!(refused.unwrap(), AcquireReply::Busy(_)));
     });
@@ -279,7 +279,8 @@ fn row_is_forgotten_before_a_sweep_removes_it() {
         pass(Duration::from_secs(120)).await;
         assert_eq!(engine.rows(), 1, "the floor of the bucket alone is left");
         let renewed = one.renew(&name("a"), &token, Ttl::MAX).await.unwrap();
-        assert_eq!(renewed, RenewReply::Lost(LockLoss::NotHeld), "a released lease came back");
+        let lost = RenewReply::lost(&name("a"), LockLoss::NotHeld);
+        assert_eq!(renewed, lost, "a released lease came back");
     });
 }
 
@@ -289,12 +290,12 @@ fn waiter_hears_that_a_set_of_its_process_was_released() {
     stopped().block_on(async {
         let store = optimistic(FakeEngine::new(DEAF, seed()));
         let (token, waiter, set) = (new_token(), new_token(), set(["a", "b"]));
-        store.acquire_set(&set, command(token, Ttl::DEFAULT)).await.unwrap();
+        store.acquire(&set, command(token, Ttl::DEFAULT)).await.unwrap();
         let mut turn = store.subscribe(Topic::Turn(name("a"), waiter));
         let queue = Some(Ttl::DEFAULT.get());
         let waits = AcquireCommand { queue, ..command(waiter, Ttl::DEFAULT) };
         store.acquire(&name("a"), waits).await.unwrap();
-        store.release_set(&set, &token).await.unwrap();
+        store.leave(&set, &token, None).await.unwrap();
         timeout(Duration::from_secs(1), turn.next()).await.expect("it hears of its turn");
     });
 }
@@ -327,9 +328,9 @@ fn grant_that_another_process_released_has_not_expired() {
             let (name, set) = (name("a"), set(["b", "c"]));
             let (token, _) = grant(&*one, &name, lease()).await;
             let of_set = new_token();
-            one.acquire_set(&set, command(of_set, lease())).await.unwrap();
+            one.acquire(&set, command(of_set, lease())).await.unwrap();
             assert_eq!(other.release(&name, &token).await.unwrap(), ReleaseReply::Released);
-            let released = other.release_set(&set, &of_set).await.unwrap();
+            let released = other.leave(&set, &of_set, None).await.unwrap();
             assert_eq!(losses(&released), []);
             pass(LEASE + Duration::from_secs(1)).await;
             for name in [&name, &set.names()[0], &set.names()[1]] {

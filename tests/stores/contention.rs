@@ -188,7 +188,7 @@ fn sets_that_wait_keep_their_entries_and_do_not_wake_each_other() {
                     limit: Limit::Shared,
                     ..AcquireRequest::new(set, Ttl::DEFAULT)
                 };
-                let reply = service.acquire_set(request).await.unwrap();
+                let reply = service.acquire(request).await.unwrap();
                 assert!(matches!(reply, Acquisition::Held { .. }), "{reply:?}");
             });
             join_all(waits).await;
@@ -217,10 +217,10 @@ fn steps_on_a_set_get_through_beside_64_clients_of_its_locks() {
                 let token = Token::generate().unwrap().hash();
                 let command = AcquireCommand::new(token, Ttl::DEFAULT, Attempt::new(1));
                 let queue = Some(Duration::from_secs(4));
-                let acquire = store.acquire_set(&set, AcquireCommand { queue, ..command });
+                let acquire = store.acquire(&set, AcquireCommand { queue, ..command });
                 let reply = in_time(acquire).await;
                 granted += u32::from(matches!(reply, AcquireReply::Granted(_)));
-                in_time(store.release_set(&set, &token)).await;
+                in_time(store.leave(&set, &token, None)).await;
                 in_time(store.withdraw(&set, &token, Attempt::new(1))).await;
             }
             assert!(granted > 0, "it never had the locks");

@@ -83,7 +83,7 @@ async fn acquire(store: &dyn Store, name: &str) -> bool {
 async fn acquire_set(store: &dyn Store, name: &str) -> bool {
     let names = [name.to_owned(), format!("{name}-2")];
     let set = LockSet::new(names.iter().map(|name| LockName::parse(name).unwrap()).collect());
-    let reply = store.acquire_set(&set.unwrap(), command()).await.unwrap();
+    let reply = store.acquire(&set.unwrap(), command()).await.unwrap();
     matches!(reply, AcquireReply::Granted(_))
 }
 

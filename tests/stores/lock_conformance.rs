@@ -324,14 +324,14 @@ pub(crate) fn ttl(duration: Duration) -> Ttl {
 
 #[track_caller]
 pub(crate) fn granted(found: AcquireReply) -> Lease {
-    let AcquireReply::Granted(lease) = found else { panic!("granted, not {found:?}") };
-    lease
+    let AcquireReply::Granted(leases) = found else { panic!("granted, not {found:?}") };
+    leases[0].clone()
 }
 
 #[track_caller]
 pub(crate) fn repeated(found: AcquireReply) -> Lease {
-    let AcquireReply::Repeated(lease) = found else { panic!("repeated, not {found:?}") };
-    lease
+    let AcquireReply::Repeated(leases) = found else { panic!("repeated, not {found:?}") };
+    leases[0].clone()
 }
 
 #[track_caller]
@@ -342,8 +342,8 @@ pub(crate) fn held(found: AcquireReply) -> Holder {
 
 #[track_caller]
 fn renewed(found: RenewReply) -> Lease {
-    let RenewReply::Renewed(lease) = found else { panic!("renewed, not {found:?}") };
-    lease
+    let RenewReply::Renewed(leases) = found else { panic!("renewed, not {found:?}") };
+    leases[0].clone()
 }
 
 #[track_caller]

@@ -12,9 +12,9 @@ use std::time::Duration;
 use keylatch_core::entry::{Entry as _, Few};
 use keylatch_core::lock::{
     AcquireCommand, AcquireReply, Attempt, Break, BreakCommand, BreakReply, Contention, EndCause,
-    EntryName, FencingToken, GrantEnd, GrantSpan, Holder, Holding, Lease, Limit, LockCommand,
-    LockLoss, LockName, LockReply, LockState, LostLock, Moment, Owner, Reason, Release, RenewReply,
-    SetAcquireReply, SetContention, Slots, Token, TokenHash, Ttl, Waiter,
+    EntryName, FencingToken, GrantEnd, Holder, Holding, Lease, Limit, LockCommand, LockLoss,
+    LockName, LockReply, LockState, LostLock, Moment, Owner, Reason, RenewReply, Slots, Token,
+    TokenHash, Ttl, Waiter,
 };
 use keylatch_core::store::{Command, Reply};
 use keylatch_testkit::{FromStore, Locks, TestStore, scaled, store_test};
@@ -271,13 +271,14 @@ fn clocks(reply: &LockReply) -> Vec<LeaseClock> {
         LockReply::Acquire(AcquireReply::Granted(leases) | AcquireReply::Repeated(leases))
         | LockReply::Renew(RenewReply::Renewed(leases)) => leases.iter().map(of_lease).collect(),
         LockReply::Acquire(AcquireReply::Busy(why) | AcquireReply::NotAlone(why)) => {
-            why.contention.holding.as_ref().map(of_holding).unwrap_or_default()
+            why.holding.as_ref().map(of_holding).unwrap_or_default()
         }
         LockReply::Look(Some(holding)) | LockReply::Break(BreakReply::Mismatch(holding)) => {
             of_holding(holding)
         }
         LockReply::Release(replies) => {
-            let ended = replies.iter().filter_map(|(_, release)| release.fencing_token);
+            let ended =
+                replies.iter().filter_map(|(_, end)| end.as_ref()).map(|end| end.fencing_token);
             ended.map(|fencing_token| LeaseClock { left: Duration::ZERO, fencing_token }).collect()
         }
         _ => Vec::new(),
@@ -313,7 +314,7 @@ fn timeless(reply: LockReply) -> LockReply {
         LockReply::Look(Some(holding)) => LockReply::Look(Some(timeless_holding(holding))),
         LockReply::Release(replies) => {
             let replies = replies.into_iter();
-            let timeless = replies.map(|(reply, release)| (reply, timeless_release(release)));
+            let timeless = replies.map(|(reply, end)| (reply, end.map(timeless_end)));
             LockReply::Release(timeless.collect())
         }
         LockReply::LookAtQueue(waiters) => {
@@ -338,13 +339,10 @@ fn timeless(reply: LockReply) -> LockReply {
     }
 }
 
-fn timeless_acquire(reply: SetAcquireReply) -> SetAcquireReply {
-    let of_contention = |why: SetContention| SetContention {
-        contention: Contention {
-            holding: why.contention.holding.map(timeless_holding),
-            first: why.contention.first.map(timeless_waiter),
-            ..why.contention
-        },
+fn timeless_acquire(reply: AcquireReply) -> AcquireReply {
+    let of_contention = |why: Contention| Contention {
+        holding: why.holding.map(timeless_holding),
+        first: why.first.map(timeless_waiter),
         ..why
     };
     match reply {
@@ -370,12 +368,6 @@ fn timeless_loss(lost: LostLock) -> LostLock {
         LockLoss::Broken(why) => LostLock { loss: LockLoss::Broken(timeless_break(&why)), ..lost },
         _ => lost,
     }
-}
-
-fn timeless_release(Release { fencing_token, owner, span }: Release) -> Release {
-    let fencing_token = fencing_token.map(|_| FencingToken::NONE);
-    let span = span.map(|_| GrantSpan { acquired_at_millis: 0, ended_at_millis: 0 });
-    Release { fencing_token, owner, span }
 }
 
 /// The holders by slot: which lease ends first is a matter of clocks.

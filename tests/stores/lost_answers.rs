@@ -89,7 +89,7 @@ fn wait_for_a_set_whose_first_round_may_still_be_carried_out_ends_unknown_and_is
         let set = LockSet::new(vec![name("a"), name("b")]).unwrap();
         let request = AcquireRequest { wait: WAIT, ..AcquireRequest::new(set, ttl()) };
         let locks = service(&store);
-        let (answer, ()) = tokio::join!(locks.acquire_set(request), fail(&engine));
+        let (answer, ()) = tokio::join!(locks.acquire(request), fail(&engine));
         assert_unknown(answer);
         pass(Duration::from_secs(100)).await;
         recover(&engine).await;

@@ -207,7 +207,7 @@ async fn joining_the_queue_of_a_free_lock_wakes_the_first_waiter(store: &Locks) 
     let turn = store.wakeup(&name("a"), &token("two"));
     // No store announces that a lease has expired.
     store.advance(TTL).await;
-    let Contention { holding, ahead, first } = join(store, "a", "three", 3).await;
+    let Contention { holding, ahead, first, .. } = join(store, "a", "three", 3).await;
     let first = first.and_then(|first| first.owner);
     assert_eq!((holding, ahead, first.as_ref().map(Owner::as_str)), (None, 1, Some("two")));
     soon("the turn", turn).await;
@@ -270,9 +270,10 @@ async fn broken_lease_is_reported_when_it_ends_and_its_release_says_no_time(stor
     };
     store.break_lease(&name("a"), command).await.unwrap();
     assert!(ends.next().now_or_never().is_none(), "it lasts until its end");
-    let (reply, release) = store.leave(&name("a"), &token("one"), None).await.unwrap();
-    assert_eq!((reply, release.fencing_token), (ReleaseReply::Released, Some(lease.fencing_token)));
-    assert_eq!(release.span, None);
+    let left = store.leave(&name("a"), &token("one"), None).await.unwrap();
+    let (ReleaseReply::Released, Some(end)) = &left[0] else { panic!("released, not {left:?}") };
+    assert_eq!(end.fencing_token, lease.fencing_token);
+    assert!(end.broken().is_some(), "{end:?}");
     let end = soon("an end", ends.next()).await;
     let Some(Hint::Ended(_, end)) = end else { panic!("not an end: {end:?}") };
     assert!(end.broken().is_some(), "{end:?}");

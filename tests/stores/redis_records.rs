@@ -78,11 +78,11 @@ async fn records_and_locks_share_only_the_counters() {
         queue: None,
     };
     let granted = store.acquire(&acquire).await.unwrap();
-    let AcquireReply::Granted(lease) = granted else { panic!("granted, not {granted:?}") };
+    let AcquireReply::Granted(leases) = granted else { panic!("granted, not {granted:?}") };
     let again = BeginCommand { key: key(lock.bucket()), ..ask(0, "two") };
     store.abandon(&begin.key, &begin.token).await.unwrap();
     let second = started(store.begin(&again).await.unwrap());
-    let fences = [first.fencing_token, lease.fencing_token, second.fencing_token]
+    let fences = [first.fencing_token, leases[0].fencing_token, second.fencing_token]
         .map(|fencing_token| fencing_token.get());
     assert_eq!(fences, [ahead + 1, ahead + 2, ahead + 3]);
     assert_eq!(redis.run::<String>(&["GET", &counter]).await, (ahead + 3).to_string());

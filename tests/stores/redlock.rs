@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use keylatch_core::lock::{AcquireReply, Contention, LockLoss, ReleaseReply, RenewReply};
+use keylatch_core::lock::{AcquireReply, LockLoss, ReleaseReply, RenewReply};
 use keylatch_core::store::Effect;
 use keylatch_testkit::{RedlockNodes, Service, eventually, open_redlock};
 use serde_json::json;
@@ -160,7 +160,7 @@ async fn renewal_does_not_revive_a_lost_grant() {
         node.age(TTL).await;
     }
     let renewal = store.renew(&name("a"), &token("one"), ttl(TTL)).await.unwrap();
-    assert_eq!(renewal, RenewReply::Lost(LockLoss::NotHeld));
+    assert_eq!(renewal, RenewReply::lost(&name("a"), LockLoss::NotHeld));
     assert_eq!(store.look(&name("a")).await.unwrap(), None);
     for node in &nodes[..3] {
         assert!(node.run::<Vec<String>>(&["KEYS", "*:lock:*"]).await.is_empty());
@@ -179,7 +179,7 @@ async fn renewal_needs_a_majority() {
     }
     let renewal = store.renew(&name("a"), &token("one"), ttl(TTL * 2)).await.unwrap();
     let RenewReply::Renewed(renewed) = renewal else { panic!("renewed, not {renewal:?}") };
-    assert_eq!((renewed.fencing_token, renewed.ttl), (lease.fencing_token, TTL * 2));
+    assert_eq!((renewed[0].fencing_token, renewed[0].ttl), (lease.fencing_token, TTL * 2));
     nodes.age(TTL).await;
     held(store.acquire(&ask("a", "two", 2)).await.unwrap());
 }
@@ -260,10 +260,8 @@ async fn tie_is_won_by_the_smaller_hash() {
         if mine == holders[1] {
             let found = store.acquire(&ask).await.unwrap();
             // No attempt has a majority, so the reply names no holder.
-            assert_eq!(
-                found,
-                AcquireReply::Busy(Contention { holding: None, ahead: 0, first: None })
-            );
+            let AcquireReply::Busy(busy) = found else { panic!("held, not {found:?}") };
+            assert_eq!((busy.holding, busy.ahead, busy.first), (None, 0, None));
             eventually(async || (nodes.with_locks().await == 3).then_some(())).await;
             return;
         }

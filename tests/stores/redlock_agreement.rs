@@ -57,7 +57,7 @@ async fn concurrent_requests_of_one_token_get_one_grant() {
 
 fn lease(found: &AcquireReply) -> Option<&Lease> {
     match found {
-        AcquireReply::Granted(lease) | AcquireReply::Repeated(lease) => Some(lease),
+        AcquireReply::Granted(leases) | AcquireReply::Repeated(leases) => leases.first(),
         _ => None,
     }
 }
@@ -71,7 +71,7 @@ async fn unreported_grant_is_neither_shown_nor_renewed() {
     }
     assert_no_holder_is_shown(&store).await;
     let renewal = store.renew(&name("a"), &token("one"), ttl(TTL)).await.unwrap();
-    assert_eq!(renewal, RenewReply::Lost(LockLoss::NotHeld));
+    assert_eq!(renewal, RenewReply::lost(&name("a"), LockLoss::NotHeld));
     // A minority has the fencing token, and will have no more of it.
     for node in &nodes[..2] {
         put_lock(node, "one", 7, 0).await;
@@ -128,7 +128,8 @@ async fn wrong_token_is_not_told_that_a_lock_is_free_which_another_may_hold() {
         put_lock(node, "one", 9, 0).await;
     }
     let renew = async || store.renew(&name("a"), &token("two"), ttl(TTL)).await;
-    assert_eq!(renew().await.unwrap(), RenewReply::Lost(LockLoss::Mismatch));
+    let lost = RenewReply::lost(&name("a"), LockLoss::Mismatch);
+    assert_eq!(renew().await.unwrap(), lost);
     nodes[0].kill().await;
     assert!(renew().await.is_err());
     assert!(store.release(&name("a"), &token("two")).await.is_err());

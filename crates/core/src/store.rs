@@ -4,8 +4,7 @@
 //! and an engine is one `match`. The services call the typed helpers on `dyn Store`, such as
 //! [`acquire`](#method.acquire), which build the command and unwrap its reply. The contract is on
 //! [`Store`]; the conformance tests hold every store to it, and the differential tests hold every
-//! store to the rules of [`LockState`](crate::lock::LockState) and
-//! [`RecordState`](crate::idempotency::RecordState).
+//! store to the rules of [`LockState`] and [`RecordState`].
 
 /// What a reply of the store says, or the error of a store that replied to another command, which
 /// has a defect.
@@ -30,12 +29,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::Stream;
+use strum::IntoStaticStr;
 
+use crate::entry::Entry as _;
 use crate::idempotency::{
-    RecordCommand, RecordFilter, RecordKey, RecordReply, RecordRoom, RecordSummary,
+    RecordCommand, RecordFilter, RecordKey, RecordReply, RecordRoom, RecordState, RecordSummary,
 };
 use crate::lock::{
-    Change, GrantEnd, Holding, LockCommand, LockName, LockReply, LockSet, TokenHash, Ttl,
+    Change, GrantEnd, Holding, LockCommand, LockName, LockReply, LockSet, LockState, TokenHash, Ttl,
 };
 
 pub use backup::Backup;
@@ -142,8 +143,8 @@ impl Command {
     /// does not answer it from what it remembers, before that one.
     pub fn is_undo(&self) -> bool {
         match self {
-            Self::Lock(_, command) => command.is_undo(),
-            Self::Record(_, command) => command.is_undo(),
+            Self::Lock(_, command) => LockState::is_undo(command),
+            Self::Record(_, command) => RecordState::is_undo(command),
         }
     }
 }
@@ -399,7 +400,8 @@ pub struct StoreHealth {
 }
 
 /// What a grant is worth when the store crashes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Tier {
     /// An answered grant survives a crash of the store: it is on disk before the response.
@@ -416,12 +418,7 @@ pub enum Tier {
 impl Tier {
     /// The tier's name, as the API writes it.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Strict => "strict",
-            Self::Process => "process",
-            Self::BestEffort => "best-effort",
-            Self::Fenced => "fenced",
-        }
+        self.into()
     }
 
     /// The tier in a sentence, for people.

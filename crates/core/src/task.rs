@@ -1,11 +1,10 @@
 //! Steps that have to end although their caller went away, and steps that end at a deadline.
 //!
 //! A request's future is dropped when its client goes away, and a timeout drops what it times. A
-//! store command that was sent cannot be unsent. So [`DetachOnDrop`] gives a command whose caller
+//! store command that was sent cannot be unsent. So `DetachOnDrop` gives a command whose caller
 //! is gone to a task. The task finishes the command and undoes its effect. The tests of acquire and
 //! of idempotent runs drop their futures at each await.
 
-use std::fmt;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
@@ -21,7 +20,7 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Polls a step in place; when dropped before the step's end, hands what is left of the step to
 /// `undo` and runs that as a new task.
-pub struct DetachOnDrop<'a, T, U, F>
+pub(crate) struct DetachOnDrop<'a, T, U, F>
 where
     U: FnOnce(BoxFuture<T>) -> F,
     F: Future<Output = ()> + Send + 'static,
@@ -37,18 +36,8 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     /// A step that is finished by `undo`, in `tasks`, when the caller drops it.
-    pub fn new(tasks: &'a TaskTracker, step: BoxFuture<T>, undo: U) -> Self {
+    pub(crate) fn new(tasks: &'a TaskTracker, step: BoxFuture<T>, undo: U) -> Self {
         Self { step: Some(step), undo: Some(undo), tasks }
-    }
-}
-
-impl<T, U, F> fmt::Debug for DetachOnDrop<'_, T, U, F>
-where
-    U: FnOnce(BoxFuture<T>) -> F,
-    F: Future<Output = ()> + Send + 'static,
-{
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DetachOnDrop").finish_non_exhaustive()
     }
 }
 

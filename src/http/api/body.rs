@@ -47,20 +47,20 @@ impl<T: Serialize> IntoResponse for Json<T> {
 }
 
 /// What the core is to acquire.
-pub(crate) fn acquire_request<T>(
+pub(crate) fn acquire_request(
     body: CreateLockRequest,
-    target: T,
+    names: impl Into<LockSet>,
     token: Option<Token>,
     max_ttl: Ttl,
     max_wait: Duration,
-) -> Result<lock::AcquireRequest<T>, Problem> {
+) -> Result<lock::AcquireRequest, Problem> {
     let wait = Duration::from_millis(body.wait_ms.unwrap_or_default());
     if wait > max_wait {
         return Err(invalid("wait_ms", format!("must be at most {}", millis(max_wait))));
     }
     let owner = Owner::parse(&body.owner.unwrap_or_default());
     Ok(lock::AcquireRequest {
-        target,
+        names: names.into(),
         token,
         wait,
         ttl: ttl(body.ttl_ms, max_ttl)?,
@@ -148,7 +148,7 @@ pub(crate) fn set_acquire_request(
     token: Option<Token>,
     max_ttl: Ttl,
     max_wait: Duration,
-) -> Result<lock::AcquireRequest<LockSet>, Problem> {
+) -> Result<lock::AcquireRequest, Problem> {
     let CreateLocksRequest { names, ttl_ms, owner, wait_ms, mode, limit } = body;
     let set = lock_set(&names)?;
     let create = CreateLockRequest { ttl_ms, owner, wait_ms, mode, limit, entry: None };

@@ -69,16 +69,16 @@ pub(crate) async fn create_lock(
             if !wait.is_zero() {
                 api.metrics.wait(grant.validity.waited());
             }
-            room.keep(&grant.token, grant.lease.ttl);
-            auditor.granted([(&name, &grant.lease)]);
+            room.keep(&grant.token, grant.lease().ttl);
+            auditor.granted(names.iter().zip(&grant.leases));
             let mut response = granted(StatusCode::CREATED, &name, &grant);
             response.headers_mut().insert(header::LOCATION, location(&name));
             Ok(response)
         }
         Acquisition::Again(grant) => {
-            room.keep(&grant.token, grant.lease.expires_in);
-            let unchanged = terms.unchanged(slice::from_ref(&grant.lease));
-            let lease = lease_body(&name, &grant.token, &grant.lease, grant.validity);
+            room.keep(&grant.token, grant.lease().expires_in);
+            let unchanged = terms.unchanged(&grant.leases);
+            let lease = lease_body(&name, &grant.token, grant.lease(), grant.validity);
             let lease = Lease { unchanged, ..lease };
             Ok(with_token(Json(lease).into_response(), &grant.token))
         }
@@ -109,11 +109,12 @@ pub(crate) async fn renew_lock(
     let ttl = asked_ttl(body.ttl_ms, api.locks.max_ttl())?;
     let names = slice::from_ref(&name);
     match api.locks.renew(&name, &token, ttl).await.map_err(of_lock_error)? {
-        Renewal::Renewed { lease, validity } => {
-            caller.note_locks(names, &token, lease.ttl);
-            Ok(granted(StatusCode::OK, &name, &Grant { token, lease, validity }))
+        Renewal::Renewed { leases, validity } => {
+            let grant = Grant { token, leases, validity };
+            caller.note_locks(names, &grant.token, grant.lease().ttl);
+            Ok(granted(StatusCode::OK, &name, &grant))
         }
-        Renewal::Lost(loss) => Err(lost(&loss)),
+        Renewal::Lost(all) => Err(lost(all.first().map_or(&LockLoss::NotHeld, |one| &one.loss))),
     }
 }
 
@@ -136,19 +137,19 @@ pub(crate) async fn release_lock(
     RequiredToken(token): RequiredToken,
 ) -> Result<Response, Problem> {
     caller.check_lock(LockAct::Acquire, &name)?;
-    let (reply, release) = api.locks.leave(&name, &token, entry).await?;
-    match reply {
-        ReleaseReply::Released => {
+    let left = api.locks.leave(&name, &token, entry).await?;
+    match left.into_iter().next() {
+        Some((ReleaseReply::Released, end)) => {
             caller.remove_locks(slice::from_ref(&name), &token);
-            auditor.released(&name, &release);
+            auditor.released(&name, end.as_ref());
             Ok(StatusCode::NO_CONTENT.into_response())
         }
-        ReleaseReply::Entered(entries) => {
+        Some((ReleaseReply::Entered(entries), _)) => {
             let entries = entries.iter().map(|entry| entry.as_str().to_owned()).collect();
             Ok(Json(LockEntries { entries }).into_response())
         }
-        ReleaseReply::NotHeld => Err(lost(&LockLoss::NotHeld)),
-        ReleaseReply::Mismatch => Err(lost(&LockLoss::Mismatch)),
+        Some((ReleaseReply::Mismatch, _)) => Err(lost(&LockLoss::Mismatch)),
+        Some((ReleaseReply::NotHeld, _)) | None => Err(lost(&LockLoss::NotHeld)),
     }
 }
 
@@ -198,7 +199,7 @@ pub(crate) async fn empty_name() -> Problem {
 }
 
 fn granted(status: StatusCode, name: &LockName, grant: &Grant) -> Response {
-    let lease = lease_body(name, &grant.token, &grant.lease, grant.validity);
+    let lease = lease_body(name, &grant.token, grant.lease(), grant.validity);
     with_token((status, Json(lease)).into_response(), &grant.token)
 }
 

@@ -18,7 +18,7 @@ use crate::http::extract::{invalid_query, page, parameters, plain, segment, unkn
 use crate::http::problem::Problem;
 use keylatch_axum::normalize_path;
 use keylatch_core::idempotency::{
-    PhaseName, RecordFilter, RecordKey, RecordPhase, RecordScope, RecordSummary,
+    PhaseName, RecordFilter, RecordKey, RecordScope, RecordStatus, RecordSummary,
 };
 use keylatch_core::store::ListRecords;
 use keylatch_wire::{ListedRecord, RecordPage};
@@ -89,7 +89,7 @@ fn query(text: &str) -> Result<ListRecords, Problem> {
     let names = ["state", "path", "prefix", "key_prefix", "limit", "cursor"];
     let [state, path, prefix, key_prefix, limit, cursor] = parameters(text, names)?;
     let must = "must be `unknown`, `in-flight` or `done`";
-    let phase = |state| PhaseName::parse(state).ok_or_else(|| invalid_query("state", must));
+    let phase = |state: &str| state.parse::<PhaseName>().map_err(|_| invalid_query("state", must));
     let filter = RecordFilter {
         phase: state.as_deref().map(phase).transpose()?,
         path: path.map(|path| normalize_path(&path).into_owned()),
@@ -103,14 +103,14 @@ fn query(text: &str) -> Result<ListRecords, Problem> {
 
 fn listed(record: &RecordSummary) -> ListedRecord {
     let scope = &record.scope;
-    let (ended_at, reason, status) = match record.phase {
-        RecordPhase::InFlight { .. } => (None, None, None),
-        RecordPhase::Unknown { since_millis, reason } => {
-            (Some(since_millis), Some(reason.as_str().into()), None)
+    let (ended_at, reason, status) = match &record.phase {
+        RecordStatus::InFlight { .. } => (None, None, None),
+        RecordStatus::Unknown { since_millis, reason } => {
+            (Some(*since_millis), Some(reason.as_str().into()), None)
         }
-        RecordPhase::Done { at_millis, kept: status } => (Some(at_millis), None, Some(status)),
+        RecordStatus::Done { at_millis, kept } => (Some(*at_millis), None, Some(kept.status())),
     };
-    let is_unknown = matches!(record.phase, RecordPhase::Unknown { .. });
+    let is_unknown = matches!(record.phase, RecordStatus::Unknown { .. });
     let is_whole = scope.leads_to(&record.key);
     ListedRecord {
         key: scope.key().as_str().to_owned(),

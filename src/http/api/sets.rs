@@ -23,8 +23,7 @@ use crate::http::extract::{NamedSet, NoQuery, OptionalJson, OptionalToken, Requi
 use crate::http::problem::{
     Problem, of_lock_error, set_held, set_lost, set_not_alone, too_many_holders,
 };
-use keylatch_core::entry::Few;
-use keylatch_core::lock::{Acquisition, Grant, Lease, LockSet, LostLock, ReleaseReply, SetRenewal};
+use keylatch_core::lock::{Acquisition, Grant, LockSet, LostLock, ReleaseReply, Renewal};
 use keylatch_wire::{CreateLocksRequest, LeaseSet, RenewLocksRequest};
 
 /// Create several locks
@@ -52,25 +51,25 @@ pub(crate) async fn create_lock_set(
     OptionalJson(body): OptionalJson<CreateLocksRequest>,
 ) -> Result<Response, Problem> {
     let mut request = set_acquire_request(body, token, api.locks.max_ttl(), api.max_wait)?;
-    let (set, wait) = (request.target.clone(), request.wait);
+    let (set, wait) = (request.names.clone(), request.wait);
     caller.check_set(LockAct::Acquire, &set)?;
     request.owner = caller.label("owner", request.owner)?;
     let terms = RequestedChanges::new(request.ttl, request.owner.as_ref());
     let room = caller.claim_locks(set.names(), request.token.as_ref(), !wait.is_zero())?;
     let ttl = request.ttl.get();
-    match api.locks.acquire_set(request).await.map_err(of_lock_error)? {
+    match api.locks.acquire(request).await.map_err(of_lock_error)? {
         Acquisition::New(grant) => {
             if !wait.is_zero() {
                 api.metrics.wait(grant.validity.waited());
             }
             room.keep(&grant.token, ttl);
-            auditor.granted(set.names().iter().zip(&grant.lease));
-            let unchanged = terms.unchanged(&grant.lease);
+            auditor.granted(set.names().iter().zip(&grant.leases));
+            let unchanged = terms.unchanged(&grant.leases);
             Ok(granted(StatusCode::CREATED, &set, &grant, unchanged))
         }
         Acquisition::Again(grant) => {
             room.keep(&grant.token, ttl);
-            let unchanged = terms.unchanged(&grant.lease);
+            let unchanged = terms.unchanged(&grant.leases);
             Ok(granted(StatusCode::OK, &set, &grant, unchanged))
         }
         Acquisition::Held { contention, waited } => {
@@ -99,13 +98,13 @@ pub(crate) async fn renew_lock_set(
     let set = lock_set(&body.names)?;
     let ttl = asked_ttl(body.ttl_ms, api.locks.max_ttl())?;
     caller.check_set(LockAct::Acquire, &set)?;
-    match api.locks.renew_set(&set, &token, ttl).await.map_err(of_lock_error)? {
-        SetRenewal::Renewed { lease, validity } => {
-            let longest = lease.iter().map(|lease| lease.ttl).max().unwrap_or_default();
+    match api.locks.renew(&set, &token, ttl).await.map_err(of_lock_error)? {
+        Renewal::Renewed { leases, validity } => {
+            let longest = leases.iter().map(|lease| lease.ttl).max().unwrap_or_default();
             caller.note_locks(set.names(), &token, longest);
-            Ok(granted(StatusCode::OK, &set, &Grant { token, lease, validity }, Vec::new()))
+            Ok(granted(StatusCode::OK, &set, &Grant { token, leases, validity }, Vec::new()))
         }
-        SetRenewal::Lost(lost) => Err(set_lost(&lost, "None was renewed.")),
+        Renewal::Lost(lost) => Err(set_lost(&lost, "None was renewed.")),
     }
 }
 
@@ -123,12 +122,12 @@ pub(crate) async fn release_lock_set(
     RequiredToken(token): RequiredToken,
 ) -> Result<StatusCode, Problem> {
     caller.check_set(LockAct::Acquire, &set)?;
-    let released = api.locks.release_set(&set, &token).await?;
+    let released = api.locks.leave(&set, &token, None).await?;
     caller.remove_locks(set.names(), &token);
     let mut lost = Vec::new();
-    for (name, (reply, release)) in set.names().iter().zip(released) {
+    for (name, (reply, end)) in set.names().iter().zip(released) {
         if reply == ReleaseReply::Released {
-            auditor.released(name, &release);
+            auditor.released(name, end.as_ref());
         }
         lost.extend(reply.loss().map(|loss| LostLock { name: name.clone(), loss }));
     }
@@ -141,10 +140,10 @@ pub(crate) async fn release_lock_set(
 fn granted(
     status: StatusCode,
     set: &LockSet,
-    grant: &Grant<Few<Lease>>,
+    grant: &Grant,
     unchanged: Vec<Cow<'_, str>>,
 ) -> Response {
-    let Grant { token, lease, validity } = grant;
-    let body = LeaseSet { unchanged, ..lease_set(set, token, lease, *validity) };
+    let Grant { token, leases, validity } = grant;
+    let body = LeaseSet { unchanged, ..lease_set(set, token, leases, *validity) };
     with_token((status, Json(body)).into_response(), token)
 }

@@ -112,7 +112,7 @@ fn encode_hold_event(
         HoldEvent::Waiting { ahead } => event("waiting", &WaitingEvent { ahead }),
         HoldEvent::Acquired(grant) => {
             metrics.wait(grant.validity.waited());
-            event("acquired", &lease_body(name, &grant.token, &grant.lease, grant.validity))
+            event("acquired", &lease_body(name, &grant.token, grant.lease(), grant.validity))
         }
         HoldEvent::Renewed { lease, validity } => {
             let (waited, valid_for) = validity.spans();

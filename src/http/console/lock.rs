@@ -18,8 +18,7 @@ use crate::http::api::Api;
 use crate::http::api::body::{Json, at_millis, grant_end, mode, slots};
 use crate::http::caller::Caller;
 use crate::http::problem::Problem;
-use crate::past_grants::PastGrant;
-use keylatch_core::lock::{self, Owner};
+use keylatch_core::lock::{self, EndCause, Owner};
 use keylatch_wire::{LockMode, millis};
 
 #[derive(Debug, Serialize)]
@@ -58,15 +57,15 @@ pub(super) async fn history(
 ) -> Result<Json<Value>, Problem> {
     caller.check_lock(LockAct::Read, &name)?;
     let kept = api.locks.recall(&name).await?;
-    let ends = api.past_grants.of(&name, kept).into_iter().map(|past| match past {
-        PastGrant::End(end) => json!(grant_end(&end)),
-        PastGrant::Release { fencing_token, owner, span } => json!({
-            "fencing_token": fencing_token.get(),
-            "owner": owner.as_ref().map(Owner::as_str),
-            "acquired_at": at_millis(span.acquired_at_millis),
-            "ended_at": at_millis(span.ended_at_millis),
+    let ends = api.past_grants.of(&name, kept).into_iter().map(|end| match end.cause {
+        EndCause::Release => json!({
+            "fencing_token": end.fencing_token.get(),
+            "owner": end.owner.as_ref().map(Owner::as_str),
+            "acquired_at": at_millis(end.acquired_at_millis),
+            "ended_at": at_millis(end.ended_at_millis),
             "how": "released",
         }),
+        _ => json!(grant_end(&end)),
     });
     let ends: Vec<_> = ends.collect();
     Ok(Json(json!({"releases_since": api.past_grants.since(), "ends": ends})))

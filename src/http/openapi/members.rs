@@ -11,6 +11,8 @@ use utoipa::openapi::schema::{
 };
 use utoipa::openapi::{RefOr, Schema};
 
+use strum::VariantArray as _;
+
 use super::example;
 use keylatch_core::idempotency::{PhaseName, UnknownReason};
 use keylatch_core::lock::LockName;
@@ -129,7 +131,7 @@ fn words(schema: &str, member: &str) -> Option<Vec<&'static str>> {
         ("StoreInfo", "kind") => ENGINES.iter().flat_map(|engine| engine.kinds).copied().collect(),
         (_, "state") => STATES.map(PhaseName::as_str).to_vec(),
         ("IdempotencyRecord" | "ListedRecord", "reason") => {
-            UnknownReason::ALL.map(UnknownReason::as_str).to_vec()
+            UnknownReason::VARIANTS.iter().map(|reason| reason.as_str()).collect()
         }
         _ => return None,
     })

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use keylatch_core::idempotency::{
-    BeginCommand, IdempotencyKey, PhaseName, Principal, RecordFilter, RecordKey, RecordPhase,
-    RecordScope, RecordSummary, RunEnd, Scope, StoredResponse, UnknownReason,
+    BeginCommand, IdempotencyKey, PhaseName, Principal, RecordFilter, RecordKey, RecordScope,
+    RecordStatus, RecordSummary, RunEnd, Scope, StoredResponse, UnknownReason,
 };
 use keylatch_core::store::{Cursor, ListLocks, ListRecords, Page};
 use keylatch_testkit::{FromStore as _, Records, TestStore, store_test};
@@ -116,13 +116,13 @@ async fn each_record_is_in_the_list_of_its_state(store: &Records) {
         assert_eq!(record.begun_at_millis, view.begun_at_millis);
         assert!(record.age < SLACK, "{:?}", record.age);
         match record.phase {
-            RecordPhase::InFlight { lease } => assert_near(lease, LEASE),
-            RecordPhase::Unknown { since_millis, reason } => {
+            RecordStatus::InFlight { lease } => assert_near(lease, LEASE),
+            RecordStatus::Unknown { since_millis, reason } => {
                 assert_eq!(reason, UnknownReason::Failed);
                 assert_wall(since_millis, Duration::ZERO);
             }
-            RecordPhase::Done { at_millis, kept: status } => {
-                assert_eq!(status, 201);
+            RecordStatus::Done { at_millis, ref kept } => {
+                assert_eq!(*kept, StoredResponse::Mark(201));
                 assert_wall(at_millis, Duration::ZERO);
             }
         }

@@ -10,15 +10,18 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use strum::{EnumString, IntoStaticStr};
+
 use super::scope::beginning;
 use super::{
-    Principal, RecordKey, RecordScope, RecordStage, RecordState, RecordStatus, RecordView,
+    Principal, RecordKey, RecordScope, RecordStage, RecordState, RecordStatus, StoredResponse,
 };
 use crate::entry::Entry as _;
 use crate::lock::{FencingToken, Moment};
 
 /// How far a record is, by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumString, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum PhaseName {
     /// A caller does the work, or may do it again.
     InFlight,
@@ -31,43 +34,17 @@ pub enum PhaseName {
 impl PhaseName {
     /// The name as the API writes it.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::InFlight => "in-flight",
-            Self::Unknown => "unknown",
-            Self::Done => "done",
-        }
-    }
-
-    /// Reads what [`PhaseName::as_str`] gives.
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::InFlight, Self::Unknown, Self::Done].into_iter().find(|name| name.as_str() == text)
+        self.into()
     }
 }
 
-/// How far a listed record is: of a response, a list shows the HTTP status.
-pub type RecordPhase = RecordStatus<u16>;
-
-impl<K> RecordStatus<K> {
+impl RecordStatus {
     /// Its name.
     pub fn name(&self) -> PhaseName {
         match self {
             Self::InFlight { .. } => PhaseName::InFlight,
             Self::Unknown { .. } => PhaseName::Unknown,
             Self::Done { .. } => PhaseName::Done,
-        }
-    }
-}
-
-impl From<&RecordStatus> for RecordPhase {
-    fn from(status: &RecordStatus) -> Self {
-        match *status {
-            RecordStatus::InFlight { lease } => Self::InFlight { lease },
-            RecordStatus::Unknown { since_millis, reason } => {
-                Self::Unknown { since_millis, reason }
-            }
-            RecordStatus::Done { at_millis, ref kept } => {
-                Self::Done { at_millis, kept: kept.status() }
-            }
         }
     }
 }
@@ -87,23 +64,8 @@ pub struct RecordSummary {
     pub begun_at_millis: u64,
     /// How long ago the phase or its lease began, by the store's clock.
     pub age: Duration,
-    /// How far it is.
-    pub phase: RecordPhase,
-}
-
-impl RecordSummary {
-    /// What a list shows of a record of this age that any client sees as `view`.
-    fn new(key: RecordKey, scope: RecordScope, view: &RecordView, age: Duration) -> Self {
-        Self {
-            key,
-            scope,
-            fencing_token: view.fencing_token,
-            attempts: view.attempts,
-            begun_at_millis: view.begun_at_millis,
-            age,
-            phase: RecordPhase::from(&view.phase),
-        }
-    }
+    /// How far it is. Of a response, a list has the status alone.
+    pub phase: RecordStatus,
 }
 
 /// Which records somebody may read: those of keys that begin so, and of these principals.
@@ -168,9 +130,17 @@ impl RecordState {
 
     /// What a list shows of it at `moment`; `None` where there is no record.
     pub fn summary(&self, key: &RecordKey, moment: &Moment) -> Option<RecordSummary> {
-        let live = self.live(moment);
+        let live = self.live(moment).map_kept(|kept| StoredResponse::Mark(kept.status()));
         let record = live.record()?;
-        let age = moment.now.saturating_sub(record.since);
-        Some(RecordSummary::new(*key, record.scope.clone(), &record.view(moment.now), age))
+        let view = record.view(moment.now);
+        Some(RecordSummary {
+            key: *key,
+            scope: record.scope.clone(),
+            fencing_token: view.fencing_token,
+            attempts: view.attempts,
+            begun_at_millis: view.begun_at_millis,
+            age: moment.now.saturating_sub(record.since),
+            phase: view.phase,
+        })
     }
 }

@@ -17,7 +17,7 @@ mod service;
 
 pub use fingerprint::{Fingerprint, FingerprintHasher};
 pub use key::{IdempotencyKey, InvalidKey, Principal, RecordKey, Scope};
-pub use list::{PhaseName, RecordFilter, RecordPhase, RecordReader, RecordSummary};
+pub use list::{PhaseName, RecordFilter, RecordReader, RecordSummary};
 pub use record::{
     AbandonReply, Answer, AnswerStub, BeginCommand, BeginReply, CompleteReply, EndReply,
     EraseReply, OnCrash, RecordCommand, RecordReply, RecordStatus, RecordView, ResolveCommand,

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use strum::{IntoStaticStr, VariantArray};
 
 use super::{Fingerprint, RecordKey, RecordScope};
 use crate::lock::{FencingToken, TokenHash};
@@ -41,13 +42,6 @@ pub enum RecordCommand {
     Erase,
     /// Reads the record.
     Look,
-}
-
-impl RecordCommand {
-    /// Whether it undoes another command, which may still be on its way.
-    pub fn is_undo(&self) -> bool {
-        matches!(self, Self::Abandon { .. })
-    }
 }
 
 /// What a [`RecordCommand`] found.
@@ -248,8 +242,11 @@ pub struct SealedAnswer {
 }
 
 /// Why the end of a run is unknown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr, VariantArray,
+)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 #[non_exhaustive]
 pub enum UnknownReason {
     /// The run was not renewed for a whole lease.
@@ -265,19 +262,9 @@ pub enum UnknownReason {
 }
 
 impl UnknownReason {
-    /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Interrupted, Self::Failed, Self::Panicked, Self::NoAnswer, Self::Reported];
-
     /// The reason as the API writes it.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Interrupted => "interrupted",
-            Self::Failed => "failed",
-            Self::Panicked => "panicked",
-            Self::NoAnswer => "no-answer",
-            Self::Reported => "reported",
-        }
+        self.into()
     }
 
     /// What happened, as a sentence for the client that repeats the request.
@@ -389,8 +376,8 @@ pub struct RecordView {
 }
 
 /// How far a record is, with what is kept of its response.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RecordStatus<K = StoredResponse> {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RecordStatus {
     /// A caller does the work. A lease of zero means that this caller is gone and the next caller
     /// may do the work again.
     InFlight {
@@ -402,7 +389,7 @@ pub enum RecordStatus<K = StoredResponse> {
         /// When, by the store's wall clock, in milliseconds since 1970.
         at_millis: u64,
         /// The response.
-        kept: K,
+        kept: StoredResponse,
     },
     /// It is unknown whether it was done.
     Unknown {

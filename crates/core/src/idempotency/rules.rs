@@ -45,7 +45,7 @@ impl Entry for RecordState {
     }
 
     fn is_undo(command: &RecordCommand) -> bool {
-        command.is_undo()
+        matches!(command, RecordCommand::Abandon { .. })
     }
 
     /// A step is on one record, and finds nothing where it is on none.

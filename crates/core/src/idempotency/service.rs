@@ -374,29 +374,15 @@ impl IdempotencyService {
             let why = "too many runs without a waiting caller are under way";
             return Err(StoreError::Refused(why.into()).into());
         }
-        let call = self.run_to_the_end(ask, work);
-        DetachOnDrop::new(&self.tasks, call, |call| async move { drop(call.await) }).await
-    }
-
-    /// A run, for its caller or a task to finish. It is boxed here, because a future keeps room for
-    /// what it moves into a box: the futures of all callers up to the connection would have room
-    /// for the run as well.
-    fn run_to_the_end<T, W, F>(
-        self: &Arc<Self>,
-        ask: Arc<RunRequest>,
-        work: W,
-    ) -> BoxFuture<Result<Attempt<T, W>, IdempotencyError>>
-    where
-        T: Send + 'static,
-        W: FnOnce(Run) -> F + Send + 'static,
-        F: Future<Output = RunResult<T>> + Send + 'static,
-    {
         let service = Arc::clone(self);
-        Box::pin(self.runs.track_future(async move {
+        // Boxed here, because a future keeps room for what it moves into a box: the futures of all
+        // callers up to the connection would have room for the run as well.
+        let call: BoxFuture<_> = Box::pin(self.runs.track_future(async move {
             // It ends when the answer is among what is kept, or there is none.
             let room = service.take_room(&ask.scope, ask.answer_bytes);
             service.begin_and_run(&ask, work, room.as_ref().err().copied()).await
-        }))
+        }));
+        DetachOnDrop::new(&self.tasks, call, |call| async move { drop(call.await) }).await
     }
 
     async fn begin_and_run<T, W, F>(

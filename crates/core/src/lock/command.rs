@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Attempt, Break, EntryName, FencingToken, GrantEnd, GrantSpan, Holding, Lease, Limit, LockName,
-    Owner, Reason, TokenHash, Ttl, Waiter,
+    Attempt, Break, EntryName, FencingToken, GrantEnd, Holding, Lease, Limit, LockName, Owner,
+    Reason, TokenHash, Ttl, Waiter,
 };
 use crate::entry::Few;
 
@@ -59,11 +59,6 @@ impl LockCommand {
             Self::Break(_) | Self::Recall | Self::LookAtQueue => true,
             Self::Withdraw { .. } | Self::Renew { .. } | Self::Look => false,
         }
-    }
-
-    /// Whether it undoes another command, which may still be on its way.
-    pub fn is_undo(&self) -> bool {
-        matches!(self, Self::Withdraw { .. })
     }
 }
 
@@ -117,13 +112,14 @@ pub struct BreakCommand {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LockReply {
     /// To [`LockCommand::Acquire`].
-    Acquire(SetAcquireReply),
+    Acquire(AcquireReply),
     /// To [`LockCommand::Withdraw`].
     Withdraw,
     /// To [`LockCommand::Renew`].
-    Renew(SetRenewReply),
-    /// To [`LockCommand::Release`]: what became of each lock, and which grant it was.
-    Release(Few<(ReleaseReply, Release)>),
+    Renew(RenewReply),
+    /// To [`LockCommand::Release`]: what became of each lock, and the end of the grant, where it
+    /// ended and the store says more.
+    Release(Few<(ReleaseReply, Option<GrantEnd>)>),
     /// To [`LockCommand::Break`].
     Break(BreakReply),
     /// To [`LockCommand::Look`]: the holders, if the lock is held.
@@ -134,77 +130,30 @@ pub enum LockReply {
     Recall(Vec<GrantEnd>),
 }
 
-/// What became of an acquire: of one lock, or of all locks of a step with their leases and the
-/// first contention.
+/// What became of an acquire of one lock or several. The leases are in the order of the names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AcquireReply<L = Lease, C = Contention> {
-    /// The lock was to be had and is now the token's: of several, one at least is new.
-    Granted(L),
-    /// The token held the lock already: the same grant, with what is left of it.
-    Repeated(L),
-    /// Others hold it, or have queue entries before this one.
-    Busy(C),
-    /// The token holds it already, and would have to be alone for what it asks: others hold it or
-    /// wait for it, or its lease is broken. That is never waited for, because two such holders
-    /// would wait for each other.
-    NotAlone(C),
+pub enum AcquireReply {
+    /// The locks were to be had and are now the token's: of several, one at least is new.
+    Granted(Few<Lease>),
+    /// The token held them already: the same grants, with what is left of them.
+    Repeated(Few<Lease>),
+    /// Others hold one, or have queue entries before this one.
+    Busy(Contention),
+    /// The token holds one already, and would have to be alone for what it asks: others hold it or
+    /// wait for it, or its lease is broken. Or it would wait for others of the locks. Neither is
+    /// ever waited for, because two such holders would wait for each other.
+    NotAlone(Contention),
     /// An earlier attempt of the request waited, and another client ended that.
     WaitEnded(Arc<Break>),
-    /// As many hold it as may, or the token has as many entries as it may.
+    /// As many hold a lock as may, or the token has as many entries as it may.
     Full,
 }
 
-/// What became of an acquire of one lock or several. The leases are in the order of the names. A
-/// token that holds one of the locks and would wait for others is
-/// [`NotAlone`](AcquireReply::NotAlone), because two such holders would wait for each other.
-pub type SetAcquireReply = AcquireReply<Few<Lease>, SetContention>;
-
-impl AcquireReply {
-    /// The reply as that of a step on the lock of this name.
-    pub fn into_set(self, name: &LockName) -> SetAcquireReply {
-        let of = |contention: Contention| {
-            let (name, most_ahead) = (name.clone(), contention.ahead);
-            SetContention { name, contention, most_ahead }
-        };
-        match self {
-            Self::Granted(lease) => AcquireReply::Granted(Few::from_buf([lease])),
-            Self::Repeated(lease) => AcquireReply::Repeated(Few::from_buf([lease])),
-            Self::Busy(why) => AcquireReply::Busy(of(why)),
-            Self::NotAlone(why) => AcquireReply::NotAlone(of(why)),
-            Self::WaitEnded(why) => AcquireReply::WaitEnded(why),
-            Self::Full => AcquireReply::Full,
-        }
-    }
-}
-
-impl SetAcquireReply {
-    /// The reply as that of its first lock; `None` if it has none.
-    pub fn into_one(self) -> Option<AcquireReply> {
-        Some(match self {
-            Self::Granted(leases) => AcquireReply::Granted(leases.into_iter().next()?),
-            Self::Repeated(leases) => AcquireReply::Repeated(leases.into_iter().next()?),
-            Self::Busy(why) => AcquireReply::Busy(why.contention),
-            Self::NotAlone(why) => AcquireReply::NotAlone(why.contention),
-            Self::WaitEnded(why) => AcquireReply::WaitEnded(why),
-            Self::Full => AcquireReply::Full,
-        })
-    }
-}
-
-/// Why not all locks of a step are to be had now.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SetContention {
-    /// The first that is not.
-    pub name: LockName,
-    /// Why it is not.
-    pub contention: Contention,
-    /// How many waiters are before the token in the longest of the queues.
-    pub most_ahead: u64,
-}
-
-/// Why a lock is not to be had now.
+/// Why a lock is not to be had now: of several, the first that is not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contention {
+    /// The name of the lock.
+    pub name: LockName,
     /// The holders; `None` when the lock is free for the first in its queue, or several nodes have
     /// not agreed yet on its holder.
     pub holding: Option<Holding>,
@@ -212,41 +161,24 @@ pub struct Contention {
     pub ahead: u64,
     /// The first of them.
     pub first: Option<Waiter>,
+    /// How many waiters are before the token in the longest of the queues.
+    pub most_ahead: u64,
 }
 
-/// What became of a renewal: of one lock, or of all locks of a step with their leases, or those
-/// that are lost.
+/// What became of a renewal of one lock or several.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RenewReply<L = Lease, W = LockLoss> {
-    /// The lease lasts a full TTL from now; its fencing token is what it was.
-    Renewed(L),
-    /// The token does not hold the lock, or cannot renew it.
-    Lost(W),
+pub enum RenewReply {
+    /// All leases, in the order of the names, last a full TTL from now. Their fencing tokens are
+    /// what they were.
+    Renewed(Few<Lease>),
+    /// The token does not hold these, or cannot renew them. None is renewed.
+    Lost(Few<LostLock>),
 }
-
-/// What became of a renewal of one lock or several: all leases, in the order of the names, or none,
-/// because some locks are lost.
-pub type SetRenewReply = RenewReply<Few<Lease>, Few<LostLock>>;
 
 impl RenewReply {
-    /// The reply as that of a step on the lock of this name.
-    pub fn into_set(self, name: &LockName) -> SetRenewReply {
-        match self {
-            Self::Renewed(lease) => RenewReply::Renewed(Few::from_buf([lease])),
-            Self::Lost(loss) => {
-                RenewReply::Lost(Few::from_buf([LostLock { name: name.clone(), loss }]))
-            }
-        }
-    }
-}
-
-impl SetRenewReply {
-    /// The reply as that of its first lock; `None` if it has none.
-    pub fn into_one(self) -> Option<RenewReply> {
-        Some(match self {
-            Self::Renewed(leases) => RenewReply::Renewed(leases.into_iter().next()?),
-            Self::Lost(lost) => RenewReply::Lost(lost.into_iter().next()?.loss),
-        })
+    /// The reply of a step on this lock alone, which is lost.
+    pub fn lost(name: &LockName, loss: LockLoss) -> Self {
+        Self::Lost(Few::from_buf([LostLock { name: name.clone(), loss }]))
     }
 }
 
@@ -292,18 +224,6 @@ impl ReleaseReply {
             Self::Mismatch => Some(LockLoss::Mismatch),
         }
     }
-}
-
-/// Which grant a release ended, where it ended one.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Release {
-    /// The grant's fencing token; `None` where the store does not say.
-    pub fencing_token: Option<FencingToken>,
-    /// The holder's label.
-    pub owner: Option<Owner>,
-    /// From when until when it lasted; `None` where the store does not say, or the lease was
-    /// broken: then it is an end that the history has.
-    pub span: Option<GrantSpan>,
 }
 
 /// What became of a break.

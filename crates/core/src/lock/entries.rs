@@ -7,12 +7,10 @@
 //!
 //! Invariant: a holder has at least one entry, and each name at most once.
 
-use std::sync::Arc;
-
-use serde::ser::SerializeSeq as _;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{Attempt, EntryName};
+use crate::entry::Few;
 
 /// One entry of a holder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,16 +26,16 @@ impl Entry {
     const BYTES: usize = 13;
     /// How many it has at most.
     pub(super) const BYTES_MAX: usize = Self::BYTES + EntryName::MAX_BYTES;
+
+    fn repeat(&mut self, attempt: Attempt) {
+        self.sole_attempt = self.sole_attempt.filter(|&sole| sole == attempt);
+    }
 }
 
 /// The entries of a holder, in the order in which they were made.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Vec<Entry>")]
-pub struct Entries {
-    first: Entry,
-    /// As a rule there are none, and they take no memory.
-    rest: Option<Arc<Vec<Entry>>>,
-}
+pub struct Entries(Few<Entry>);
 
 impl Entries {
     /// How many entries a holder has at most.
@@ -45,35 +43,18 @@ impl Entries {
 
     /// Those of a holder that has one.
     pub fn of(entry: Entry) -> Self {
-        Self { first: entry, rest: None }
-    }
-
-    /// The entries, the oldest first.
-    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
-        [&self.first].into_iter().chain(self.rest.iter().flat_map(|rest| rest.iter()))
+        Self(Few::from_buf([entry]))
     }
 
     /// The names of those that have one.
     pub fn names(&self) -> impl Iterator<Item = &EntryName> {
-        self.iter().filter_map(|entry| entry.name.as_ref())
-    }
-
-    /// The names of those that have one, which most holders do without.
-    pub(super) fn to_names(&self) -> Vec<EntryName> {
-        match self {
-            Self { first: Entry { name: None, .. }, rest: None } => Vec::new(),
-            _ => self.names().cloned().collect(),
-        }
+        self.0.iter().filter_map(|entry| entry.name.as_ref())
     }
 
     /// How many bytes they have in a row, at most.
     pub(super) fn bytes(&self) -> usize {
         let name = |entry: &Entry| entry.name.as_ref().map_or(0, |name| name.as_str().len());
-        self.iter().map(|entry| Entry::BYTES + name(entry)).sum()
-    }
-
-    fn len(&self) -> usize {
-        1 + self.rest.as_ref().map_or(0, |rest| rest.len())
+        self.0.iter().map(|entry| Entry::BYTES + name(entry)).sum()
     }
 
     /// Enters under `name`: again, where there is such an entry, and with a new one else, if the
@@ -84,51 +65,32 @@ impl Entries {
         attempt: Attempt,
         has_room: bool,
     ) -> bool {
-        if self.first.name.as_ref() == name {
-            self.first.repeat(attempt);
+        if let Some(entry) = self.0.iter_mut().find(|entry| entry.name.as_ref() == name) {
+            entry.repeat(attempt);
             return true;
         }
-        let position = self.rest.iter().flat_map(|rest| rest.iter());
-        let position = position.clone().position(|entry| entry.name.as_ref() == name);
-        if position.is_none() && (self.len() == Self::MAX || !has_room) {
-            return false;
+        let is_taken = self.0.len() < Self::MAX && has_room;
+        if is_taken {
+            self.0.push(Entry { name: name.cloned(), sole_attempt: Some(attempt) });
         }
-        let rest = Arc::make_mut(self.rest.get_or_insert_default());
-        match position {
-            Some(position) => rest[position].repeat(attempt),
-            None => rest.push(Entry { name: name.cloned(), sole_attempt: Some(attempt) }),
-        }
-        true
+        is_taken
     }
 
     /// What remains without the entries that `is_left` admits; `None` where nothing does.
     pub(super) fn without(&self, is_left: impl Fn(&Entry) -> bool) -> Option<Self> {
-        if !self.iter().any(&is_left) {
-            return Some(self.clone());
-        }
-        self.iter().filter(|entry| !is_left(entry)).cloned().collect::<Vec<_>>().try_into().ok()
+        let rest: Few<_> = self.0.iter().filter(|entry| !is_left(entry)).cloned().collect();
+        (!rest.is_empty()).then_some(Self(rest))
     }
 
     /// No attempt may withdraw any entry from now on.
     pub fn settle(&mut self) {
-        self.first.sole_attempt = None;
-        if let Some(rest) = &mut self.rest {
-            Arc::make_mut(rest).iter_mut().for_each(|entry| entry.sole_attempt = None);
-        }
+        self.0.iter_mut().for_each(|entry| entry.sole_attempt = None);
     }
 }
 
 impl Serialize for Entries {
     fn serialize<S: Serializer>(&self, output: S) -> Result<S::Ok, S::Error> {
-        let mut list = output.serialize_seq(Some(self.len()))?;
-        self.iter().try_for_each(|entry| list.serialize_element(entry))?;
-        list.end()
-    }
-}
-
-impl Entry {
-    fn repeat(&mut self, attempt: Attempt) {
-        self.sole_attempt = self.sole_attempt.filter(|&sole| sole == attempt);
+        output.collect_seq(&self.0)
     }
 }
 
@@ -136,10 +98,7 @@ impl TryFrom<Vec<Entry>> for Entries {
     type Error = NoEntry;
 
     fn try_from(entries: Vec<Entry>) -> Result<Self, NoEntry> {
-        let mut entries = entries.into_iter();
-        let first = entries.next().ok_or(NoEntry)?;
-        let rest: Vec<_> = entries.collect();
-        Ok(Self { first, rest: (!rest.is_empty()).then(|| Arc::new(rest)) })
+        if entries.is_empty() { Err(NoEntry) } else { Ok(Self(entries.into())) }
     }
 }
 

@@ -34,23 +34,7 @@ pub struct Break {
     pub at_millis: u64,
 }
 
-/// From when until when a grant lasted by the store's wall clock, in milliseconds since 1970.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GrantSpan {
-    /// When the lock was granted.
-    pub acquired_at_millis: u64,
-    /// When the grant ended.
-    pub ended_at_millis: u64,
-}
-
-impl GrantSpan {
-    /// How long the grant lasted.
-    pub fn held_for(self) -> Duration {
-        Duration::from_millis(self.ended_at_millis.saturating_sub(self.acquired_at_millis))
-    }
-}
-
-/// How a grant ended other than by a release, or a wait.
+/// How a grant ended, or a wait.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantEnd {
     /// The proof of the grant, so that its holder can be told.
@@ -67,7 +51,7 @@ pub struct GrantEnd {
     pub cause: EndCause,
 }
 
-/// How a grant ended other than by a release.
+/// How a grant ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum EndCause {
@@ -89,27 +73,29 @@ pub enum EndCause {
         #[serde(deserialize_with = "deserialize_time")]
         since: Duration,
     },
+    /// Its client released it. No store keeps such an end.
+    #[serde(skip)]
+    Release,
 }
 
 impl GrantEnd {
     /// How long the grant lasted by the store's wall clock.
     pub fn held_for(&self) -> Duration {
-        let Self { acquired_at_millis, ended_at_millis, .. } = *self;
-        GrantSpan { acquired_at_millis, ended_at_millis }.held_for()
+        Duration::from_millis(self.ended_at_millis.saturating_sub(self.acquired_at_millis))
     }
 
-    /// Why the lease was broken; `None` where it expired, and of a wait.
+    /// Why the lease was broken; `None` where it was not, and of a wait.
     pub fn broken(&self) -> Option<&Arc<Break>> {
         match &self.cause {
-            EndCause::Expiry | EndCause::WaitEnd { .. } => None,
             EndCause::Break { why, .. } => Some(why),
+            _ => None,
         }
     }
 
     /// Until when the end itself keeps its lock from being forgotten; `None` for an expiry.
     pub(super) fn kept_until(&self) -> Option<Duration> {
         match self.cause {
-            EndCause::Expiry => None,
+            EndCause::Expiry | EndCause::Release => None,
             EndCause::Break { since, .. } => Some(since + BREAK_KEPT),
             EndCause::WaitEnd { since, .. } => Some(since + WAIT_END_KEPT),
         }

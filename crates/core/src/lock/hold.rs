@@ -16,12 +16,10 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    AcquireRequest, Acquisition, Break, Contention, EntryName, FencingToken, Grant, Lease,
-    LockError, LockLoss, LockName, LockService, Release, ReleaseReply, Renewal, Token, Ttl,
-    Validity,
+    AcquireRequest, Acquisition, Break, Contention, FencingToken, Grant, GrantEnd, Lease,
+    LockError, LockLoss, LockService, ReleaseReply, Renewal, Token, Validity,
 };
 use crate::retry::Retry;
-use crate::store::StoreError;
 use crate::watchdog::{LeaseSchedule, notice, retry_pause};
 
 /// How many events may wait for their reader.
@@ -50,8 +48,8 @@ pub trait HoldObserver: fmt::Debug + Send + Sync {
     fn granted(&self, lease: &Lease);
     /// The grant with this fencing token is lost, or will be in a moment.
     fn lost(&self, fencing_token: FencingToken, reason: &LossReason);
-    /// The lock was released.
-    fn released(&self, release: &Release);
+    /// The lock was released; the end of the grant, where the store says more.
+    fn released(&self, end: Option<&GrantEnd>);
 }
 
 /// What happens to a lock that the service holds for as long as a client reads these events.
@@ -134,19 +132,10 @@ impl LockService {
         let (events, receiver) = mpsc::channel(EVENTS);
         let HoldRequest { acquire, token, max_hold, observer } = hold;
         let request = AcquireRequest { token: Some(token.clone()), ..acquire };
-        let task = HoldTask {
-            service: Arc::clone(self),
-            name: request.target.clone(),
-            token,
-            ttl: request.ttl,
-            entry: request.entry.clone(),
-            max_hold,
-            arrived,
-            events,
-            leaving,
-            observer,
-        };
-        self.streams.spawn(task.run(request, revoked));
+        let service = Arc::clone(self);
+        let task =
+            HoldTask { service, request, token, max_hold, arrived, events, leaving, observer };
+        self.streams.spawn(task.run(revoked));
         receiver
     }
 }
@@ -154,11 +143,9 @@ impl LockService {
 /// The task behind one [`HoldRequest`].
 struct HoldTask {
     service: Arc<LockService>,
-    name: LockName,
+    /// Its entry ends with the hold; without one, all end.
+    request: AcquireRequest,
     token: Token,
-    ttl: Ttl,
-    /// The entry that ends with the hold; `None` ends all.
-    entry: Option<EntryName>,
     max_hold: Duration,
     /// When the request arrived: the schedule counts from here.
     arrived: Instant,
@@ -168,11 +155,11 @@ struct HoldTask {
 }
 
 impl HoldTask {
-    async fn run(self, request: AcquireRequest, revoked: impl Future<Output = ()>) {
+    async fn run(self, revoked: impl Future<Output = ()>) {
         let mut revoked = pin!(revoked);
         // There is room for the last event whatever was not read.
         let Ok(last) = self.events.clone().reserve_owned().await else { return };
-        let grant = match self.acquire(request, revoked.as_mut()).await {
+        let grant = match self.acquire(revoked.as_mut()).await {
             None => return,
             Some(Err(refused)) => {
                 last.send(HoldEvent::Refused(refused));
@@ -180,8 +167,9 @@ impl HoldTask {
             }
             Some(Ok(grant)) => grant,
         };
-        let schedule = LeaseSchedule::new(self.ttl.get(), self.since_arrival(grant.validity.until));
-        let fencing_token = grant.lease.fencing_token;
+        let valid_until = self.since_arrival(grant.validity.until);
+        let schedule = LeaseSchedule::new(self.request.ttl.get(), valid_until);
+        let fencing_token = grant.lease().fencing_token;
         self.send(HoldEvent::Acquired(grant));
         let lost = tokio::select! {
             biased;
@@ -208,7 +196,6 @@ impl HoldTask {
     /// dropped here, be it the lock or a queue entry.
     async fn acquire(
         &self,
-        request: AcquireRequest,
         revoked: impl Future<Output = ()>,
     ) -> Option<Result<Grant, HoldRefusal>> {
         let mut reported = None;
@@ -224,13 +211,10 @@ impl HoldTask {
             () = self.events.closed() => return None,
             () = self.leaving.cancelled() => return Some(Err(HoldRefusal::Shutdown)),
             () = revoked => return Some(Err(HoldRefusal::Revoked)),
-            acquired = self.service.acquire_and_report(request, report) => acquired,
+            acquired = self.service.acquire_and_report(self.request.clone(), report) => acquired,
         };
-        let acquired = acquired.and_then(|acquired| {
-            Ok(acquired.into_one().ok_or_else(StoreError::mismatched_reply)?)
-        });
         if let (Ok(Acquisition::New(grant)), Some(observer)) = (&acquired, &self.observer) {
-            observer.granted(&grant.lease);
+            observer.granted(grant.lease());
         }
         Some(match acquired {
             Ok(Acquisition::New(grant) | Acquisition::Again(grant)) => {
@@ -248,28 +232,30 @@ impl HoldTask {
 
     /// Renews a lease by its schedule, and says why it cannot be renewed any more.
     async fn renew_until_lost(&self, mut schedule: LeaseSchedule) -> LossReason {
-        let ttl = self.ttl;
+        let AcquireRequest { names, ttl, .. } = &self.request;
         loop {
             sleep_until(self.arrived + schedule.next_try()).await;
             let sent = Instant::now();
             let Some(limit) = schedule.try_limit(self.since_arrival(sent)) else {
                 return LossReason::Unrenewed;
             };
-            let renewal = self.service.renew(&self.name, &self.token, ttl);
+            let renewal = self.service.renew(names, &self.token, *ttl);
             match timeout_at(sent + limit, renewal).await {
-                Ok(Ok(Renewal::Renewed { lease, validity })) => {
+                Ok(Ok(Renewal::Renewed { leases, validity })) => {
                     let until = self.since_arrival(validity.until);
                     schedule.renewed(self.since_arrival(sent), until);
                     let until = self.arrived + schedule.valid_until();
                     let validity = Validity { arrived: self.arrived, until };
-                    self.send(HoldEvent::Renewed { lease, validity });
+                    if let Some(lease) = leases.into_iter().next() {
+                        self.send(HoldEvent::Renewed { lease, validity });
+                    }
                     continue;
                 }
-                Ok(Ok(Renewal::Lost(loss))) => {
-                    return match loss {
-                        LockLoss::NotHeld => LossReason::NotHeld,
-                        LockLoss::Mismatch => LossReason::TakenOver,
-                        LockLoss::Broken(why) => LossReason::Broken(why),
+                Ok(Ok(Renewal::Lost(lost))) => {
+                    return match lost.into_iter().next().map(|lost| lost.loss) {
+                        None | Some(LockLoss::NotHeld) => LossReason::NotHeld,
+                        Some(LockLoss::Mismatch) => LossReason::TakenOver,
+                        Some(LockLoss::Broken(why)) => LossReason::Broken(why),
                     };
                 }
                 Ok(Err(error)) => tracing::debug!(%error, "a held lock is not yet renewed"),
@@ -283,7 +269,7 @@ impl HoldTask {
     /// already. The notice of a lease that could not be renewed is all that is left of its
     /// validity.
     fn grace(&self, lost: &LossReason) -> Option<Duration> {
-        let notice = notice(self.ttl.get());
+        let notice = notice(self.request.ttl.get());
         match lost {
             LossReason::NotHeld | LossReason::TakenOver => None,
             LossReason::Unrenewed => Some(notice),
@@ -303,21 +289,25 @@ impl HoldTask {
     /// Releases the lock, trying until the lease has expired by itself. The events end with the
     /// first try, whatever comes of it.
     async fn release(self) {
-        let ttl = self.ttl.get();
-        let Self { service, name, token, entry, events, observer, .. } = self;
-        let mut released = service.leave(&name, &token, entry.clone()).await;
+        let Self { service, request, token, events, observer, .. } = self;
+        let AcquireRequest { names, entry, ttl, .. } = request;
+        let ttl = ttl.get();
+        let step = || service.leave(&names, &token, entry.clone());
+        let first = step().await;
         drop(events);
         let retry = Retry { try_limit: ttl, pause: retry_pause(ttl), limit: ttl };
-        let step = || service.leave(&name, &token, entry.clone());
-        if released.is_err() {
-            let Some(reply) = retry.run("the release of a held lock", step).await else {
-                tracing::warn!("a held lock could not be released and was left to expire");
-                return;
-            };
-            released = Ok(reply);
-        }
-        if let (Ok((ReleaseReply::Released, release)), Some(observer)) = (released, observer) {
-            observer.released(&release);
+        let released = match first {
+            Ok(released) => Some(released),
+            Err(_) => retry.run("the release of a held lock", step).await,
+        };
+        let Some(released) = released else {
+            tracing::warn!("a held lock could not be released and was left to expire");
+            return;
+        };
+        for (reply, end) in released {
+            if let (ReleaseReply::Released, Some(observer)) = (reply, &observer) {
+                observer.released(end.as_ref());
+            }
         }
     }
 

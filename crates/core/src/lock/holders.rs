@@ -16,10 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::entries::Entries;
 use super::history::{Break, EndCause, GrantEnd};
-use super::{
-    FencingToken, GrantSpan, Holder, HolderId, Lease, Limit, LockName, Moment, Owner, Release,
-    TokenHash,
-};
+use super::{FencingToken, Holder, HolderId, Lease, Limit, LockName, Moment, Owner, TokenHash};
 use crate::snapshot::deserialize_time;
 
 /// A holder as the store keeps it.
@@ -251,8 +248,9 @@ impl FromIterator<Arc<HolderState>> for Holders {
 }
 
 impl HolderState {
-    /// The end of its grant, which was over at `since`, not after `moment`.
-    pub(super) fn end(&self, since: Duration, moment: &Moment) -> GrantEnd {
+    /// The end of its grant, which was over at `since`, not after `moment`: by `unbroken` where its
+    /// lease was not broken.
+    pub(super) fn end(&self, unbroken: EndCause, since: Duration, moment: &Moment) -> GrantEnd {
         GrantEnd {
             token: self.token,
             fencing_token: self.fencing_token,
@@ -260,7 +258,7 @@ impl HolderState {
             acquired_at_millis: self.acquired_at_millis,
             ended_at_millis: moment.date_of(since),
             cause: match &self.broken {
-                None => EndCause::Expiry,
+                None => unbroken,
                 Some(why) => EndCause::Break { why: Arc::clone(why), since },
             },
         }
@@ -288,19 +286,6 @@ impl HolderState {
         self.expires() <= now
     }
 
-    /// What a release ends that comes now.
-    pub(super) fn release_at(&self, moment: &Moment) -> Release {
-        let span = GrantSpan {
-            acquired_at_millis: self.acquired_at_millis,
-            ended_at_millis: moment.unix_micros / 1000,
-        };
-        Release {
-            fencing_token: Some(self.fencing_token),
-            owner: self.owner.clone(),
-            span: self.broken.is_none().then_some(span),
-        }
-    }
-
     /// Which grant it is, for those that may not see its token.
     pub(super) fn id(&self) -> HolderId {
         HolderId { fencing_token: self.fencing_token, slot: self.slot }
@@ -310,7 +295,7 @@ impl HolderState {
         Lease {
             limit: self.limit,
             slot: self.slot,
-            entries: self.entries.to_names(),
+            entries: self.entries.names().cloned().collect(),
             ..Lease::exclusive(
                 self.fencing_token,
                 self.owner.clone(),

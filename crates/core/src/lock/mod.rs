@@ -25,12 +25,11 @@ mod withdrawal;
 
 pub use command::{
     AcquireCommand, AcquireReply, BreakCommand, BreakReply, Contention, LockCommand, LockLoss,
-    LockReply, LostLock, Release, ReleaseReply, RenewReply, SetAcquireReply, SetContention,
-    SetRenewReply,
+    LockReply, LostLock, ReleaseReply, RenewReply,
 };
 pub use entries::{Entries, Entry};
 pub use fencing_token::{FencingToken, Moment};
-pub use history::{Break, EndCause, GrantEnd, GrantSpan, History};
+pub use history::{Break, EndCause, GrantEnd, History};
 pub use hold::{HoldEvent, HoldObserver, HoldRefusal, HoldRequest, LossReason};
 pub use holders::HolderState;
 pub use label::{EntryName, InvalidLabel, Owner, Reason};
@@ -40,8 +39,8 @@ pub use name::{InvalidName, LockName};
 pub use queue::{QueueEntry, WaitQueue};
 pub use rules::LockState;
 pub use service::{
-    AcquireRequest, Acquisition, Grant, LockCounts, LockError, LockService, Renewal,
-    SetAcquisition, SetRenewal, Validity, WaiterLimits,
+    AcquireRequest, Acquisition, Grant, LockCounts, LockError, LockService, Renewal, Validity,
+    WaiterLimits,
 };
 pub use set::{InvalidLockSet, LockSet};
 pub use token::{Attempt, InvalidToken, Token, TokenHash};

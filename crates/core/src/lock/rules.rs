@@ -17,13 +17,13 @@ mod step;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::history::{BREAK_KEPT, Break, GrantEnd, History};
+use super::history::{BREAK_KEPT, Break, EndCause, GrantEnd, History};
 use super::holders::{HolderState, Holders};
 use super::queue::{QueueEntry, WaitQueue};
 use super::{
     AcquireCommand, Attempt, BreakCommand, BreakReply, Change, Contention, Entries, Entry,
     EntryName, FencingToken, Holding, Lease, Limit, LockCommand, LockLoss, LockName, LockReply,
-    Moment, Release, ReleaseReply, RenewReply, TokenHash, Ttl,
+    Moment, ReleaseReply, TokenHash, Ttl,
 };
 use crate::entry::{self, Entry as _, Found};
 use crate::snapshot::{self, SnapshotError};
@@ -65,7 +65,7 @@ impl entry::Entry for LockState {
     }
 
     fn is_undo(command: &LockCommand) -> bool {
-        command.is_undo()
+        matches!(command, LockCommand::Withdraw { .. })
     }
 
     fn step(found: &mut [Found<'_, Self>], command: &LockCommand) -> LockReply {
@@ -84,7 +84,8 @@ impl entry::Entry for LockState {
         // In the order in which they ended, however late this step sees it.
         expired.sort_by_key(|holder| holder.expires());
         let ends = expired.into_iter();
-        self.history.extend(ends.map(|holder| holder.end(holder.expires(), moment)));
+        self.history
+            .extend(ends.map(|holder| holder.end(EndCause::Expiry, holder.expires(), moment)));
         self.holders.retain(|holder| !holder.has_expired(now));
     }
 
@@ -321,18 +322,23 @@ impl LockState {
     }
 
     /// Lets a lease last a full TTL from now.
-    fn renew(&mut self, token: &TokenHash, ttl: Option<Ttl>, now: Duration) -> RenewReply {
+    fn renew(
+        &mut self,
+        token: &TokenHash,
+        ttl: Option<Ttl>,
+        now: Duration,
+    ) -> Result<Lease, LockLoss> {
         let renewed = self.holders.change(token, |holder| {
             if let Some(why) = &holder.broken {
-                return RenewReply::Lost(LockLoss::Broken(Arc::clone(why)));
+                return Err(LockLoss::Broken(Arc::clone(why)));
             }
             (holder.since, holder.ttl) = (now, ttl.map_or(holder.ttl, Ttl::get));
             // A client that renews has read the grant, so no attempt may withdraw it any more.
             holder.entries.settle();
-            RenewReply::Renewed(holder.lease(now))
+            Ok(holder.lease(now))
         });
         renewed.unwrap_or_else(|| {
-            RenewReply::Lost(match self.history.find_break(token) {
+            Err(match self.history.find_break(token) {
                 Some(why) => LockLoss::Broken(Arc::clone(why)),
                 None if self.holders.is_empty() => LockLoss::NotHeld,
                 None => LockLoss::Mismatch,
@@ -346,17 +352,17 @@ impl LockState {
         token: &TokenHash,
         entry: Option<&EntryName>,
         moment: &Moment,
-    ) -> (ReleaseReply, Release) {
+    ) -> (ReleaseReply, Option<GrantEnd>) {
         let Some(holder) = self.holders.find(token) else {
             let is_free = self.holders.is_empty();
             let reply = if is_free { ReleaseReply::NotHeld } else { ReleaseReply::Mismatch };
-            return (reply, Release::default());
+            return (reply, None);
         };
-        let release = holder.release_at(moment);
+        let end = holder.end(EndCause::Release, moment.now, moment);
         let is_left = |left: &Entry| entry.is_none_or(|entry| left.name.as_ref() == Some(entry));
         match self.leave(token, is_left, moment) {
-            Some(entries) => (ReleaseReply::Entered(entries.to_names()), Release::default()),
-            None => (ReleaseReply::Released, release),
+            Some(entries) => (ReleaseReply::Entered(entries.names().cloned().collect()), None),
+            None => (ReleaseReply::Released, Some(end)),
         }
     }
 
@@ -378,7 +384,7 @@ impl LockState {
             }
             None => {
                 if holder.broken.is_some() {
-                    self.history.extend([holder.end(moment.now, moment)]);
+                    self.history.extend([holder.end(EndCause::Release, moment.now, moment)]);
                 }
                 self.holders.remove(token);
             }
@@ -428,10 +434,17 @@ impl LockState {
     }
 
     /// Why the lock is not to be had by one that is behind `ahead` waiters.
-    fn contention(&self, name: &LockName, now: Duration, ahead: u64) -> Contention {
+    fn contention(
+        &self,
+        name: &LockName,
+        now: Duration,
+        ahead: u64,
+        most_ahead: u64,
+    ) -> Contention {
         let first = self.queue.entries().first().filter(|_| ahead > 0);
         let first = first.map(|entry| entry.public(now));
-        Contention { holding: self.holding_told(name, now), ahead, first }
+        let holding = self.holding_told(name, now);
+        Contention { name: name.clone(), holding, ahead, first, most_ahead }
     }
 
     fn grant(

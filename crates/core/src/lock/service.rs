@@ -8,7 +8,7 @@
 
 use std::num::NonZero;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ use tokio_util::task::TaskTracker;
 use super::withdrawal::{self, PendingAttempt};
 use super::{
     AcquireCommand, AcquireReply, Attempt, Break, BreakCommand, BreakReply, Contention, EntryName,
-    GrantEnd, Holding, Lease, Limit, LockLoss, LockName, LockSet, LostLock, Owner, Release,
-    ReleaseReply, RenewReply, SetAcquireReply, SetContention, Token, Ttl, Waiter,
+    GrantEnd, Holding, Lease, Limit, LockName, LockSet, LostLock, Owner, ReleaseReply, RenewReply,
+    Token, Ttl, Waiter,
 };
 use crate::entry::Few;
 use crate::store::{Backup, ListLocks, Page, Store, StoreError, StoreHealth};
@@ -31,11 +31,11 @@ use crate::waiters::WaiterLimit;
 /// How many grants that no client reads may be on their way back before new ones are refused.
 const PENDING_MAX: usize = 10_000;
 
-/// What a client sends to acquire a lock, or several by their [`LockSet`].
-#[derive(Debug)]
-pub struct AcquireRequest<T = LockName> {
-    /// The lock to acquire, or the locks. A lock exists once a client holds it or waits for it.
-    pub target: T,
+/// What a client sends to acquire a lock or several.
+#[derive(Debug, Clone)]
+pub struct AcquireRequest {
+    /// The locks to acquire. A lock exists once a client holds it or waits for it.
+    pub names: LockSet,
     /// The client's own token, or none for the service to make one. It is that of all locks.
     pub token: Option<Token>,
     /// How long the lease is to last.
@@ -50,65 +50,51 @@ pub struct AcquireRequest<T = LockName> {
     pub entry: Option<EntryName>,
 }
 
-impl<T> AcquireRequest<T> {
-    /// A request for the lock alone, under a new token, without a label and without waiting.
-    pub fn new(target: T, ttl: Ttl) -> Self {
-        let (limit, entry) = (Limit::Exclusive, None);
-        Self { target, token: None, ttl, owner: None, wait: Duration::ZERO, limit, entry }
+impl AcquireRequest {
+    /// A request for the locks alone, under a new token, without a label and without waiting.
+    pub fn new(names: impl Into<LockSet>, ttl: Ttl) -> Self {
+        let (names, limit, entry) = (names.into(), Limit::Exclusive, None);
+        Self { names, token: None, ttl, owner: None, wait: Duration::ZERO, limit, entry }
     }
-}
-
-/// What a client reads that asked for one lock, or for several with their leases and the first
-/// contention.
-#[derive(Debug)]
-pub enum Acquisition<L = Lease, C = Contention> {
-    /// The lock is the client's.
-    New(Grant<L>),
-    /// The lock was the client's already.
-    Again(Grant<L>),
-    /// Another client holds it, or others were before, for as long as the client would wait.
-    Held {
-        /// Why the lock is not to be had.
-        contention: C,
-        /// How long the client has waited.
-        waited: Duration,
-    },
-    /// The client holds the lock already, and would have to hold it alone for what it asks.
-    NotAlone(C),
-    /// As many hold the lock as may, or the client entered it as often as it may.
-    Full,
 }
 
 /// What a client reads that asked for one lock or several.
-pub type SetAcquisition = Acquisition<Few<Lease>, SetContention>;
-
-impl SetAcquisition {
-    /// The same of its first lock; `None` if it has none.
-    pub(super) fn into_one(self) -> Option<Acquisition> {
-        let one = |Grant { token, lease, validity }: Grant<Few<Lease>>| {
-            Some(Grant { token, lease: lease.into_iter().next()?, validity })
-        };
-        Some(match self {
-            Self::New(grant) => Acquisition::New(one(grant)?),
-            Self::Again(grant) => Acquisition::Again(one(grant)?),
-            Self::Held { contention, waited } => {
-                Acquisition::Held { contention: contention.contention, waited }
-            }
-            Self::NotAlone(contention) => Acquisition::NotAlone(contention.contention),
-            Self::Full => Acquisition::Full,
-        })
-    }
+#[derive(Debug)]
+pub enum Acquisition {
+    /// The locks are the client's.
+    New(Grant),
+    /// The locks were the client's already.
+    Again(Grant),
+    /// Another client holds one, or others were before, for as long as the client would wait.
+    Held {
+        /// Why the lock is not to be had.
+        contention: Contention,
+        /// How long the client has waited.
+        waited: Duration,
+    },
+    /// The client holds one already, and would have to hold it alone for what it asks, or would
+    /// wait for others.
+    NotAlone(Contention),
+    /// As many hold a lock as may, or the client entered it as often as it may.
+    Full,
 }
 
 /// A grant with what its holder needs to use it.
 #[derive(Debug)]
-pub struct Grant<L = Lease> {
+pub struct Grant {
     /// The proof.
     pub token: Token,
-    /// The lease, or the leases of several locks.
-    pub lease: L,
-    /// Until when the lease is exclusive, or all of them.
+    /// The leases, at least one, in the order of the names.
+    pub leases: Few<Lease>,
+    /// Until when all of them are exclusive.
     pub validity: Validity,
+}
+
+impl Grant {
+    /// The lease of the first lock, or of the only one.
+    pub fn lease(&self) -> &Lease {
+        &self.leases[0]
+    }
 }
 
 /// The moment until which a lease is exclusive. The response states it as two spans, `waited` and
@@ -143,34 +129,18 @@ impl Validity {
     }
 }
 
-/// What became of a renewal of one lock, or of several with all their leases or those of them that
-/// are lost.
+/// What became of a renewal of one lock or several.
 #[derive(Debug)]
-pub enum Renewal<L = Lease, W = LockLoss> {
-    /// The lease lasts a full TTL from now.
+pub enum Renewal {
+    /// The leases last a full TTL from now.
     Renewed {
-        /// The lease, or the leases of several locks in the order of the names.
-        lease: L,
-        /// Until when it is exclusive, or all of them.
+        /// The leases, at least one, in the order of the names.
+        leases: Few<Lease>,
+        /// Until when all of them are exclusive.
         validity: Validity,
     },
-    /// The token does not hold the lock, or cannot renew it.
-    Lost(W),
-}
-
-/// What became of a renewal of one lock or several.
-pub type SetRenewal = Renewal<Few<Lease>, Few<LostLock>>;
-
-impl SetRenewal {
-    /// The same of its first lock; `None` if it has none.
-    fn into_one(self) -> Option<Renewal> {
-        Some(match self {
-            Self::Renewed { lease, validity } => {
-                Renewal::Renewed { lease: lease.into_iter().next()?, validity }
-            }
-            Self::Lost(lost) => Renewal::Lost(lost.into_iter().next()?.loss),
-        })
-    }
+    /// The token does not hold these, or cannot renew them.
+    Lost(Few<LostLock>),
 }
 
 /// Why the service has no response.
@@ -230,7 +200,7 @@ fn watch_turns() -> Arc<Semaphore> {
 
 /// The reply to the last round of an acquire.
 pub(super) struct LastReply {
-    pub(super) reply: SetAcquireReply,
+    pub(super) reply: AcquireReply,
     pub(super) attempt: Arc<PendingAttempt>,
     /// When the round was sent to the store.
     pub(super) sent: Instant,
@@ -248,7 +218,8 @@ pub struct LockService {
     /// How many requests for locks there were, from a random number on. In a box: each request
     /// counts it on, which would take the fields beside it from the other cores.
     requests: Box<AtomicU64>,
-    pub(super) waiters: AtomicUsize,
+    /// Each request that waits has a token of it.
+    pub(super) waiters: TaskTracker,
     pub(super) waiter_room: WaiterLimit,
     withdrawn_grants: Arc<AtomicU64>,
     tasks: TaskTracker,
@@ -282,7 +253,7 @@ impl LockService {
             limits: WaiterLimits { each, ..limits },
             max_ttl,
             requests: Box::new(AtomicU64::new(getrandom::u64()?)),
-            waiters: AtomicUsize::new(0),
+            waiters: TaskTracker::new(),
             waiter_room: WaiterLimit::new(limits.all),
             withdrawn_grants: Arc::default(),
             tasks: TaskTracker::new(),
@@ -293,38 +264,24 @@ impl LockService {
         })
     }
 
-    /// Acquires a lock, and waits for it as long as the request says.
+    /// Acquires all locks or none, and waits for them as long as the request says.
     ///
     /// When the caller drops this future, or the store's answer takes too long, a task of the
     /// service brings the store's step to its end and withdraws what it granted.
     ///
     /// # Errors
     ///
-    /// The store could not find out, or found out too late.
+    /// The store could not find out, found out too late, or takes no such step.
     pub async fn acquire(&self, request: AcquireRequest) -> Result<Acquisition, LockError> {
-        let acquired = self.acquire_and_report(request, |_| ()).await?;
-        Ok(acquired.into_one().ok_or_else(StoreError::mismatched_reply)?)
-    }
-
-    /// Acquires all locks or none, and waits for them as long as the request says. Otherwise it is
-    /// as [`LockService::acquire`].
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out, found out too late, or takes no step on several locks.
-    pub async fn acquire_set(
-        &self,
-        request: AcquireRequest<LockSet>,
-    ) -> Result<SetAcquisition, LockError> {
         self.acquire_and_report(request, |_| ()).await
     }
 
     /// Acquires, and calls `on_busy` each time the locks are not to be had yet.
-    pub(super) async fn acquire_and_report<T: Into<LockSet>>(
+    pub(super) async fn acquire_and_report(
         &self,
-        request: AcquireRequest<T>,
+        request: AcquireRequest,
         on_busy: impl FnMut(&Contention),
-    ) -> Result<SetAcquisition, LockError> {
+    ) -> Result<Acquisition, LockError> {
         let may_return = request.token.is_some();
         let token = request.token.map_or_else(Token::generate, Ok)?;
         let command = AcquireCommand {
@@ -333,7 +290,7 @@ impl LockService {
             entry: request.entry,
             ..AcquireCommand::new(token.hash(), request.ttl, self.next_attempt())
         };
-        let attempt = PendingAttempt { names: request.target.into(), command };
+        let attempt = PendingAttempt { names: request.names, command };
         self.obtain(attempt, token, (request.wait, may_return), on_busy).await
     }
 
@@ -344,7 +301,7 @@ impl LockService {
         token: Token,
         (wait, may_return): (Duration, bool),
         on_busy: impl FnMut(&Contention),
-    ) -> Result<SetAcquisition, LockError> {
+    ) -> Result<Acquisition, LockError> {
         let arrived = Instant::now();
         let LastReply { reply, attempt, sent } = if wait.is_zero() {
             let attempt = Arc::new(attempt);
@@ -355,16 +312,16 @@ impl LockService {
             Box::pin(self.wait(attempt, limit, on_busy)).await?
         };
         let is_new = matches!(reply, AcquireReply::Granted(_));
-        let grant = |lease: Few<Lease>| {
-            let Some(validity) = validity(&lease, arrived, sent) else {
+        let grant = |leases: Few<Lease>| {
+            let Some(validity) = validity(&leases, arrived, sent) else {
                 self.withdraw_grant(&attempt, is_new);
                 return Err(LockError::TooLate);
             };
-            Ok(Grant { token, lease, validity })
+            Ok(Grant { token, leases, validity })
         };
         Ok(match reply {
-            AcquireReply::Granted(lease) => Acquisition::New(grant(lease)?),
-            AcquireReply::Repeated(lease) => Acquisition::Again(grant(lease)?),
+            AcquireReply::Granted(leases) => Acquisition::New(grant(leases)?),
+            AcquireReply::Repeated(leases) => Acquisition::Again(grant(leases)?),
             AcquireReply::Busy(contention) => {
                 Acquisition::Held { contention, waited: arrived.elapsed() }
             }
@@ -374,61 +331,37 @@ impl LockService {
         })
     }
 
-    /// Lets a lease last `ttl` from now, or its own TTL.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out, or found out too late.
-    pub async fn renew(
-        &self,
-        name: &LockName,
-        token: &Token,
-        ttl: impl Into<Option<Ttl>>,
-    ) -> Result<Renewal, LockError> {
-        let renewed = self.renew_set(name, token, ttl).await?;
-        Ok(renewed.into_one().ok_or_else(StoreError::mismatched_reply)?)
-    }
-
     /// Lets all leases of a token last `ttl` from now, or none; without it each lasts its own TTL.
     ///
     /// # Errors
     ///
-    /// As of [`LockService::acquire_set`].
-    pub async fn renew_set(
+    /// As of [`LockService::acquire`].
+    pub async fn renew(
         &self,
         names: impl Into<LockSet>,
         token: &Token,
         ttl: impl Into<Option<Ttl>>,
-    ) -> Result<SetRenewal, LockError> {
+    ) -> Result<Renewal, LockError> {
         let (sent, token) = (Instant::now(), token.hash());
-        let reply = with_deadline(self.deadline, self.store.renew_set(names, &token, ttl)).await?;
+        let reply = with_deadline(self.deadline, self.store.renew(names, &token, ttl)).await?;
         Ok(match reply {
-            RenewReply::Renewed(lease) => {
-                let validity = validity(&lease, sent, sent).ok_or(LockError::TooLate)?;
-                Renewal::Renewed { lease, validity }
+            RenewReply::Renewed(leases) => {
+                let validity = validity(&leases, sent, sent).ok_or(LockError::TooLate)?;
+                Renewal::Renewed { leases, validity }
             }
             RenewReply::Lost(lost) => Renewal::Lost(lost),
         })
     }
 
-    /// Ends all leases of a token. Gives what became of each lock, in the order of the names.
-    pub async fn release_set(
-        &self,
-        names: &LockSet,
-        token: &Token,
-    ) -> Result<Few<(ReleaseReply, Release)>, StoreError> {
-        with_deadline(self.deadline, self.store.release_set(names, &token.hash())).await
-    }
-
-    /// Ends one entry of a lease, or the lease; the lease ends with the last entry. Gives what
-    /// became of it, and which grant ended.
+    /// Ends the leases of a token, or one entry of each; a lease ends with its last entry. Gives
+    /// what became of each lock, in the order of the names, and which grant ended.
     pub async fn leave(
         &self,
-        name: &LockName,
+        names: impl Into<LockSet>,
         token: &Token,
         entry: Option<EntryName>,
-    ) -> Result<(ReleaseReply, Release), StoreError> {
-        with_deadline(self.deadline, self.store.leave(name, &token.hash(), entry)).await
+    ) -> Result<Few<(ReleaseReply, Option<GrantEnd>)>, StoreError> {
+        with_deadline(self.deadline, self.store.leave(names, &token.hash(), entry)).await
     }
 
     /// Ends the lease of another client, which cannot renew it any more.
@@ -474,7 +407,7 @@ impl LockService {
     pub fn counts(&self) -> LockCounts {
         let gauges = self.store.gauges();
         LockCounts {
-            waiters: self.waiters.load(Ordering::Relaxed),
+            waiters: self.waiters.len(),
             held: gauges.entries.map(|entries| entries.held_locks),
             store_conflicts: gauges.conflicts,
             withdrawn_grants: self.withdrawn_grants.load(Ordering::Relaxed),
@@ -551,16 +484,14 @@ impl LockService {
     pub(super) async fn attempt(
         &self,
         attempt: &Arc<PendingAttempt>,
-    ) -> Result<SetAcquireReply, StoreError> {
+    ) -> Result<AcquireReply, StoreError> {
         if self.tasks.len() > PENDING_MAX {
             let why = "too many grants that no client reads are being withdrawn";
             return Err(StoreError::Refused(why.into()));
         }
         let step: BoxFuture<_> = {
             let (store, attempt) = (Arc::clone(&self.store), Arc::clone(attempt));
-            Box::pin(
-                async move { store.acquire_set(&attempt.names, attempt.command.clone()).await },
-            )
+            Box::pin(async move { store.acquire(&attempt.names, attempt.command.clone()).await })
         };
         // It clones only when it is called: a clone changes a count that all cores share.
         let undo = |step| {

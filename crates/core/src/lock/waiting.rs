@@ -7,12 +7,12 @@
 //! when the time is over. The tests `waiting`, `leavers` and the conformance of queues hold it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::select_all;
 use tokio::time::{Instant, timeout_at};
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::service::{LastReply, WaitLimit};
 use super::withdrawal::PendingAttempt;
@@ -66,8 +66,8 @@ impl LockService {
                     if contention.most_ahead >= self.limits.each {
                         return Err(full_queue(lost, &attempt));
                     }
-                    on_busy(&contention.contention);
-                    pause(&contention.contention, self.until_tick(&request.names))
+                    on_busy(contention);
+                    pause(contention, self.until_tick(&request.names))
                 }
                 // A grant, or a refusal that no release changes: neither keeps an entry. But a set
                 // whose wait was ended in one queue still has those in the others, which the ticket
@@ -118,9 +118,15 @@ impl LockService {
     /// Counts one more waiter, which has no queue entry yet.
     fn join_waiters(&self, may_return: bool) -> Result<QueueTicket<'_>, LockError> {
         let place = self.waiter_room.enter().ok_or(LockError::TooManyWaiters)?;
-        let count = WaiterCount::begin(&self.waiters, place);
-        let begun = Instant::now();
-        Ok(QueueTicket { service: self, _count: count, begun, may_return, last: None })
+        let (count, begun) = (self.waiters.token(), Instant::now());
+        Ok(QueueTicket {
+            service: self,
+            _place: place,
+            _count: count,
+            begun,
+            may_return,
+            last: None,
+        })
     }
 }
 
@@ -176,29 +182,11 @@ fn pause(contention: &Contention, until_tick: Duration) -> Duration {
     pause.max(PAUSE_MIN)
 }
 
-/// Counts one waiter of this process for as long as it lives.
-struct WaiterCount<'a> {
-    waiters: &'a AtomicUsize,
-    _place: WaiterPlace,
-}
-
-impl<'a> WaiterCount<'a> {
-    fn begin(waiters: &'a AtomicUsize, place: WaiterPlace) -> Self {
-        waiters.fetch_add(1, Ordering::Relaxed);
-        Self { waiters, _place: place }
-    }
-}
-
-impl Drop for WaiterCount<'_> {
-    fn drop(&mut self) {
-        self.waiters.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// The queue entry of one request, which is withdrawn at once when the request is dropped.
 struct QueueTicket<'a> {
     service: &'a LockService,
-    _count: WaiterCount<'a>,
+    _place: WaiterPlace,
+    _count: TaskTrackerToken,
     begun: Instant,
     may_return: bool,
     /// The last round that kept the entry.

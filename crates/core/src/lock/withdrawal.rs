@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::{AcquireCommand, AcquireReply, LockSet, SetAcquireReply};
+use super::{AcquireCommand, AcquireReply, LockSet};
 use crate::retry::{undo_lost, until_done};
 use crate::store::{Effect, Store, StoreError};
 use crate::task::BoxFuture;
@@ -30,7 +30,7 @@ pub(super) struct PendingAttempt {
 pub(super) async fn finish(
     store: Arc<dyn Store>,
     attempt: Arc<PendingAttempt>,
-    step: BoxFuture<Result<SetAcquireReply, StoreError>>,
+    step: BoxFuture<Result<AcquireReply, StoreError>>,
     withdrawn: Arc<AtomicU64>,
 ) {
     let got_nothing = match timeout(ANSWER_LIMIT, step).await {

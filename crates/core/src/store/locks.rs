@@ -9,18 +9,17 @@ use super::{Command, Reply, Store, StoreError};
 use crate::entry::Few;
 use crate::lock::{
     AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, EntryName, GrantEnd, Holding,
-    LockCommand, LockName, LockReply, LockSet, Release, ReleaseReply, RenewReply, SetAcquireReply,
-    SetRenewReply, TokenHash, Ttl, Waiter,
+    LockCommand, LockName, LockReply, LockSet, ReleaseReply, RenewReply, TokenHash, Ttl, Waiter,
 };
 
 impl dyn Store + '_ {
     /// Grants all locks, or none, and then keeps an entry in the queue of each if the command asks
     /// for it. The same token again is the same grants, or keeps the same entries.
-    pub async fn acquire_set(
+    pub async fn acquire(
         &self,
         names: impl Into<LockSet>,
         command: AcquireCommand,
-    ) -> Result<SetAcquireReply, StoreError> {
+    ) -> Result<AcquireReply, StoreError> {
         let command = LockCommand::Acquire(command);
         reply!(self.lock(names, command), LockReply::Acquire(reply) => reply)
     }
@@ -39,44 +38,26 @@ impl dyn Store + '_ {
 
     /// Lets all leases of `token` last `ttl` from now, or none; without it each lasts its own TTL.
     /// Their fencing tokens stay.
-    pub async fn renew_set(
+    pub async fn renew(
         &self,
         names: impl Into<LockSet>,
         token: &TokenHash,
         ttl: impl Into<Option<Ttl>>,
-    ) -> Result<SetRenewReply, StoreError> {
+    ) -> Result<RenewReply, StoreError> {
         let command = LockCommand::Renew { token: *token, ttl: ttl.into() };
         reply!(self.lock(names, command), LockReply::Renew(reply) => reply)
     }
 
-    /// Ends all leases of `token`. Gives what became of each lock, in the order of the names.
-    pub async fn release_set(
+    /// Ends the leases of `token`, or one entry of each; a lease ends with its last entry. Gives
+    /// what became of each lock, in the order of the names, and which grant ended.
+    pub async fn leave(
         &self,
         names: impl Into<LockSet>,
         token: &TokenHash,
-    ) -> Result<Few<(ReleaseReply, Release)>, StoreError> {
-        self.leave_set(names, token, None).await
-    }
-
-    /// Grants the lock, or says why not.
-    pub async fn acquire(
-        &self,
-        name: &LockName,
-        command: AcquireCommand,
-    ) -> Result<AcquireReply, StoreError> {
-        let reply = self.acquire_set(name, command).await?;
-        reply.into_one().ok_or_else(StoreError::mismatched_reply)
-    }
-
-    /// Lets the lease of `token` last `ttl` from now, or its own TTL.
-    pub async fn renew(
-        &self,
-        name: &LockName,
-        token: &TokenHash,
-        ttl: impl Into<Option<Ttl>>,
-    ) -> Result<RenewReply, StoreError> {
-        let reply = self.renew_set(name, token, ttl).await?;
-        reply.into_one().ok_or_else(StoreError::mismatched_reply)
+        entry: Option<EntryName>,
+    ) -> Result<Few<(ReleaseReply, Option<GrantEnd>)>, StoreError> {
+        let command = LockCommand::Release { token: *token, entry };
+        reply!(self.lock(names, command), LockReply::Release(released) => released)
     }
 
     /// Ends the lease of `token`.
@@ -85,19 +66,8 @@ impl dyn Store + '_ {
         name: &LockName,
         token: &TokenHash,
     ) -> Result<ReleaseReply, StoreError> {
-        Ok(self.leave(name, token, None).await?.0)
-    }
-
-    /// Ends one entry of the lease of `token`, or the lease; the lease ends with the last entry.
-    /// Gives what became of it, and which grant ended.
-    pub async fn leave(
-        &self,
-        name: &LockName,
-        token: &TokenHash,
-        entry: Option<EntryName>,
-    ) -> Result<(ReleaseReply, Release), StoreError> {
-        let left = self.leave_set(name, token, entry).await?;
-        left.into_iter().next().ok_or_else(StoreError::mismatched_reply)
+        let left = self.leave(name, token, None).await?.into_iter().next();
+        left.map(|(reply, _)| reply).ok_or_else(StoreError::mismatched_reply)
     }
 
     /// Ends the lease of another holder, which cannot renew it any more.
@@ -126,16 +96,6 @@ impl dyn Store + '_ {
     pub async fn recall(&self, name: &LockName) -> Result<Vec<GrantEnd>, StoreError> {
         let command = LockCommand::Recall;
         reply!(self.lock(name, command), LockReply::Recall(ends) => ends)
-    }
-
-    async fn leave_set(
-        &self,
-        names: impl Into<LockSet>,
-        token: &TokenHash,
-        entry: Option<EntryName>,
-    ) -> Result<Few<(ReleaseReply, Release)>, StoreError> {
-        let command = LockCommand::Release { token: *token, entry };
-        reply!(self.lock(names, command), LockReply::Release(released) => released)
     }
 
     async fn lock(

@@ -65,14 +65,14 @@ impl Lock {
 
     fn acquire(&mut self, command: AcquireCommand) -> AcquireReply {
         match self.run(&LockCommand::Acquire(command)) {
-            LockReply::Acquire(reply) => reply.into_one().expect("a lease"),
+            LockReply::Acquire(reply) => reply,
             other => panic!("{other:?}"),
         }
     }
 
     fn granted(&mut self, number: u8, limit: Limit) -> Lease {
         match self.acquire(acquire_command(number, limit)) {
-            AcquireReply::Granted(lease) => lease,
+            AcquireReply::Granted(leases) => leases[0].clone(),
             other => panic!("{number} is not granted: {other:?}"),
         }
     }

@@ -72,6 +72,18 @@ pub(crate) fn token_hash(token: u8) -> TokenHash {
     TokenHash::from_bytes([token; 32])
 }
 
+/// What became of an acquire, as the model says it.
+pub(crate) fn word(reply: &AcquireReply) -> &'static str {
+    match reply {
+        AcquireReply::Granted(_) => "granted",
+        AcquireReply::Repeated(_) => "repeated",
+        AcquireReply::Busy(_) => "busy",
+        AcquireReply::NotAlone(_) => "not alone",
+        AcquireReply::WaitEnded(_) => "ended",
+        AcquireReply::Full => "full",
+    }
+}
+
 pub(crate) fn limit(number: u8) -> Limit {
     match number {
         0 => Limit::Shared,
@@ -123,17 +135,8 @@ impl Pair {
                 let wanted = Member { token, most, joined, end, names, broken: false };
                 let expected = self.oracle.acquire(wanted, waits.then_some(self.now + WAIT_MILLIS));
                 let LockReply::Acquire(reply) = self.run(&command) else { unreachable!() };
-                let reply = reply.into_one().expect("a lease");
                 self.check_repeat(&command, &reply);
-                let found = match reply {
-                    AcquireReply::Granted(_) => "granted",
-                    AcquireReply::Repeated(_) => "repeated",
-                    AcquireReply::Busy(_) => "busy",
-                    AcquireReply::NotAlone(_) => "not alone",
-                    AcquireReply::WaitEnded(_) => "ended",
-                    AcquireReply::Full => "full",
-                };
-                (expected, found)
+                (expected, word(&reply))
             }
             Step::Renew { token } => self.renew(token),
             Step::Release { token, name } => {
@@ -171,11 +174,10 @@ impl Pair {
 
     /// What was granted is not granted again, and a repeat changes nothing.
     fn check_repeat(&mut self, command: &LockCommand, reply: &AcquireReply) {
-        if let AcquireReply::Granted(lease) | AcquireReply::Repeated(lease) = reply {
+        if let AcquireReply::Granted(leases) | AcquireReply::Repeated(leases) = reply {
             let before = self.state.clone();
             let again = self.run(command);
-            let repeated = AcquireReply::Repeated(lease.clone());
-            let repeated = repeated.into_set(&self.name);
+            let repeated = AcquireReply::Repeated(leases.clone());
             assert_eq!(again, LockReply::Acquire(repeated), "a repeat of {command:?}");
             assert_eq!(self.state, before, "a repeat of {command:?}");
         }
@@ -202,11 +204,13 @@ impl Pair {
         else {
             unreachable!()
         };
-        let found = match reply.into_one().expect("a lease") {
+        let found = match &reply {
             RenewReply::Renewed(_) => "renewed",
-            RenewReply::Lost(LockLoss::Broken(_)) => "broken",
-            RenewReply::Lost(LockLoss::NotHeld) => "not held",
-            RenewReply::Lost(LockLoss::Mismatch) => "mismatch",
+            RenewReply::Lost(lost) => match lost[0].loss {
+                LockLoss::Broken(_) => "broken",
+                LockLoss::NotHeld => "not held",
+                LockLoss::Mismatch => "mismatch",
+            },
         };
         (expected, found)
     }

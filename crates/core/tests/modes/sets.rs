@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use proptest::sample::subsequence;
 
 use crate::oracle::{Member, Oracle};
-use crate::properties::{limit, token_hash};
+use crate::properties::{limit, token_hash, word};
 
 const LOCKS: usize = 4;
 const TTL_MILLIS: u64 = 1000;
@@ -141,17 +141,6 @@ fn acquire(token: u8, most: u8, waits: bool, attempt: u64) -> AcquireCommand {
     let queue = waits.then_some(Duration::from_millis(WAIT_MILLIS));
     let command = AcquireCommand::new(token_hash(token), ttl(), Attempt::new(attempt));
     AcquireCommand { queue, limit: limit(most), ..command }
-}
-
-fn word<L, C>(reply: &AcquireReply<L, C>) -> &'static str {
-    match reply {
-        AcquireReply::Granted(_) => "granted",
-        AcquireReply::Repeated(_) => "repeated",
-        AcquireReply::Busy(_) => "busy",
-        AcquireReply::NotAlone(_) => "not alone",
-        AcquireReply::WaitEnded(_) => "ended",
-        AcquireReply::Full => "full",
-    }
 }
 
 /// The model: a lock each, and a set is what all of its locks say.

@@ -22,13 +22,13 @@ fn lock(number: usize) -> String {
 }
 
 async fn take_and_break(store: &dyn Store, number: usize) {
-    let lease = match Acquire::new(&lock(number), "holder").run(store).await.unwrap() {
-        AcquireReply::Granted(lease) => lease,
+    let leases = match Acquire::new(&lock(number), "holder").run(store).await.unwrap() {
+        AcquireReply::Granted(leases) => leases,
         other => panic!("{other:?}"),
     };
     let command = BreakCommand {
         is_of_wait: false,
-        fencing_token: lease.fencing_token,
+        fencing_token: leases[0].fencing_token,
         slot: None,
         reason: Reason::parse("it hangs").unwrap(),
         by: None,

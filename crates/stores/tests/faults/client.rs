@@ -159,10 +159,11 @@ impl Client {
     /// given. On a disk that is ahead of the clock, these come from the disk alone.
     pub(crate) async fn check_fences(&self, again: &dyn Store) -> Result<(), String> {
         let probe = Acquire::new(&format!("probe of {}", self.number), "probe");
-        let AcquireReply::Granted(lease) = probe.run(again).await.map_err(|e| e.to_string())?
+        let AcquireReply::Granted(leases) = probe.run(again).await.map_err(|e| e.to_string())?
         else {
             return Err("fences: the probe is held".to_owned());
         };
+        let lease = &leases[0];
         match self.entries.iter().find(|(_, known)| known.last_fencing_token >= lease.fencing_token)
         {
             None => Ok(()),
@@ -198,7 +199,7 @@ impl Known {
         .map_err(|()| format!("the store says {holder:?}"))?;
         if let (Outcome::Taken(Some(fencing_token)), None) = (&self.answered, &self.or) {
             let same = Acquire { name: name.clone(), ..self.acquire() }.run(store).await;
-            if !matches!(&same, Ok(AcquireReply::Repeated(lease)) if lease.fencing_token == *fencing_token)
+            if !matches!(&same, Ok(AcquireReply::Repeated(leases)) if leases[0].fencing_token == *fencing_token)
             {
                 return Err(format!("its holder reads {same:?}"));
             }
@@ -305,7 +306,7 @@ impl Step<'_> {
             Outcome::Free => {
                 let acquire = Acquire { name: name.clone(), ..known.acquire() };
                 let answered = acquire.run(store).await.map(|reply| match reply {
-                    AcquireReply::Granted(lease) => known.taken(lease.fencing_token),
+                    AcquireReply::Granted(leases) => known.taken(leases[0].fencing_token),
                     other => panic!("{name:?} is free: {other:?}"),
                 });
                 (Outcome::Taken(None), answered)

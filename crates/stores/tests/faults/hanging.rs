@@ -54,10 +54,8 @@ async fn reads_and_refusals_do_not_wait_for_a_disk_that_hangs() {
     assert!(at_once(store.look(name)).is_some());
     let other = AcquireCommand { token: two, ..held.command.clone() };
     assert!(matches!(at_once(store.acquire(name, other)), AcquireReply::Busy(_)));
-    assert_eq!(
-        at_once(store.renew(name, &two, Ttl::DEFAULT)),
-        RenewReply::Lost(LockLoss::Mismatch)
-    );
+    let renewed = at_once(store.renew(name, &two, Ttl::DEFAULT));
+    assert_eq!(renewed, RenewReply::lost(name, LockLoss::Mismatch));
     assert_eq!(at_once(store.release(name, &two)), ReleaseReply::Mismatch);
     let found = at_once(store.find(&done.key)).expect("a record");
     assert!(matches!(found.phase, RecordStatus::Done { .. }), "{found:?}");

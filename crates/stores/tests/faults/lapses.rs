@@ -13,9 +13,7 @@ use keylatch_core::idempotency::{
     BeginCommand, BeginReply, CompleteReply, OnCrash, RecordStatus, RecordView, RunEnd,
     StoredResponse,
 };
-use keylatch_core::lock::{
-    AcquireCommand, LockLoss, LockSet, ReleaseReply, RenewReply, SetRenewReply, Ttl,
-};
+use keylatch_core::lock::{AcquireCommand, LockLoss, LockSet, ReleaseReply, RenewReply, Ttl};
 use keylatch_core::store::Effect;
 use keylatch_stores::test_medium::TestStore;
 use tokio::time::advance;
@@ -82,7 +80,7 @@ async fn refusal_by_a_lapse_waits_for_a_renewal_that_is_on_its_way() {
                 "look" => assert!(store.look(&name).await.unwrap().is_some()),
                 "renew" => {
                     let renewed = store.renew(&name, &two, Ttl::MAX).await.unwrap();
-                    assert_eq!(renewed, RenewReply::Lost(LockLoss::Mismatch));
+                    assert_eq!(renewed, RenewReply::lost(&name, LockLoss::Mismatch));
                 }
                 _ => {
                     let released = store.release(&name, &two).await.unwrap();
@@ -102,13 +100,13 @@ async fn refusal_of_a_set_by_a_lapse_waits_for_a_renewal_that_is_on_its_way() {
     let opened = open(&disk);
     let (store, lock) = (opened.port(), short_lock("lock"));
     let set = LockSet::new(vec![lock.name.clone(), name("other")]).unwrap();
-    store.acquire_set(&set, lock.command.clone()).await.unwrap();
+    store.acquire(&set, lock.command.clone()).await.unwrap();
     let (its, of_all, one) = (Arc::clone(&opened), set.clone(), lock.command.token);
-    let renewed = async move { its.port().renew_set(&of_all, &one, Ttl::MAX).await.unwrap() };
-    let asked = store.renew_set(&set, &one, Ttl::MAX);
+    let renewed = async move { its.port().renew(&of_all, &one, Ttl::MAX).await.unwrap() };
+    let asked = store.renew(&set, &one, Ttl::MAX);
     let (renewed, again) = ask_meanwhile(&disk, renewed, asked).await;
-    assert!(matches!(renewed, SetRenewReply::Renewed(_)), "{renewed:?}");
-    assert!(matches!(again.unwrap(), SetRenewReply::Renewed(_)));
+    assert!(matches!(renewed, RenewReply::Renewed(_)), "{renewed:?}");
+    assert!(matches!(again.unwrap(), RenewReply::Renewed(_)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -167,15 +165,15 @@ async fn end_that_a_client_read_outlives_a_power_cut() {
     let set = LockSet::new(vec![of_set.name.clone(), name("d")]).unwrap();
     renewed.run(store).await.unwrap();
     looked.run(store).await.unwrap();
-    store.acquire_set(&set, of_set.command.clone()).await.unwrap();
+    store.acquire(&set, of_set.command.clone()).await.unwrap();
     store.begin(&run).await.unwrap();
     advance(2 * SHORT).await;
     let one = token("one");
     let lost = store.renew(&renewed.name, &one, Ttl::MAX).await.unwrap();
-    assert_eq!(lost, RenewReply::Lost(LockLoss::NotHeld));
+    assert_eq!(lost, RenewReply::lost(&renewed.name, LockLoss::NotHeld));
     assert_eq!(store.look(&looked.name).await.unwrap(), None);
-    let lost = store.renew_set(&set, &one, Ttl::MAX).await.unwrap();
-    assert!(matches!(lost, SetRenewReply::Lost(_)), "{lost:?}");
+    let lost = store.renew(&set, &one, Ttl::MAX).await.unwrap();
+    assert!(matches!(lost, RenewReply::Lost(_)), "{lost:?}");
     let found = store.find(&run.key).await.unwrap().unwrap();
     assert!(matches!(found.phase, RecordStatus::Unknown { .. }), "{found:?}");
 
@@ -200,5 +198,5 @@ async fn end_is_told_although_the_disk_takes_nothing() {
     advance(2 * SHORT).await;
     assert_eq!(store.look(&lock.name).await.unwrap(), None);
     let renewed = store.renew(&lock.name, &lock.command.token, Ttl::MAX).await;
-    assert_eq!(renewed.unwrap(), RenewReply::Lost(LockLoss::NotHeld));
+    assert_eq!(renewed.unwrap(), RenewReply::lost(&lock.name, LockLoss::NotHeld));
 }

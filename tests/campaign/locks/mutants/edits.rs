@@ -322,8 +322,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "modes: a broken holder renews",
         Store::Embedded,
         "crates/core/src/lock/rules.rs",
-        "            if let Some(why) = &holder.broken {\n                return RenewReply",
-        "            if let Some(why) = holder.broken.as_ref().filter(|_| !mutant!()) {\n                return RenewReply",
+        "            if let Some(why) = &holder.broken {\n                return Err",
+        "            if let Some(why) = holder.broken.as_ref().filter(|_| !mutant!()) {\n                return Err",
     ),
     edit(
         "modes: a set that keeps half",

@@ -19,8 +19,7 @@ use crate::entry::{Entry as _, Few, Found};
 use crate::lock::queue::QueueEntry;
 use crate::lock::{
     AcquireCommand, AcquireReply, BreakReply, FencingToken, Lease, Limit, LockCommand, LockReply,
-    LockState, LostLock, Moment, RenewReply, SetAcquireReply, SetContention, SetRenewReply,
-    TokenHash, Ttl,
+    LockState, LostLock, Moment, RenewReply, TokenHash, Ttl,
 };
 
 type Lock<'a> = Found<'a, LockState>;
@@ -74,7 +73,7 @@ fn restore(found: &mut [Lock<'_>], before: Few<LockState>) {
     }
 }
 
-fn acquire(found: &mut [Lock<'_>], command: &AcquireCommand) -> SetAcquireReply {
+fn acquire(found: &mut [Lock<'_>], command: &AcquireCommand) -> AcquireReply {
     let before = copies(found);
     let Verdicts { leases, is_new, refusals } = take_all(found, command);
     let most_ahead = refusals.iter().map(|(_, refusal)| refusal.ahead()).max().unwrap_or_default();
@@ -92,8 +91,7 @@ fn acquire(found: &mut [Lock<'_>], command: &AcquireCommand) -> SetAcquireReply 
     }
     let contention = |ahead| {
         let Found { key, state, moment } = &found[place];
-        let contention = state.contention(key, moment.now, ahead);
-        SetContention { name: (*key).clone(), contention, most_ahead }
+        state.contention(key, moment.now, ahead, most_ahead)
     };
     match refusal {
         Refusal::Busy(ahead) if !holds => AcquireReply::Busy(contention(ahead)),
@@ -162,13 +160,13 @@ fn join(found: &mut [Lock<'_>], command: &AcquireCommand, lasts: Duration) {
     }
 }
 
-fn renew(found: &mut [Lock<'_>], token: &TokenHash, ttl: Option<Ttl>) -> SetRenewReply {
+fn renew(found: &mut [Lock<'_>], token: &TokenHash, ttl: Option<Ttl>) -> RenewReply {
     let before = copies(found);
     let (mut leases, mut lost) = (Few::new(), Few::new());
     for it in &mut *found {
         match it.state.renew(token, ttl, it.moment.now) {
-            RenewReply::Renewed(lease) => leases.push(lease),
-            RenewReply::Lost(loss) => lost.push(LostLock { name: it.key.clone(), loss }),
+            Ok(lease) => leases.push(lease),
+            Err(loss) => lost.push(LostLock { name: it.key.clone(), loss }),
         }
     }
     if lost.is_empty() {

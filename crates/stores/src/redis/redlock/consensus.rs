@@ -22,6 +22,7 @@ use super::messages::{Ballot, Message, NodeGrant, Proposal, Request};
 use super::round::{Nodes, Round};
 use super::votes::{AcquireDecision, Decision, Votes, no_quorum};
 use crate::redis::script;
+use keylatch_core::entry::Few;
 use keylatch_core::lock::{
     AcquireCommand, AcquireReply, Contention, Holding, LockLoss, LockName, RenewReply, TokenHash,
     Ttl,
@@ -82,14 +83,14 @@ pub(super) async fn renew(
         let (votes, round) = proposer.ask(message, Votes::decides_proposal).await;
         nodes.finish(round);
         if votes.own_count() < nodes.quorum {
-            return not_renewed(&votes, nodes, !proposer.maybe_done.is_empty());
+            return not_renewed(&votes, &proposer);
         }
         // Without one, no attempt was ever granted the lock.
         let Some(latest) = votes.latest_accepted() else {
-            return Ok(RenewReply::Lost(LockLoss::NotHeld));
+            return Ok(RenewReply::lost(&proposer.name, LockLoss::NotHeld));
         };
         if let Some((_, granted)) = proposer.choose(&votes, |_| latest).await {
-            return Ok(RenewReply::Renewed(granted.lease()));
+            return Ok(RenewReply::Renewed(Few::from_buf([granted.lease()])));
         }
         sleep(proposer.pause()).await;
     }
@@ -97,19 +98,17 @@ pub(super) async fn renew(
 }
 
 /// What a renewal comes to whose token has no quorum of nodes.
-fn not_renewed(
-    votes: &Votes,
-    nodes: &Nodes,
-    maybe_renewed: bool,
-) -> Result<RenewReply, StoreError> {
+fn not_renewed(votes: &Votes, proposer: &Proposer<'_>) -> Result<RenewReply, StoreError> {
+    let (nodes, name) = (proposer.nodes, &proposer.name);
     if votes.strongest_competitor().len() >= nodes.quorum {
-        return Ok(RenewReply::Lost(LockLoss::Mismatch));
+        return Ok(RenewReply::lost(name, LockLoss::Mismatch));
     }
     // Neither this token nor another one can have a quorum with the nodes that did not vote.
     let may_be_own = votes.own_count() + votes.missing() >= nodes.quorum;
     if !may_be_own && votes.decision() == Decision::NotHeld {
-        return Ok(RenewReply::Lost(LockLoss::NotHeld));
+        return Ok(RenewReply::lost(name, LockLoss::NotHeld));
     }
+    let maybe_renewed = !proposer.maybe_done.is_empty();
     Err(no_quorum(votes.reports.len(), nodes.all.len(), maybe_renewed, None))
 }
 
@@ -275,7 +274,8 @@ impl Acquire<'_> {
         // "At most one 201", step 3: only the attempt that first proposed the chosen fencing token
         // is granted the lock, all others repeat it.
         let is_first = self.has_proposed_own && chosen.attempt == self.command.attempt.get();
-        if is_first { AcquireReply::Granted(lease) } else { AcquireReply::Repeated(lease) }
+        let leases = Few::from_buf([lease]);
+        if is_first { AcquireReply::Granted(leases) } else { AcquireReply::Repeated(leases) }
     }
 
     /// Answers that another holds the lock, or that the effect is unknown, and withdraws.
@@ -287,8 +287,10 @@ impl Acquire<'_> {
     ) -> Result<AcquireReply, StoreError> {
         let is_held = matches!(decision, AcquireDecision::Held | AcquireDecision::Contended);
         let reply = if is_held && !self.has_proposed {
-            let holding = votes.holder(&self.proposer.name).map(Holding::by_one);
-            Ok(AcquireReply::Busy(Contention { holding, ahead: 0, first: None }))
+            let name = self.proposer.name.clone();
+            let holding = votes.holder(&name).map(Holding::by_one);
+            let (ahead, first, most_ahead) = (0, None, 0);
+            Ok(AcquireReply::Busy(Contention { name, holding, ahead, first, most_ahead }))
         } else {
             // What an earlier round may have got counts as well.
             let had_quorum = self.proposer.maybe_done.len() >= self.proposer.nodes.quorum;

@@ -36,8 +36,7 @@ use crate::settings::Settings;
 use keylatch_core::entry::Few;
 use keylatch_core::idempotency::RecordSummary;
 use keylatch_core::lock::{
-    Attempt, Holder, Holding, LockCommand, LockName, LockReply, Release, ReleaseReply, TokenHash,
-    Ttl,
+    Attempt, Holder, Holding, LockCommand, LockName, LockReply, ReleaseReply, TokenHash, Ttl,
 };
 use keylatch_core::store::{
     Command, EntryLimits, Hint, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError,
@@ -92,7 +91,7 @@ impl Store for RedlockStore {
             LockCommand::Acquire(command) => {
                 self.check_ttl(command.ttl)?;
                 let reply = consensus::acquire(&self.nodes, name.clone(), command).await?;
-                LockReply::Acquire(reply.into_set(name))
+                LockReply::Acquire(reply)
             }
             LockCommand::Withdraw { token, attempt } => {
                 self.withdraw(name.clone(), token, attempt).await?;
@@ -101,11 +100,11 @@ impl Store for RedlockStore {
             LockCommand::Renew { token, ttl } => {
                 ttl.map_or(Ok(()), |ttl| self.check_ttl(ttl))?;
                 let reply = consensus::renew(&self.nodes, name.clone(), token, ttl).await?;
-                LockReply::Renew(reply.into_set(name))
+                LockReply::Renew(reply)
             }
             LockCommand::Release { token, .. } => {
                 let released = self.release(name.clone(), token).await?;
-                LockReply::Release(Few::from_buf([(released, Release::default())]))
+                LockReply::Release(Few::from_buf([(released, None)]))
             }
             LockCommand::Look => LockReply::Look(self.look(name).await?.map(Holding::by_one)),
             LockCommand::Break(_) | LockCommand::LookAtQueue | LockCommand::Recall => {
