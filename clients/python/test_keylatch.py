@@ -382,6 +382,26 @@ class Tries(unittest.TestCase):
                 self.assertTrue(raised.exception.sent)
                 self.assertIn("DELETE", methods)
 
+    def test_lost_answer_under_a_token_of_ones_own_gives_nothing_back(self) -> None:
+        requests: list[str] = []
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            requests.append(f"{request.method} {request.url.query.decode()}".strip())
+            raise httpx.ReadError("lost")
+
+        # By a token another acquisition may hold the lock. An entry is that of one acquisition.
+        own = {"token": "a-token-of-the-caller"}
+        with mock.patch("keylatch.protocol.ANSWER_TIMEOUT", 0.5):
+            for make, options, given_back in (
+                (Client.lock, own, set[str]()),
+                (Client.once, own, set[str]()),
+                (Client.lock, own | {"entry": "e"}, {"DELETE entry=e"}),
+            ):
+                requests.clear()
+                with mocked(answer) as client:
+                    self.assertRaises(keylatch.Unreachable, make(client, "a", **options).__enter__)
+                self.assertEqual(set(requests) - {"POST"}, given_back)
+
     def test_run_counts_from_the_begin_whose_answer_was_lost(self) -> None:
         def answer(request: httpx.Request) -> httpx.Response:
             return httpx.Response(201, json=begun(request) | {"lease_expires_in_ms": 20_000})
