@@ -10,15 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use keylatch_core::retry::random_part_of;
+
 use crate::Error;
 use crate::clock::Clock;
 use crate::transport::{ClientCertificate, Exchange};
-
-/// How long a response may take, beyond what the service was asked to wait, unless the client says
-/// otherwise.
-pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// For how long nothing may come of a watch, where the program does not say.
-const SILENCE: Duration = Duration::from_secs(90);
 
 /// What a client is made of.
 ///
@@ -41,19 +37,17 @@ pub struct Builder {
     pub(crate) api_key: Option<String>,
     pub(crate) authorities: Option<PathBuf>,
     pub(crate) certificate: Option<ClientCertificate>,
-    /// The URL of a proxy.
     pub(crate) proxy: Option<String>,
     /// Whether the environment says of proxies where the program does not.
     pub(crate) has_env: bool,
     /// Sends every request, and no connection is made. The fake is one.
     pub(crate) transport: Option<Exchange>,
     pub(crate) traceparent: Option<Arc<dyn Fn() -> Option<String> + Send + Sync>>,
-    /// The label of acquires that have none.
     pub(crate) owner: Option<String>,
-    /// For how long nothing may come of a watch.
     pub(crate) silence: Duration,
-    /// How long a response may take.
     pub(crate) timeout: Duration,
+    pub(crate) retries: u32,
+    pub(crate) pause: Arc<dyn Fn() -> Duration + Send + Sync>,
     pub(crate) clock: Clock,
     /// Whether the last moment of a runtime was too short for a client of this.
     pub(crate) given_up: Arc<AtomicBool>,
@@ -73,8 +67,10 @@ impl Builder {
             transport: None,
             traceparent: None,
             owner: Some(owner),
-            silence: SILENCE,
-            timeout: RESPONSE_TIMEOUT,
+            silence: Duration::from_secs(90),
+            timeout: Duration::from_secs(5),
+            retries: u32::MAX,
+            pause: Arc::new(jitter),
             clock: Clock::Boot,
             given_up: Arc::default(),
         }
@@ -162,6 +158,19 @@ impl Builder {
         self
     }
 
+    /// Retries a request that fails so many times at most; by default as often as there is time.
+    pub fn retries(mut self, retries: u32) -> Self {
+        self.retries = retries;
+        self
+    }
+
+    /// With this pause before each retry, beyond what the service asks for. The default is one of
+    /// 100 to 400 ms, at random, so that clients that lost a service do not all come back at once.
+    pub fn pause(mut self, pause: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
+        self.pause = Arc::new(pause);
+        self
+    }
+
     /// Opens a watch again, and gives the wait of a hold up, where nothing comes for so long, not
     /// even a comment: 90 s unless this is called. The service sends a comment every 15 s unless it
     /// is configured otherwise.
@@ -175,6 +184,10 @@ impl Builder {
     pub(crate) fn transport(self, exchange: Exchange, clock: Clock) -> Self {
         Self { transport: Some(exchange), clock, ..self }
     }
+}
+
+fn jitter() -> Duration {
+    Duration::from_millis(100) + random_part_of(Duration::from_millis(300))
 }
 
 fn variable(name: &str) -> Option<std::ffi::OsString> {

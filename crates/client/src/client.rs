@@ -1,8 +1,7 @@
-//! Acquiring a lock, or several at once: one call that asks until the wait is over.
+//! A client of a service, and what has one request: who holds a lock, and to break it.
 //!
-//! A long wait is made of several requests with one token, each shorter than what proxies let a
-//! silent connection live for; the token keeps the place in the queue between them. The validity
-//! of a grant counts from the sending of the request that got it.
+//! [`tries`](crate::tries) says how often an acquire asks. The validity of a grant counts from the
+//! sending of the request that got it. Tested in `tests/api/rust_client.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,23 +10,14 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{Method, Request, Response};
 use keylatch_wire::{self as wire, BreakLockRequest, Code, HeldLock, LockBreak};
-use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::builder::Builder;
-use crate::clock::BootInstant;
-use crate::connection::{Call, Connection, REQUEST_WAIT, pause};
-use crate::error::{not_keylatch, not_of_this_request};
-use crate::session::{Claim, Session};
-use crate::target::{Grant, Target, lock_path};
+use crate::connection::{Call, Connection};
+use crate::session::Session;
+use crate::target::{Grant, lock_path};
 use crate::transport::Body;
-use crate::watchdog::RenewalError;
 use crate::{AcquireOptions, Error, Guard, LockGuard, SetGuard};
-
-/// Below this, a service that refuses to let the client wait is polled instead.
-const MIN_REQUEST_WAIT: Duration = Duration::from_secs(1);
-/// The longest wait that the clock can count: some hundred years.
-pub(crate) const MAX_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// A keylatch service, for any number of locks. Clones share their connections.
 #[derive(Debug, Clone)]
@@ -93,10 +83,9 @@ impl Client {
         name: impl Into<String>,
         options: &AcquireOptions,
     ) -> Result<LockGuard, Error> {
-        let target = Target::lock(name.into(), options.entry.clone());
-        let (session, grant, until) = self.acquire(target, options).await?;
-        let lock = grant.locks.into_iter().next().ok_or_else(not_keylatch)?;
-        Ok(Guard::start(session, options.ttl, lock, until))
+        let (session, grant) = self.acquire(vec![name.into()], false, options).await?;
+        let lock = grant.locks.into_iter().next().ok_or_else(Error::not_keylatch)?;
+        Ok(Guard::start(session, lock, grant.until))
     }
 
     /// The same, with `None` in place of [`Error::Held`].
@@ -134,55 +123,30 @@ impl Client {
             return Err(Error::Options("have an entry, and a set has none"));
         }
         let names = names.into_iter().map(Into::into).collect();
-        let target = Target { names, is_set: true, entry: None };
-        let (session, grant, until) = self.acquire(target, options).await?;
-        Ok(Guard::start(session, options.ttl, grant.locks, until))
+        let (session, grant) = self.acquire(names, true, options).await?;
+        Ok(Guard::start(session, grant.locks, grant.until))
     }
 
     async fn acquire(
         &self,
-        target: Target,
+        names: Vec<String>,
+        is_set: bool,
         options: &AcquireOptions,
-    ) -> Result<(Session, Grant, BootInstant), Error> {
-        let mut session = Session::new(&self.connection, target, options)?;
-        let (start, timeout) = (self.connection.now(), self.connection.settings.timeout);
-        let end = start + options.wait.min(MAX_WAIT);
-        // Waiting for a holder and outlasting a hiccup are two things.
-        let (patience, deadline) = (end.max(start + timeout), end + timeout);
-        let mut longest = REQUEST_WAIT;
-        loop {
-            let (sent, wait) = (self.connection.now(), whole_millis(end.left().min(longest)));
-            let limit = (wait + timeout).min(deadline.left());
-            let failed = |error| (error, patience, pause(None));
-            let (error, until, pause) = match session.create(options, wait, limit).await {
-                Ok(Ok(body)) => match granted(&session.claim, options.ttl, sent, &body).await {
-                    Ok((grant, until)) => return Ok((session, grant, until)),
-                    Err(error) => failed(error),
-                },
-                Ok(Err(refusal)) if refusal.is_of_wait() && !wait.is_zero() => {
-                    let shorter = longest / 4;
-                    longest = if shorter < MIN_REQUEST_WAIT { Duration::ZERO } else { shorter };
-                    continue;
+    ) -> Result<(Session, Grant), Error> {
+        let mut session = Session::new(&self.connection, names, is_set, options)?;
+        let mut tries = self.connection.tries(options.wait, Duration::ZERO);
+        let grant = loop {
+            let (wait, limit) = tries.next();
+            match session.create(wait, limit).await {
+                Ok(grant) => break grant,
+                Err(failure) => {
+                    let next = tries.failed(failure).await;
+                    next.map_err(|error| session.claim.refused(error))?;
                 }
-                Ok(Err(refusal)) => {
-                    let until = match refusal.status.as_u16() {
-                        _ if !refusal.is_passing() || refusal.is_final(wait) => sent,
-                        502..=504 => patience,
-                        _ => end,
-                    };
-                    let pause = refusal.pause_after(sent, wait);
-                    (session.claim.refused(refusal), until, pause)
-                }
-                Err(error) => failed(error),
-            };
-            let pause = pause.min(until.left());
-            // A try that has no time would say less than this one.
-            if until.left().is_zero() || deadline.left() < pause + timeout / 5 {
-                return Err(if session.open { error.in_doubt() } else { error });
             }
-            event!(debug, why = %error, "an acquire is tried again");
-            tokio::time::sleep(pause).await;
-        }
+        };
+        session.granted();
+        Ok((session, grant))
     }
 
     /// Who holds a lock; `None` where it is free.
@@ -191,13 +155,14 @@ impl Client {
     ///
     /// The service gave no response, or refuses the request.
     pub async fn show(&self, name: &str) -> Result<Option<HeldLock>, Error> {
-        let lock = match self.ask(&Call::new(Method::GET, lock_path(name))).await {
+        let call = Call::new(Method::GET, lock_path(name));
+        let lock = match self.connection.ask(&call).await {
             Err(Error::Problem(problem)) if problem.is(Code::LockNotHeld) => return Ok(None),
             lock => lock?,
         };
         let (HeldLock::Exclusive(wire::PublicLock { name: of, .. })
         | HeldLock::Shared(wire::SharedLock { name: of, .. })) = &lock;
-        if of == name { Ok(Some(lock)) } else { Err(not_of_this_request()) }
+        if of == name { Ok(Some(lock)) } else { Err(Error::not_of_this_request()) }
     }
 
     /// Ends the lease of another client, of the grant with the `fencing_token` of `order`: its
@@ -214,13 +179,8 @@ impl Client {
         order: &BreakLockRequest,
     ) -> Result<Duration, Error> {
         let call = Call::new(Method::POST, lock_path(name) + "/break").with_body(&json!(order));
-        let broken: LockBreak = self.ask(&call).await?;
+        let broken: LockBreak = self.connection.ask(&call).await?;
         Ok(Duration::from_millis(broken.ends_in_ms))
-    }
-
-    async fn ask<T: DeserializeOwned>(&self, call: &Call) -> Result<T, Error> {
-        let answer = self.connection.ask(call, Duration::ZERO).await?.answer?;
-        serde_json::from_slice(&answer).map_err(|_| not_keylatch())
     }
 
     /// Sends a request of the API that this crate has no method for, with the client's key. Its URI
@@ -240,33 +200,4 @@ impl Client {
         self.connection.endings.close();
         self.connection.endings.wait().await;
     }
-}
-
-/// The validity of a grant counts from the sending of the request. Where little of it is left,
-/// since the response was slow or an earlier one was lost, the lease is renewed before it is used.
-async fn granted(
-    claim: &Claim,
-    ttl: Duration,
-    sent: BootInstant,
-    answer: &[u8],
-) -> Result<(Grant, BootInstant), Error> {
-    let grant = claim.grant(answer)?;
-    let until = sent + grant.valid_from_sending;
-    if until.left() >= ttl / 2 {
-        return Ok((grant, until));
-    }
-    let sent = sent.now();
-    let renewed = claim.renew(ttl, claim.connection.settings.timeout).await;
-    let grant = renewed.map_err(|failure| match failure {
-        RenewalError::Failed { error, .. } => error,
-        RenewalError::Lost(_) => {
-            Error::Unavailable("the lease was over before it could be used".to_owned())
-        }
-    })?;
-    let until = sent + grant.valid_from_sending;
-    Ok((grant, until))
-}
-
-pub(crate) fn whole_millis(duration: Duration) -> Duration {
-    Duration::from_millis(wire::millis(duration))
 }

@@ -69,6 +69,12 @@ impl BootInstant {
         self.since_boot.saturating_sub(self.now().since_boot)
     }
 
+    /// How long it is past.
+    #[cfg(feature = "tracing")]
+    pub(crate) fn passed(self) -> Duration {
+        self.now().since_boot.saturating_sub(self.since_boot)
+    }
+
     /// Waits until then; at most a second longer if the machine is suspended meanwhile.
     pub(crate) async fn reached(self) {
         loop {

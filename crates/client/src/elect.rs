@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::connection::pause;
 use crate::{AcquireOptions, Client, Error, FOREVER, FencedLease, LossReason};
 
 /// How long one who leads may still run after its lease is gone.
@@ -49,7 +48,7 @@ impl Client {
             }
             // What cannot be released ends by itself.
             drop(guard.close().await);
-            sleep(pause(None)).await;
+            sleep(self.connection.pause(None)).await;
         }
     }
 }

@@ -8,7 +8,8 @@ use std::error::Error as StdError;
 use std::io;
 use std::time::Duration;
 
-use keylatch_wire::{Code, Holder, ProblemDocument, Retry};
+use hyper::StatusCode;
+use keylatch_wire::{Code, Effect, Holder, ProblemDocument, Retry};
 
 use crate::LeaseLost;
 
@@ -92,32 +93,20 @@ impl std::fmt::Display for Held {
 }
 
 impl Error {
-    /// The time for a response is over.
     pub(crate) fn late() -> Self {
         Self::Unanswered("no response came in time".to_owned())
     }
 
-    /// The time is over before there was a connection.
-    pub(crate) fn unconnected() -> Self {
-        Self::Unreachable("no connection was made in time".to_owned())
+    /// The response has a status that keylatch does not give to such a request, or says something
+    /// else.
+    pub(crate) fn not_keylatch() -> Self {
+        Self::Refused("the answer is not one of keylatch".to_owned())
     }
 
-    /// The same, where an earlier try may have been carried out.
-    pub(crate) fn in_doubt(self) -> Self {
-        match self {
-            Self::Unreachable(why) => Self::Unanswered(why),
-            error => error,
-        }
-    }
-
-    /// Whether no request was sent.
-    pub(crate) fn is_unsent(&self) -> bool {
-        matches!(self, Self::Unreachable(_) | Self::OtherStore(_))
-    }
-
-    /// Whether the service has said no, so that the same request is of no use.
-    pub(crate) fn is_refusal(&self) -> bool {
-        matches!(self, Self::Problem(_) | Self::Refused(_))
+    /// The response is about something else: a proxy, or a connection that two processes share, has
+    /// mixed two up.
+    pub(crate) fn not_of_this_request() -> Self {
+        Self::Unanswered("the response is not one of keylatch for this request".to_owned())
     }
 
     /// What to do next: [`Retry::SameKey`] where the same call may succeed later,
@@ -129,22 +118,82 @@ impl Error {
                 Retry::SameKey
             }
             Self::Problem(problem) => {
-                let by_table = || problem.known_code().map_or(Retry::NewKey, Code::retry);
-                problem.retry.unwrap_or_else(by_table)
+                let by_table = || problem.known_code().map(Code::retry);
+                let word = problem.retry.or_else(by_table);
+                word.unwrap_or(if passes(problem.status) { Retry::SameKey } else { Retry::NewKey })
             }
             Self::Refused(_) => Retry::NewKey,
             _ => Retry::Never,
         }
     }
+
+    /// Whether the same request may succeed later.
+    pub(crate) fn is_passing(&self) -> bool {
+        self.retry() == Retry::SameKey || matches!(self, Self::OtherStore(_))
+    }
+
+    /// Whether no request was sent.
+    pub(crate) fn is_unsent(&self) -> bool {
+        matches!(self, Self::Unreachable(_) | Self::OtherStore(_))
+    }
+
+    pub(crate) fn problem(&self) -> Option<&ProblemDocument> {
+        if let Self::Problem(problem) = self { Some(problem) } else { None }
+    }
+
+    pub(crate) fn is(&self, code: Code) -> bool {
+        self.problem().is_some_and(|problem| problem.is(code))
+    }
+
+    /// Whether others have what was asked for, and may end it.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.is(Code::LockHeld) || self.is(Code::RequestInProgress)
+    }
+
+    /// Whether the service may have carried the request out all the same.
+    pub(crate) fn may_be_done(&self) -> bool {
+        let is_known = self.problem().is_some_and(|it| it.outcome == Some(Effect::NotExecuted));
+        self.is_passing() && !self.is_busy() && !self.is_unsent() && !is_known
+    }
+
+    /// Whether a request that was to wait for so long leaves nothing behind at the service.
+    pub(crate) fn leaves_nothing(&self, wait: Duration) -> bool {
+        match self {
+            // A client whose wait is over keeps its place in the queue for a moment longer.
+            Self::Problem(_) if self.is(Code::LockHeld) => wait.is_zero() || self.is_final(wait),
+            Self::Problem(problem) => (400..500).contains(&problem.status),
+            error => error.is_unsent(),
+        }
+    }
+
+    /// Whether the service did not let a request wait that was to wait for so long: what the token
+    /// has of the locks already is in its own way, and no release of another client changes that.
+    pub(crate) fn is_final(&self, wait: Duration) -> bool {
+        let held = self.problem().filter(|problem| problem.is(Code::LockHeld));
+        !wait.is_zero() && held.is_some_and(|problem| problem.waited_ms.is_none())
+    }
+
+    /// The same, where an earlier try may have been carried out.
+    pub(crate) fn in_doubt(self) -> Self {
+        match self {
+            Self::Unreachable(why) => Self::Unanswered(why),
+            error => error,
+        }
+    }
+
+    /// The same for a caller who need not tell passing problems apart.
+    pub(crate) fn unavailable(self) -> Self {
+        match &self {
+            Self::Problem(problem) if self.is_passing() => {
+                let status = StatusCode::from_u16(problem.status).unwrap_or_default();
+                Self::Unavailable(format!("{status}: {}", problem.detail))
+            }
+            _ => self,
+        }
+    }
 }
 
-/// The response has a status that keylatch does not give to such a request, or says something else.
-pub(crate) fn not_keylatch() -> Error {
-    Error::Refused("the answer is not one of keylatch".to_owned())
-}
-
-/// The response is about something else: a proxy, or a connection that two processes share, has
-/// mixed two up.
-pub(crate) fn not_of_this_request() -> Error {
-    Error::Unanswered("the response is not one of keylatch for this request".to_owned())
+/// Whether a response with this status may be another one later.
+pub(crate) fn passes(status: u16) -> bool {
+    status >= 500 || status == 408 || status == 429
 }

@@ -13,9 +13,10 @@ use tokio_util::sync::DropGuard;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::clock::BootInstant;
+use crate::connection::Failure;
 use crate::session::Session;
 use crate::target::LeasedLock;
-use crate::watchdog::{RenewalError, keep};
+use crate::watchdog::keep;
 use crate::{Error, FencedLease, Lease};
 
 /// What is held: renewed in the background at each third of its TTL until the guard is closed,
@@ -83,28 +84,24 @@ impl Guard<Vec<LeasedLock>> {
 }
 
 impl<L> Guard<L> {
-    /// Starts the watchdog of a lease that is valid until `until`.
-    pub(crate) fn start(session: Session, ttl: Duration, leased: L, until: BootInstant) -> Self {
+    /// Starts the watchdog of a lease that is valid until then.
+    pub(crate) fn start(session: Session, leased: L, until: BootInstant) -> Self {
         let claim = Arc::clone(&session.claim);
-        Self::watched(session, ttl, leased, until, |lease| async move {
-            let renew = async |limit| Ok(claim.renew(ttl, limit).await?.valid_from_sending);
-            keep(lease, renew).await;
+        Self::watched(session, leased, until, |lease| async move {
+            let ttl = claim.options.ttl;
+            let renew = async |limit| Ok(claim.renew(ttl, limit).await?.until);
+            keep(lease, renew, |problem| claim.loss(problem)).await;
         })
     }
 
-    /// Starts what watches over a lease that is valid until `until`, and reports what becomes of
-    /// it.
-    pub(crate) fn watched<F>(
+    /// Starts what watches over a lease that is valid until then, and reports what becomes of it.
+    pub(crate) fn watched<F: Future<Output = ()> + Send + 'static>(
         session: Session,
-        ttl: Duration,
         leased: L,
         until: BootInstant,
         watch: impl FnOnce(Lease) -> F,
-    ) -> Self
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        let lease = Lease::new(session.claim.target.text(), ttl, until);
+    ) -> Self {
+        let lease = Lease::new(session.claim.text(), session.claim.options.ttl, until);
         let watchdog = AbortOnDropHandle::new(tokio::spawn(watch(lease.clone())));
         let ending = lease.closing().clone().drop_guard();
         Self { ending, watchdog, session, leased, lease }
@@ -125,9 +122,13 @@ impl<L> Guard<L> {
     /// The service gave no response within 5 s, or refuses the request. The lease then ends by
     /// itself.
     pub async fn close(self) -> Result<ReleaseReply, Error> {
-        let Self { ending, watchdog, session, .. } = self;
+        let Self { ending, watchdog, mut session, .. } = self;
         drop(ending);
-        let reply = session.close().await;
+        if session.claim.options.keep {
+            return Ok(ReleaseReply::Released);
+        }
+        let reply = session.claim.release().await;
+        session.parting.call = None;
         // Not before: the connection of a hold ends with its watchdog, and its lock with the
         // connection.
         drop(watchdog);
@@ -142,12 +143,16 @@ impl<L> Guard<L> {
     /// The lease is lost, the service refuses the TTL, or gave no response in time. The lease then
     /// ends by itself.
     pub async fn leave_for(self, ttl: Duration) -> Result<(), Error> {
-        let Self { ending, watchdog, session, lease, .. } = self;
+        let Self { ending, watchdog, mut session, lease, .. } = self;
         drop((ending, watchdog));
-        let left = session.leave_for(ttl).await;
-        left.map_err(|why| match why {
-            RenewalError::Failed { error, .. } => error,
-            RenewalError::Lost(reason) => lease.lost_by(reason).into(),
+        session.parting.call = None;
+        let claim = &session.claim;
+        let left = claim.renew(ttl, claim.connection.settings.timeout).await;
+        left.map(drop).map_err(|Failure { error, .. }| {
+            match error.problem().and_then(|problem| claim.loss(problem)) {
+                Some(reason) => lease.lost_by(reason).into(),
+                None => error.unavailable(),
+            }
         })
     }
 }

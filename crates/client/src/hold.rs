@@ -3,94 +3,91 @@
 //! The guard is that of any lock. Its watchdog sends nothing: it reads the stream, whose events say
 //! how long the lease is valid, and gives the lease up where none comes in time.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use keylatch_wire::{LossEvent, ProblemDocument, RenewalEvent};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::client::{MAX_WAIT, whole_millis};
 use crate::clock::BootInstant;
-use crate::connection::{Refusal, refusal_of};
-use crate::error::not_keylatch;
+use crate::connection::Failure;
 use crate::events::{Event, EventStream};
 use crate::session::Session;
-use crate::target::{Target, loss_of};
+use crate::target::{Grant, loss_of};
 use crate::{AcquireOptions, Client, Error, Guard, Lease, LockGuard, LossReason};
-
-/// How long one stream waits: as long as a service lets wait unless it is configured otherwise.
-const STREAM_WAIT: Duration = Duration::from_secs(300);
 
 impl Client {
     /// Holds a lock by a connection, and waits for it as long as `options` say. The service renews
     /// the lock, and frees it as soon as this process is gone.
     ///
+    /// What fails on the way is retried as by [`lock`](Self::lock), but with a new token after a
+    /// lost response, and not with a token of `options`.
+    ///
     /// # Errors
     ///
     /// [`Error::Held`] if others held it until the wait was over. The service gave no response, or
-    /// refuses the request. No lost response is retried: the connection is the claim.
+    /// refuses the request.
     pub async fn hold(
         &self,
         name: impl Into<String>,
         options: &AcquireOptions,
     ) -> Result<LockGuard, Error> {
-        let target = Target::lock(name.into(), options.entry.clone());
-        let mut session = Session::new(&self.connection, target, options)?;
-        let end = self.connection.now() + options.wait.min(MAX_WAIT);
+        let names = vec![name.into()];
+        let claimed = || Session::new(&self.connection, names.clone(), false, options);
+        let mut session = claimed()?;
+        let mut tries = self.connection.tries(options.wait, Duration::ZERO);
         let (mut stream, grant, sent) = loop {
-            let (sent, wait) = (self.connection.now(), whole_millis(end.left().min(STREAM_WAIT)));
-            let limit = wait + self.connection.settings.timeout;
-            let opened = timeout(limit, self.open_hold(&mut session, options, wait)).await;
-            match opened.unwrap_or_else(|_| Err(Error::late())) {
+            // When the service ends a stream that is lost, it releases what the token holds, also
+            // by another stream.
+            if tries.in_doubt {
+                session = claimed()?;
+            }
+            let (sent, (wait, limit)) = (self.connection.now(), tries.next());
+            let opened = timeout(limit, session.hold(wait, sent)).await;
+            match opened.unwrap_or_else(|_| Err(Error::late().into())) {
                 Ok((stream, grant)) => break (stream, grant, sent),
-                // A wait that was granted is over, and the next one begins at once.
-                Err(Error::Held(_)) if (sent + wait).left().is_zero() && !end.left().is_zero() => {}
-                Err(error) => return Err(error),
+                Err(failure) => {
+                    let is_last = options.token.is_some() && failure.error.may_be_done();
+                    let failure = if is_last { failure.last() } else { failure };
+                    let next = tries.failed(failure).await;
+                    next.map_err(|error| session.claim.refused(error))?;
+                }
             }
         };
-        let grant = session.claim.grant(grant.to_string().as_bytes())?;
-        let until = sent + grant.valid_from_sending;
-        let lock = grant.locks.into_iter().next().ok_or_else(not_keylatch)?;
-        let ttl = options.ttl;
-        Ok(Guard::watched(session, ttl, lock, until, |lease| async move {
+        session.granted();
+        let lock = grant.locks.into_iter().next().ok_or_else(Error::not_keylatch)?;
+        Ok(Guard::watched(session, lock, grant.until, |lease| async move {
             let reason = read_until_lost(&mut stream, sent, &lease).await;
             lease.lose(reason);
             outlast(&mut stream, lease.until()).await;
         }))
     }
+}
 
+impl Session {
     /// Opens the stream, and waits for the event that says that the lock is held.
-    async fn open_hold(
-        &self,
-        session: &mut Session,
-        options: &AcquireOptions,
+    async fn hold(
+        &mut self,
         wait: Duration,
-    ) -> Result<(EventStream, Value), Error> {
-        let claim = Arc::clone(&session.claim);
-        let request = claim.creation("/hold", options, wait).request(Duration::ZERO)?;
-        session.open = true;
-        let answer = self.connection.forward(request).await?;
-        if answer.status() != 200 {
-            let refusal = refusal_of(answer).await?;
-            session.open = !refusal.is_without_effect();
-            return Err(claim.refused(refusal));
-        }
-        let silence = self.connection.settings.silence;
-        let mut stream = EventStream::new(answer.into_body());
-        while let Some(Event { kind, data }) = stream.next(silence).await? {
-            match kind.as_str() {
-                "acquired" => return Ok((stream, data)),
-                "refused" => {
-                    let problem: ProblemDocument =
-                        serde_json::from_value(data).map_err(|_| not_keylatch())?;
-                    session.open = false;
-                    return Err(claim.refused(Refusal::of(problem)));
+        sent: BootInstant,
+    ) -> Result<(EventStream, Grant), Failure> {
+        let claim = &self.claim;
+        let acquired = async {
+            let mut stream = claim.connection.stream(&claim.creation("/hold", wait)).await?;
+            let silence = claim.connection.settings.silence;
+            while let Some(Event { kind, data }) = stream.next(silence).await? {
+                if kind == "acquired" {
+                    let grant = claim.grant(data.to_string().as_bytes(), sent)?;
+                    return Ok((stream, grant));
+                } else if kind == "refused" {
+                    let problem = serde_json::from_value::<ProblemDocument>(data);
+                    let problem = problem.map_err(|_| Error::not_keylatch())?;
+                    return Err(Error::Problem(Box::new(problem)).into());
                 }
-                _ => {}
             }
-        }
-        Err(Error::Unanswered("the stream has ended".to_owned()))
+            Err(Error::Unanswered("the stream has ended".to_owned()).into())
+        };
+        self.parting.venture(claim.undo(), wait, acquired).await
     }
 }
 

@@ -1,9 +1,8 @@
 //! The Rust client of [keylatch](https://docs.rs/keylatch).
 //!
-//! Inside: `client` asks until the wait is over, `watchdog` renews, `session` proves a claim by its
-//! token and `ending` releases it when it is dropped, `connection` sends a request with a deadline,
-//! to one URL or the next. All of them are the same for one lock and for several: `target` has the
-//! difference. Every request carries a Lock-Token of the client's own, so each is safe to repeat.
+//! Inside: `connection` sends a request with a deadline, to one URL or the next, and `tries` says
+//! how often; `watchdog` renews, `session` is a claim under way or granted, and `ending` releases it
+//! when it is dropped. All are the same for one lock and for several: `target` has the difference. Every request carries a Lock-Token of the client's own, so each is safe to repeat.
 //! The tests are with the service, over real connections that fail.
 #![doc = include_str!("../README.md")]
 
@@ -38,6 +37,7 @@ mod target;
 #[path = "../testing/fake.rs"]
 pub mod testing;
 mod transport;
+mod tries;
 mod watch;
 mod watchdog;
 

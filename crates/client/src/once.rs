@@ -7,7 +7,6 @@
 //! `tests/api/rust_client_ends.rs` and by `clients/conformance`.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,16 +17,16 @@ use bytes::Bytes;
 use hyper::{Method, Response};
 use keylatch_core::lock::{FencingToken, Token};
 use keylatch_wire::{
-    Code, DescribedRequest, IdempotencyAnswer, IdempotencyRecord, OnCrash, millis,
+    Code, DescribedRequest, IdempotencyAnswer, IdempotencyRecord, OnCrash, ProblemDocument, millis,
 };
 use serde_json::json;
 use tokio_util::sync::DropGuard;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::connection::{Call, Connection, Refusal, Reply, plain};
+use crate::clock::BootInstant;
+use crate::connection::{Call, Connection, Failure, plain};
 use crate::ending::Parting;
-use crate::error::{not_keylatch, not_of_this_request};
-use crate::watchdog::{RenewalError, keep};
+use crate::watchdog::keep;
 use crate::{BoxError, Client, Error, FencedLease, Lease, LossReason};
 
 /// The longest reason of a failure, in bytes.
@@ -113,6 +112,7 @@ pub struct Once {
 }
 
 /// A thing that is being done, renewed in the background. Dropped without an end, it has failed.
+#[derive(Debug)]
 pub struct Run {
     // The fields are dropped in this order: the watchdog does not renew what has ended.
     _ending: DropGuard,
@@ -136,42 +136,53 @@ impl Client {
     pub async fn begin(&self, key: &str, options: &OnceOptions) -> Result<BeginReply, Error> {
         let token = options.token.clone().map_or_else(Token::generate, Ok)?;
         let begin = begin_call(key, options, &token);
-        // Nothing was done before the client knows that it has begun. With a token of its own the
-        // caller can begin again.
-        let call = options.token.is_none().then(|| begin.then(Method::DELETE, ""));
-        let mut parting = Parting { connection: Arc::clone(&self.connection), call };
-        let reply = self.connection.ask(&begin, options.wait).await;
-        let is_nothing_begun = match &reply {
-            Ok(Reply { answer: Err(refusal), .. }) => refusal.is_without_effect(),
-            reply => reply.as_ref().is_err_and(Error::is_unsent),
+        // Nothing was done before the client knows that it has begun. By a token of the caller's
+        // own another run may be under way.
+        let undo = options.token.is_none().then(|| begin.then(Method::DELETE, ""));
+        let mut parting = Parting::new(&self.connection);
+        let mut tries = self.connection.tries(options.wait, Duration::ZERO);
+        let (record, until) = loop {
+            let (sent, (wait, limit)) = (self.connection.now(), tries.next());
+            let begun = async {
+                let answer = self.connection.send(&begin, wait, limit).await?;
+                self.begun(&answer, &begin, options.lease, sent).await
+            };
+            match parting.venture(undo.clone(), wait, begun).await {
+                Ok(begun) => break begun,
+                Err(failure) => tries.failed(failure).await?,
+            }
         };
-        if is_nothing_begun {
-            parting.call = None;
-        }
-        let Reply { answer, sent, .. } = reply?;
-        let answer = answer.map_err(Refusal::into_problem)?;
-        let record: IdempotencyRecord =
-            serde_json::from_slice(&answer).map_err(|_| not_keylatch())?;
         if record.state == "done" {
             parting.call = None;
             return Ok(BeginReply::Done(record.answer.map(response_of).transpose()?));
         }
-        if record.token.is_none_or(|of| of.expose() != token.expose()) {
-            return Err(not_of_this_request());
-        }
-        // An earlier try may have begun it, and its lease began then.
-        let left = record.lease_expires_in_ms.map_or(options.lease, Duration::from_millis);
-        let mut until = sent + left.min(options.lease);
-        // It began at the end of a long wait, or an earlier response was lost.
-        if until.left() < options.lease / 2 {
-            let renewal = begin.then(Method::POST, "/renew");
-            let renewed = self.connection.ask(&renewal, Duration::ZERO).await?;
-            renewed.answer.map_err(Refusal::into_problem)?;
-            until = renewed.sent + options.lease;
-        }
         let lease = Lease::new(format!("the run of `{key}`"), options.lease, until);
         let lease = FencedLease::new(lease, FencingToken::new(record.fencing_token));
         Ok(BeginReply::Begun(Run::start(parting, begin, options.on_crash, lease)))
+    }
+
+    /// A record that answers a begin which was sent then, and until when its run is valid. A run
+    /// that began at the end of a long wait, or by an earlier try, is renewed before it is used.
+    async fn begun(
+        &self,
+        answer: &[u8],
+        begin: &Call,
+        lease: Duration,
+        sent: BootInstant,
+    ) -> Result<(IdempotencyRecord, BootInstant), Failure> {
+        let record = serde_json::from_slice::<IdempotencyRecord>(answer);
+        let record = record.map_err(|_| Error::not_keylatch())?;
+        let left = record.lease_expires_in_ms.map_or(lease, Duration::from_millis);
+        let until = sent + left.min(lease);
+        let is_done = record.state == "done";
+        if !is_done && record.token.as_ref().is_none_or(|of| !begin.is_under(of.expose())) {
+            return Err(Error::not_of_this_request().into());
+        }
+        if is_done || until.left() >= lease / 2 {
+            return Ok((record, until));
+        }
+        let until = renew(&self.connection, begin, lease, self.connection.settings.timeout).await?;
+        Ok((record, until))
     }
 
     /// Does a thing once: runs `work` and keeps its response, or gives the response that an earlier
@@ -245,11 +256,14 @@ fn failure(begin: &Call, on_crash: OnCrash, reason: &str) -> Call {
 impl Run {
     fn start(mut parting: Parting, begin: Call, on_crash: OnCrash, lease: FencedLease) -> Self {
         parting.call = Some(failure(&begin, on_crash, "the work panicked or was cancelled"));
-        let (connection, ttl) = (Arc::clone(&parting.connection), lease.ttl());
-        let (renewal, of_run) = (begin.then(Method::POST, "/renew"), Lease::clone(&lease));
+        let connection = Arc::clone(&parting.connection);
+        let (of_run, renewed) = (Lease::clone(&lease), begin.clone());
         let watchdog = AbortOnDropHandle::new(tokio::spawn(async move {
-            let renew = async |limit| renew(&connection, &renewal, limit).await.map(|()| ttl);
-            keep(of_run, renew).await;
+            let ttl = of_run.ttl();
+            let renew = async |limit| renew(&connection, &renewed, ttl, limit).await;
+            let loss =
+                |it: &ProblemDocument| it.is(Code::TokenMismatch).then_some(LossReason::NotHeld);
+            keep(of_run, renew, loss).await;
         }));
         Self {
             _ending: lease.closing().clone().drop_guard(),
@@ -320,9 +334,9 @@ impl Run {
         // No other client can run it before the lease is over, so there is time to outlast a
         // restart of the service.
         let patience = self.lease.until().left().min(END_TIME);
-        let reply = self.parting.connection.ask_for(&call, Duration::ZERO, patience).await;
+        let reply = self.parting.connection.done(&call, patience).await;
         self.parting.call = None;
-        reply?.answer.map(drop).map_err(Refusal::into_problem)
+        reply.map(drop)
     }
 }
 
@@ -331,12 +345,6 @@ impl Deref for Run {
 
     fn deref(&self) -> &Lease {
         &self.lease
-    }
-}
-
-impl fmt::Debug for Run {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Run").field("lease", &self.lease).finish_non_exhaustive()
     }
 }
 
@@ -355,14 +363,14 @@ impl Scope {
 fn response_of(answer: IdempotencyAnswer) -> Result<Response<Bytes>, Error> {
     let body = match (answer.body, answer.body_base64) {
         (Some(text), _) => text.into_bytes(),
-        (None, Some(bytes)) => STANDARD.decode(bytes).map_err(|_| not_keylatch())?,
+        (None, Some(bytes)) => STANDARD.decode(bytes).map_err(|_| Error::not_keylatch())?,
         (None, None) => Vec::new(),
     };
     let mut response = Response::builder().status(answer.status);
     for (name, values) in &answer.headers {
         response = values.iter().fold(response, |response, value| response.header(name, value));
     }
-    response.body(body.into()).map_err(|_| not_keylatch())
+    response.body(body.into()).map_err(|_| Error::not_keylatch())
 }
 
 fn is_nothing_done(error: &(dyn std::error::Error + 'static)) -> bool {
@@ -370,19 +378,14 @@ fn is_nothing_done(error: &(dyn std::error::Error + 'static)) -> bool {
     causes.any(<dyn std::error::Error>::is::<NothingDone>)
 }
 
-/// Keeps a run from being over while the program carries it out.
+/// Starts the lease of a run again.
 async fn renew(
     connection: &Connection,
-    renewal: &Call,
+    begin: &Call,
+    lease: Duration,
     limit: Duration,
-) -> Result<(), RenewalError> {
-    let failed = |after, error| Err(RenewalError::Failed { after, error });
-    match connection.send(renewal, limit).await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(refusal)) if refusal.is(Code::TokenMismatch) => {
-            Err(RenewalError::Lost(LossReason::NotHeld))
-        }
-        Ok(Err(refusal)) => failed(refusal.retry_after, refusal.into()),
-        Err(error) => failed(None, error),
-    }
+) -> Result<BootInstant, Failure> {
+    let sent = connection.now();
+    connection.send(&begin.then(Method::POST, "/renew"), Duration::ZERO, limit).await?;
+    Ok(sent + lease)
 }

@@ -1,4 +1,4 @@
-//! A claim to a lock or to several, proved by a token, and its end.
+//! A claim under way or granted, and its end.
 //!
 //! A session may hold its locks, or places in their queues, from its first request that was sent
 //! until the service has answered that it holds nothing. Dropped in between, it releases what it
@@ -8,15 +8,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::Method;
-use keylatch_core::lock::{ReleaseReply, Token};
-use keylatch_wire::Code;
-
-use crate::connection::{Answer, Call, Connection, Refusal};
-use crate::ending::send_in_background;
-use crate::error::not_keylatch;
-use crate::target::{Grant, Target};
-use crate::watchdog::RenewalError;
+use crate::connection::{Connection, Failure};
+use crate::ending::Parting;
+use crate::target::{Claim, Grant};
 use crate::{AcquireOptions, Error};
 
 /// A claim that is released when it is dropped.
@@ -24,10 +18,7 @@ use crate::{AcquireOptions, Error};
 pub(crate) struct Session {
     /// What the task that renews it shares.
     pub(crate) claim: Arc<Claim>,
-    /// Whether the service may hold something for the token.
-    pub(crate) open: bool,
-    /// Whether the token keeps what it holds at the end.
-    keep: bool,
+    pub(crate) parting: Parting,
 }
 
 impl Session {
@@ -35,133 +26,29 @@ impl Session {
     /// options.
     pub(crate) fn new(
         connection: &Arc<Connection>,
-        target: Target,
+        names: Vec<String>,
+        is_set: bool,
         options: &AcquireOptions,
     ) -> Result<Self, Error> {
-        let token = options.token.clone().map_or_else(Token::generate, Ok)?;
-        let claim = Arc::new(Claim { connection: Arc::clone(connection), target, token });
-        Ok(Self { claim, open: false, keep: options.keep })
+        let claim = Arc::new(Claim::new(connection, names, is_set, options)?);
+        Ok(Self { claim, parting: Parting::new(connection) })
     }
 
     /// Asks for the locks, and waits for them at the service for `wait`.
     pub(crate) async fn create(
         &mut self,
-        options: &AcquireOptions,
         wait: Duration,
         limit: Duration,
-    ) -> Result<Answer, Error> {
-        let before = std::mem::replace(&mut self.open, true);
-        let call = self.claim.creation("", options, wait);
-        let answer = self.claim.connection.send(&call, limit).await;
-        let nothing_left = match &answer {
-            // A client whose wait is over keeps its place in the queue for a moment longer.
-            Ok(Err(refusal)) if refusal.is(Code::LockHeld) => {
-                wait.is_zero() || refusal.is_final(wait)
-            }
-            Ok(Err(refusal)) => refusal.is_without_effect(),
-            answer => answer.as_ref().is_err_and(Error::is_unsent),
-        };
-        if nothing_left {
-            self.open = before;
-        }
-        answer
+    ) -> Result<Grant, Failure> {
+        let (claim, sent) = (&self.claim, self.claim.connection.now());
+        let call = claim.creation("", wait);
+        let answer = claim.connection.send(&call, Duration::ZERO, limit);
+        let answer = self.parting.venture(claim.undo(), wait, answer).await?;
+        claim.fresh(claim.grant(&answer, sent)?).await
     }
 
-    /// Releases the locks, and repeats that until the service has answered or the time for a
-    /// response is over. A session that keeps them does nothing.
-    pub(crate) async fn close(mut self) -> Result<ReleaseReply, Error> {
-        if self.keep {
-            return Ok(ReleaseReply::Released);
-        }
-        let released = self.claim.release().await;
-        self.open = false;
-        released
-    }
-
-    /// Lets the locks last `ttl` from now, and leaves them.
-    pub(crate) async fn leave_for(mut self, ttl: Duration) -> Result<(), RenewalError> {
-        self.open = false;
-        let limit = self.claim.connection.settings.timeout;
-        self.claim.renew(ttl, limit).await.map(drop)
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        if self.open && !self.keep {
-            send_in_background(&self.claim.connection, self.claim.release_call());
-        }
-    }
-}
-
-/// What proves a session to the service: the target and the token.
-#[derive(Debug)]
-pub(crate) struct Claim {
-    pub(crate) connection: Arc<Connection>,
-    pub(crate) target: Target,
-    pub(crate) token: Token,
-}
-
-impl Claim {
-    /// A refusal as an error: who holds what is claimed, or why it is not to be had.
-    pub(crate) fn refused(&self, refusal: Refusal) -> Error {
-        if !refusal.is(Code::LockHeld) {
-            return refusal.into();
-        }
-        Error::Held(Box::new(self.target.held(refusal.problem.map(|problem| *problem))))
-    }
-
-    /// What a response grants to this claim.
-    pub(crate) fn grant(&self, response: &[u8]) -> Result<Grant, Error> {
-        self.target.grant(&self.token, response)
-    }
-
-    /// Starts the TTL of the lease again, unless the response takes longer than `limit`.
-    pub(crate) async fn renew(
-        &self,
-        ttl: Duration,
-        limit: Duration,
-    ) -> Result<Grant, RenewalError> {
-        let failed = |error| RenewalError::Failed { after: None, error };
-        let call = Call::new(Method::PUT, self.target.path()).with_token(&self.token);
-        let call = call.with_body(&self.target.renewal(ttl));
-        match self.connection.send(&call, limit).await {
-            Ok(Ok(body)) => self.grant(&body).map_err(failed),
-            Ok(Err(refusal)) => {
-                let problem = refusal.problem.as_deref();
-                if let Some(reason) = problem.and_then(|problem| self.target.loss(problem)) {
-                    return Err(RenewalError::Lost(reason));
-                }
-                let after = refusal.retry_after;
-                Err(RenewalError::Failed { after, error: refusal.into() })
-            }
-            Err(error) => Err(failed(error)),
-        }
-    }
-
-    /// The request that asks for the locks, by this step of their path.
-    pub(crate) fn creation(&self, step: &str, options: &AcquireOptions, wait: Duration) -> Call {
-        let path = self.target.path() + step;
-        let owner = self.connection.settings.owner.as_deref();
-        let body = self.target.creation(options, owner, wait);
-        Call::new(Method::POST, path).with_token(&self.token).with_body(&body)
-    }
-
-    fn release_call(&self) -> Call {
-        let call = Call::new(Method::DELETE, self.target.path()).with_token(&self.token);
-        call.with_query(self.target.release_query())
-    }
-
-    async fn release(&self) -> Result<ReleaseReply, Error> {
-        let reply = self.connection.ask(&self.release_call(), Duration::ZERO).await?;
-        let released = match reply.answer {
-            Ok(body) if self.target.is_released(&body) => ReleaseReply::Released,
-            Ok(_) => return Err(not_keylatch()),
-            Err(refusal) if refusal.is(Code::LockNotHeld) => ReleaseReply::NotHeld,
-            Err(refusal) if refusal.is(Code::TokenMismatch) => ReleaseReply::Mismatch,
-            Err(refusal) => return Err(refusal.into()),
-        };
-        // The try whose response was lost has released what is gone now.
-        Ok(if reply.in_doubt { ReleaseReply::Released } else { released })
+    /// From now on the end of the session releases.
+    pub(crate) fn granted(&mut self) {
+        self.parting.call = (!self.claim.options.keep).then(|| self.claim.release_call());
     }
 }

@@ -1,34 +1,37 @@
-//! What a session is about, in the words of the API: one lock, or a set of them.
+//! What is asked for, in the words of the API, and the token that proves it: one lock, or a set.
 //!
-//! Waiting, renewing and releasing are the same for both and written once. A [`Target`] says where
+//! Waiting, renewing and releasing are the same for both and written once. A [`Claim`] says where
 //! a request goes, what is in it, and how its answer is read. A set is one request at every step,
 //! so its locks are granted, renewed and released together. Tested in `tests/api/rust_client.rs`
 //! and `tests/api/rust_client_sets.rs`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use keylatch_core::lock::{FencingToken, Token};
+use hyper::Method;
+use keylatch_core::lock::{FencingToken, ReleaseReply, Token};
 use keylatch_wire::{
-    self as wire, BreakNote, Holder, LockEntries, ProblemDocument, SecretToken, millis,
+    self as wire, BreakNote, Code, Holder, LockEntries, ProblemDocument, SecretToken, millis,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::connection::plain;
-use crate::error::not_of_this_request;
+use crate::clock::BootInstant;
+use crate::connection::{Call, Connection, Failure, plain};
 use crate::{AcquireOptions, Error, Held, Limit, LossReason};
 
 /// Where the locks are.
 const LOCKS: &str = "/v1/locks";
 
-/// One lock, or a set of them.
+/// One lock, or a set of them, and the token that proves who holds it.
 #[derive(Debug)]
-pub(crate) struct Target {
-    pub(crate) names: Vec<String>,
+pub(crate) struct Claim {
+    pub(crate) connection: Arc<Connection>,
+    names: Vec<String>,
     /// Whether the requests are those for sets.
-    pub(crate) is_set: bool,
-    /// Of one lock: the entry that a release leaves; `None` leaves all.
-    pub(crate) entry: Option<String>,
+    is_set: bool,
+    pub(crate) options: AcquireOptions,
+    pub(crate) token: Token,
 }
 
 /// A lock that a guard holds.
@@ -49,40 +52,37 @@ pub struct LeasedLock {
 pub(crate) struct Grant {
     /// The locks, in the order of the target.
     pub(crate) locks: Vec<LeasedLock>,
-    /// How long after the sending of the request they are exclusive.
-    pub(crate) valid_from_sending: Duration,
+    /// Until when they are exclusive, counted from the sending of the request.
+    pub(crate) until: BootInstant,
 }
 
-impl Target {
-    pub(crate) fn lock(name: String, entry: Option<String>) -> Self {
-        Self { names: vec![name], is_set: false, entry }
+impl Claim {
+    pub(crate) fn new(
+        connection: &Arc<Connection>,
+        names: Vec<String>,
+        is_set: bool,
+        options: &AcquireOptions,
+    ) -> Result<Self, Error> {
+        let token = options.token.clone().map_or_else(Token::generate, Ok)?;
+        let (connection, options) = (Arc::clone(connection), options.clone());
+        Ok(Self { connection, names, is_set, options, token })
     }
 
-    /// The path of the requests that create and renew.
-    pub(crate) fn path(&self) -> String {
-        match self.names.first() {
+    fn call(&self, method: Method, step: &str) -> Call {
+        let path = match self.names.first() {
             Some(name) if !self.is_set => lock_path(name),
             _ => LOCKS.to_owned(),
-        }
+        };
+        Call::new(method, path + step).with_token(&self.token)
     }
 
-    /// What the query of the request that releases names.
-    pub(crate) fn release_query(&self) -> impl Iterator<Item = (&str, &str)> {
-        let entry = self.entry.iter().map(|entry| ("entry", &**entry));
-        let names = self.names.iter().map(|name| ("name", &**name));
-        entry.chain(names.filter(|_| self.is_set))
-    }
-
-    /// The body of a request that creates, and waits for `wait`.
-    pub(crate) fn creation(
-        &self,
-        options: &AcquireOptions,
-        owner: Option<&str>,
-        wait: Duration,
-    ) -> Value {
+    /// The request that asks for the locks, by this step of their path, and waits for `wait`.
+    pub(crate) fn creation(&self, step: &str, wait: Duration) -> Call {
+        let options = &self.options;
         let mut body = self.renewal(options.ttl);
         body["wait_ms"] = millis(wait).into();
-        body["owner"] = options.owner.as_deref().or(owner).into();
+        let owner = options.owner.as_ref().or(self.connection.settings.owner.as_ref());
+        body["owner"] = owner.map(String::as_str).into();
         if options.limit != Limit::Exclusive {
             body["mode"] = "shared".into();
         }
@@ -92,14 +92,14 @@ impl Target {
         if let Some(longest) = options.max_hold {
             body["max_hold_ms"] = millis(longest).into();
         }
-        if let Some(entry) = &self.entry {
+        if let Some(entry) = &options.entry {
             body["entry"] = entry.as_str().into();
         }
-        body
+        self.call(Method::POST, step).with_body(&body)
     }
 
     /// The body of a request that renews.
-    pub(crate) fn renewal(&self, ttl: Duration) -> Value {
+    fn renewal(&self, ttl: Duration) -> Value {
         let mut body = json!({"ttl_ms": millis(ttl)});
         if self.is_set {
             body["names"] = self.names.as_slice().into();
@@ -107,12 +107,69 @@ impl Target {
         body
     }
 
-    /// The grant of this target to this token that a response says.
-    pub(crate) fn grant(&self, token: &Token, response: &[u8]) -> Result<Grant, Error> {
-        self.read_grant(token, response).ok_or_else(not_of_this_request)
+    /// Starts the TTL of the lease again, unless the response takes longer than `limit`.
+    pub(crate) async fn renew(&self, ttl: Duration, limit: Duration) -> Result<Grant, Failure> {
+        let sent = self.connection.now();
+        let call = self.call(Method::PUT, "").with_body(&self.renewal(ttl));
+        let answer = self.connection.send(&call, Duration::ZERO, limit).await?;
+        Ok(self.grant(&answer, sent)?)
     }
 
-    fn read_grant(&self, token: &Token, response: &[u8]) -> Option<Grant> {
+    /// A grant that is renewed before it is used where little of it is left, since the response
+    /// was slow or an earlier one was lost.
+    pub(crate) async fn fresh(&self, grant: Grant) -> Result<Grant, Failure> {
+        if grant.until.left() >= self.options.ttl / 2 {
+            return Ok(grant);
+        }
+        let renewed = self.renew(self.options.ttl, self.connection.settings.timeout).await;
+        renewed.map_err(|failure| match failure.error.problem().and_then(|it| self.loss(it)) {
+            // So that it is asked for anew.
+            Some(_) => Error::Unavailable("the lease was over before its use".to_owned()).into(),
+            None => failure,
+        })
+    }
+
+    pub(crate) fn release_call(&self) -> Call {
+        let entry = self.options.entry.iter().map(|entry| ("entry", &**entry));
+        let names = self.names.iter().map(|name| ("name", &**name));
+        self.call(Method::DELETE, "").with_query(entry.chain(names.filter(|_| self.is_set)))
+    }
+
+    /// What takes back an acquire of which the caller does not learn. Under a token of the caller's
+    /// own that may be what another acquisition holds, unless this one has an entry of its own.
+    pub(crate) fn undo(&self) -> Option<Call> {
+        let AcquireOptions { token, entry, keep, .. } = &self.options;
+        (!keep && (token.is_none() || entry.is_some())).then(|| self.release_call())
+    }
+
+    pub(crate) async fn release(&self) -> Result<ReleaseReply, Error> {
+        let call = self.release_call();
+        let mut tries = self.connection.tries(Duration::ZERO, Duration::ZERO);
+        loop {
+            let (wait, limit) = tries.next();
+            let failure = match self.connection.send(&call, wait, limit).await {
+                Ok(body) if self.is_released(&body) => return Ok(ReleaseReply::Released),
+                Ok(_) => return Err(Error::not_keylatch()),
+                Err(failure) => failure,
+            };
+            match failure.error.problem().and_then(ProblemDocument::known_code) {
+                // The try whose response was lost has released what is gone now.
+                Some(Code::LockNotHeld | Code::TokenMismatch) if tries.in_doubt => {
+                    return Ok(ReleaseReply::Released);
+                }
+                Some(Code::LockNotHeld) => return Ok(ReleaseReply::NotHeld),
+                Some(Code::TokenMismatch) => return Ok(ReleaseReply::Mismatch),
+                _ => tries.failed(failure).await.map_err(Error::unavailable)?,
+            }
+        }
+    }
+
+    /// The grant of this claim that a response says, to a request that was sent then.
+    pub(crate) fn grant(&self, response: &[u8], sent: BootInstant) -> Result<Grant, Error> {
+        self.read_grant(response, sent).ok_or_else(Error::not_of_this_request)
+    }
+
+    fn read_grant(&self, response: &[u8], sent: BootInstant) -> Option<Grant> {
         let lease: LeaseResponse<'_> = serde_json::from_slice(response).ok()?;
         let granted = if self.is_set { lease.locks } else { vec![lease.lock?] };
         let lock = |name: &String| {
@@ -122,15 +179,16 @@ impl Target {
         };
         let locks = self.names.iter().map(lock).collect::<Option<_>>()?;
         let valid = lease.waited_ms.saturating_add(lease.valid_for_ms);
-        let valid_from_sending = Duration::from_millis(valid);
-        (lease.token.expose() == token.expose()).then_some(Grant { locks, valid_from_sending })
+        let until = sent + Duration::from_millis(valid);
+        (lease.token.expose() == self.token.expose()).then_some(Grant { locks, until })
     }
 
     /// Whether a response to a release says that it is done; the token may still hold the lock by
     /// other entries.
-    pub(crate) fn is_released(&self, response: &[u8]) -> bool {
+    fn is_released(&self, response: &[u8]) -> bool {
         response.is_empty()
-            || self.entry.is_some() && serde_json::from_slice::<LockEntries>(response).is_ok()
+            || self.options.entry.is_some()
+                && serde_json::from_slice::<LockEntries>(response).is_ok()
     }
 
     /// Why the token does not hold the target, if a problem says that; of several lost locks, of
@@ -147,12 +205,15 @@ impl Target {
         })
     }
 
-    /// Who holds it, as a refusal says.
-    pub(crate) fn held(&self, problem: Option<ProblemDocument>) -> Held {
-        let name = problem.as_ref().and_then(|problem| problem.name.clone());
-        let name = name.filter(|name| self.names.contains(name));
+    /// Why the claim was not granted: others hold it, or another reason.
+    pub(crate) fn refused(&self, error: Error) -> Error {
+        let Error::Problem(problem) = error else { return error };
+        if !problem.is(Code::LockHeld) {
+            return Error::Problem(problem).unavailable();
+        }
+        let name = problem.name.clone().filter(|name| self.names.contains(name));
         let name = name.or_else(|| self.names.first().cloned()).unwrap_or_default();
-        Held { name, holder: problem.and_then(first_holder) }
+        Error::Held(Box::new(Held { name, holder: first_holder(*problem) }))
     }
 
     /// The locks, as a message names them.

@@ -4,12 +4,10 @@
 //! snapshot, so a caller learns the present state and may miss what happened in between. Tested in
 //! `tests/api/rust_client.rs`.
 
-use std::time::Duration;
-
 use hyper::Method;
 use tokio::time::{sleep, timeout};
 
-use crate::connection::{Call, pause, refusal_of};
+use crate::connection::{Call, Failure};
 use crate::events::{Event, EventStream};
 use crate::target::lock_path;
 use crate::{Client, Error};
@@ -18,14 +16,15 @@ use crate::{Client, Error};
 #[derive(Debug)]
 pub struct Watch {
     client: Client,
-    path: String,
+    call: Call,
     stream: Option<EventStream>,
 }
 
 impl Client {
     /// Watches a lock; it connects with the first [`Watch::next`].
     pub fn watch(&self, name: &str) -> Watch {
-        Watch { client: self.clone(), path: format!("{}/events", lock_path(name)), stream: None }
+        let call = Call::new(Method::GET, lock_path(name) + "/events");
+        Watch { client: self.clone(), call, stream: None }
     }
 }
 
@@ -37,31 +36,21 @@ impl Watch {
     ///
     /// The service refuses the watch.
     pub async fn next(&mut self) -> Result<Event, Error> {
+        let connection = &self.client.connection;
         loop {
             if let Some(stream) = &mut self.stream {
-                let silence = self.client.connection.settings.silence;
-                if let Ok(Some(event)) = stream.next(silence).await {
+                if let Ok(Some(event)) = stream.next(connection.settings.silence).await {
                     return Ok(event);
                 }
                 self.stream = None;
-                sleep(pause(None)).await;
+                sleep(connection.pause(None)).await;
             }
-            match self.open().await {
-                Ok(stream) => self.stream = Some(stream),
-                Err(error) if error.is_refusal() => return Err(error),
-                Err(_) => sleep(pause(None)).await,
+            let opened = timeout(connection.settings.timeout, connection.stream(&self.call)).await;
+            match opened {
+                Ok(Ok(stream)) => self.stream = Some(stream),
+                Ok(Err(Failure { error, .. })) if !error.is_passing() => return Err(error),
+                _ => sleep(connection.pause(None)).await,
             }
         }
-    }
-
-    async fn open(&self) -> Result<EventStream, Error> {
-        let connection = &self.client.connection;
-        let request = Call::new(Method::GET, &self.path).request(Duration::ZERO)?;
-        let answer = timeout(connection.settings.timeout, connection.forward(request)).await;
-        let answer = answer.map_err(|_| Error::late())??;
-        if answer.status() != 200 {
-            return Err(refusal_of(answer).await?.into());
-        }
-        Ok(EventStream::new(answer.into_body()))
     }
 }

@@ -9,36 +9,34 @@
 use std::time::Duration;
 
 use keylatch_core::watchdog::LeaseSchedule;
+use keylatch_wire::ProblemDocument;
 
-use crate::builder::RESPONSE_TIMEOUT;
+use crate::LossReason;
+use crate::clock::BootInstant;
+use crate::connection::Failure;
 use crate::lease::Lease;
-use crate::{Error, LossReason};
 
-/// Why a lease was not renewed.
-#[derive(Debug)]
-pub(crate) enum RenewalError {
-    /// The service says that it is over.
-    Lost(LossReason),
-    /// It may be tried again, after some time if the service says so.
-    Failed { after: Option<Duration>, error: Error },
-}
+/// How long a renewal may take.
+const LIMIT: Duration = Duration::from_secs(5);
 
 /// Renews a lease until it is lost, or until it is being closed. `renew` tries once, within a time,
-/// and gives how long after its sending the lease is valid.
-pub(crate) async fn keep<F>(lease: Lease, renew: impl Fn(Duration) -> F)
-where
-    F: Future<Output = Result<Duration, RenewalError>>,
-{
-    let lost = lease.closing().run_until_cancelled(renew_until_lost(&lease, renew)).await;
+/// and gives until when the lease is valid; `loss` says which problems are its loss.
+pub(crate) async fn keep<F: Future<Output = Result<BootInstant, Failure>>>(
+    lease: Lease,
+    renew: impl Fn(Duration) -> F,
+    loss: impl Fn(&ProblemDocument) -> Option<LossReason>,
+) {
+    let lost = lease.closing().run_until_cancelled(renew_until_lost(&lease, renew, loss)).await;
     if let Some(reason) = lost {
         lease.lose(reason);
     }
 }
 
-async fn renew_until_lost<F>(lease: &Lease, renew: impl Fn(Duration) -> F) -> LossReason
-where
-    F: Future<Output = Result<Duration, RenewalError>>,
-{
+async fn renew_until_lost<F: Future<Output = Result<BootInstant, Failure>>>(
+    lease: &Lease,
+    renew: impl Fn(Duration) -> F,
+    loss: impl Fn(&ProblemDocument) -> Option<LossReason>,
+) -> LossReason {
     let mut schedule = LeaseSchedule::new(lease.ttl(), lease.until().since_boot());
     loop {
         lease.until().at(schedule.next_try()).reached().await;
@@ -47,15 +45,17 @@ where
             (None, Some(limit)) => limit,
             (loss, _) => return loss.unwrap_or(LossReason::Paused),
         };
-        match renew(limit.min(RESPONSE_TIMEOUT)).await {
-            Ok(valid) => {
-                schedule.renewed(sent.since_boot(), (sent + valid).since_boot());
+        match renew(limit.min(LIMIT)).await {
+            Ok(until) => {
+                schedule.renewed(sent.since_boot(), until.since_boot());
                 lease.renewed(sent.at(schedule.valid_until()));
             }
-            Err(RenewalError::Lost(reason)) => return reason,
-            Err(RenewalError::Failed { after, error }) => {
-                schedule.failed(sent.now().since_boot(), after.unwrap_or_default());
-                lease.failed(error.to_string());
+            Err(Failure { error, retry_after }) => {
+                if let Some(reason) = error.problem().and_then(&loss) {
+                    return reason;
+                }
+                schedule.failed(sent.now().since_boot(), retry_after.unwrap_or_default());
+                lease.failed(error.unavailable().to_string());
             }
         }
     }

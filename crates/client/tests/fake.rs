@@ -25,6 +25,38 @@ async fn lease_is_renewed_for_hours_and_lost_when_the_test_says_so() {
     assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::NotHeld);
 }
 
+/// What a program logs, and counts: each request with its time, and each loss.
+#[tokio::test(start_paused = true)]
+async fn requests_and_losses_are_events() {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let written = Arc::clone(&log);
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::DEBUG)
+        .with_ansi(false)
+        .with_writer(move || Written(Arc::clone(&written)));
+    let _logging = tracing::subscriber::set_default(subscriber.finish());
+    let fake = Fake::new();
+    let guard = fake.client().lock("a", &AcquireOptions::default()).await.expect("it is free");
+    fake.lose("a").await;
+    drop(guard);
+    let log = String::from_utf8(log.lock().expect("no panic").clone()).expect("a text");
+    let has = |words: [&str; 2]| log.lines().any(|line| words.iter().all(|it| line.contains(it)));
+    assert!(has(["a request method=POST path=\"/v1/locks/a\" took=", "failure=None"]), "{log}");
+    assert!(has(["WARN", "a lease is lost what=\"`a`\""]), "{log}");
+}
+
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("no panic").write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn suspended_process_has_lost_its_lease() {
     let fake = Fake::new();
