@@ -239,7 +239,7 @@ class Opening:
 
     def __init__(self, transport: Transport, claim: Claim) -> None:
         self._transport = transport
-        self.sleep_until = transport.sleep_until
+        self.sleep_until, self.retrying = transport.sleep_until, transport.retrying
         # What comes late is judged by the validity, so silence is an error only when that is over.
         self._silence = max(transport.silence, claim.ttl)
 
