@@ -17,7 +17,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use keylatch_client::{Client, FencedLease, HeldLock};
+use keylatch_client::{Client, HeldLock, Lease};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -39,7 +39,7 @@ pub(super) struct Leader {
     name: String,
     owner: String,
     /// The latest lease under which this process leads, if it has led.
-    lease: Mutex<Option<FencedLease>>,
+    lease: Mutex<Option<Lease>>,
 }
 
 impl Leader {
@@ -49,7 +49,7 @@ impl Leader {
     }
 
     /// Notes that this process leads for as long as the lease lasts.
-    pub(super) fn leads(&self, lease: FencedLease) {
+    pub(super) fn leads(&self, lease: Lease) {
         *self.lease.lock().unwrap_or_else(PoisonError::into_inner) = Some(lease);
     }
 

@@ -17,7 +17,7 @@ use crate::connection::{Call, Connection};
 use crate::session::Session;
 use crate::target::{Grant, lock_path};
 use crate::transport::Body;
-use crate::{AcquireOptions, Error, Guard, LockGuard, SetGuard};
+use crate::{AcquireOptions, Error, Guard, LockGuard, Result, SetGuard};
 
 /// A keylatch service, for any number of locks. Clones share their connections.
 #[derive(Debug, Clone)]
@@ -33,7 +33,7 @@ impl Builder {
     /// A text is not a URL with `http`, `https` or `unix`, or that of a proxy not one with `http`;
     /// the API key has characters that no key has; a file or the system's certificates cannot be
     /// read.
-    pub fn build(self) -> Result<Client, Error> {
+    pub fn build(self) -> Result<Client> {
         Ok(Client { connection: Connection::open(self)? })
     }
 }
@@ -44,9 +44,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// The text is not a URL with `http`, `https` or `unix`, or the system's certificates cannot be
-    /// read.
-    pub fn new(url: &str) -> Result<Self, Error> {
+    /// As [`Builder::build`].
+    pub fn new(url: &str) -> Result<Self> {
         Self::builder(url).build()
     }
 
@@ -61,18 +60,14 @@ impl Client {
     /// # Errors
     ///
     /// As [`Builder::from_env`] and [`Builder::build`].
-    pub fn from_env() -> Result<Self, Error> {
+    pub fn from_env() -> Result<Self> {
         Builder::from_env()?.build()
     }
 
     /// Gets a lock, and waits for it as long as `options` say.
     ///
-    /// Within that time, and for 5 s in any case, the request is repeated, with the same token,
-    /// when the service cannot be reached or does not know the outcome. When this future is
-    /// dropped, the client releases what it may have got.
-    ///
-    /// Where the token of `options` holds the lock together with others and asks for it with a
-    /// smaller limit, the service lets it not wait, and [`Error::Held`] comes at once.
+    /// Within that time, and for 5 s in any case, a request that fails is retried with the same
+    /// token. When this future is dropped, the client releases what it may have got.
     ///
     /// # Errors
     ///
@@ -82,10 +77,9 @@ impl Client {
         &self,
         name: impl Into<String>,
         options: &AcquireOptions,
-    ) -> Result<LockGuard, Error> {
+    ) -> Result<LockGuard> {
         let (session, grant) = self.acquire(vec![name.into()], false, options).await?;
-        let lock = grant.locks.into_iter().next().ok_or_else(Error::not_keylatch)?;
-        Ok(Guard::start(session, lock, grant.until))
+        Ok(Guard::start(session, &grant, grant.first.clone()))
     }
 
     /// The same, with `None` in place of [`Error::Held`].
@@ -97,7 +91,7 @@ impl Client {
         &self,
         name: impl Into<String>,
         options: &AcquireOptions,
-    ) -> Result<Option<LockGuard>, Error> {
+    ) -> Result<Option<LockGuard>> {
         match self.lock(name, options).await {
             Err(Error::Held(_)) => Ok(None),
             guard => guard.map(Some),
@@ -107,24 +101,19 @@ impl Client {
     /// Gets all of several locks, and waits for them as long as `options` say. It holds none of
     /// them until it gets all, so the order of their names has no meaning.
     ///
-    /// It repeats and releases as [`lock`](Self::lock) does. A token of `options` that holds one
-    /// of the locks already does not wait for the others.
+    /// A token of `options` that holds one of the locks already does not wait for the others.
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock); the store cannot take several locks in one step; or `options` have
-    /// an `entry`, which sets do not.
+    /// As [`lock`](Self::lock); or the store cannot take several locks in one step.
     pub async fn lock_all<N: Into<String>>(
         &self,
         names: impl IntoIterator<Item = N>,
         options: &AcquireOptions,
-    ) -> Result<SetGuard, Error> {
-        if options.entry.is_some() {
-            return Err(Error::Options("have an entry, and a set has none"));
-        }
+    ) -> Result<SetGuard> {
         let names = names.into_iter().map(Into::into).collect();
         let (session, grant) = self.acquire(names, true, options).await?;
-        Ok(Guard::start(session, grant.locks, grant.until))
+        Ok(Guard::start(session, &grant, grant.locks.clone()))
     }
 
     async fn acquire(
@@ -132,21 +121,19 @@ impl Client {
         names: Vec<String>,
         is_set: bool,
         options: &AcquireOptions,
-    ) -> Result<(Session, Grant), Error> {
+    ) -> Result<(Session, Grant)> {
         let mut session = Session::new(&self.connection, names, is_set, options)?;
         let mut tries = self.connection.tries(options.wait, Duration::ZERO);
-        let grant = loop {
+        loop {
             let (wait, limit) = tries.next();
             match session.create(wait, limit).await {
-                Ok(grant) => break grant,
+                Ok(grant) => return Ok((session, grant)),
                 Err(failure) => {
                     let next = tries.failed(failure).await;
                     next.map_err(|error| session.claim.refused(error))?;
                 }
             }
-        };
-        session.granted();
-        Ok((session, grant))
+        }
     }
 
     /// Who holds a lock; `None` where it is free.
@@ -154,7 +141,7 @@ impl Client {
     /// # Errors
     ///
     /// The service gave no response, or refuses the request.
-    pub async fn show(&self, name: &str) -> Result<Option<HeldLock>, Error> {
+    pub async fn show(&self, name: &str) -> Result<Option<HeldLock>> {
         let call = Call::new(Method::GET, lock_path(name));
         let lock = match self.connection.ask(&call).await {
             Err(Error::Problem(problem)) if problem.is(Code::LockNotHeld) => return Ok(None),
@@ -166,31 +153,24 @@ impl Client {
     }
 
     /// Ends the lease of another client, of the grant with the `fencing_token` of `order`: its
-    /// holder reads the `reason`, and `by` whom. Gives in how long the lease has ended at the
-    /// latest.
+    /// holder reads the `reason`, and `by` whom. Gives in how long it has ended at the latest.
     ///
     /// # Errors
     ///
-    /// The service gave no response, or refuses the request: another grant holds the lock now, or
-    /// no client may break.
-    pub async fn break_lock(
-        &self,
-        name: &str,
-        order: &BreakLockRequest,
-    ) -> Result<Duration, Error> {
+    /// The service gave no response, or refuses the request: another grant holds the lock now.
+    pub async fn break_lock(&self, name: &str, order: &BreakLockRequest) -> Result<Duration> {
         let call = Call::new(Method::POST, lock_path(name) + "/break").with_body(&json!(order));
         let broken: LockBreak = self.connection.ask(&call).await?;
         Ok(Duration::from_millis(broken.ends_in_ms))
     }
 
-    /// Sends a request of the API that this crate has no method for, with the client's key. Its URI
-    /// is a path such as `/v1/locks`. The caller reads the response's body, within a limit of its
-    /// own, and gives up in time.
+    /// Sends a request of the API that this crate has no method for: its URI is a path such as
+    /// `/v1/locks`. The caller limits the body of the response, and its time.
     ///
     /// # Errors
     ///
     /// The service gave no response. Whether it carried the request out is unknown then.
-    pub async fn send(&self, request: Request<Bytes>) -> Result<Response<Body>, Error> {
+    pub async fn send(&self, request: Request<Bytes>) -> Result<Response<Body>> {
         self.connection.forward(request.map(Full::new)).await
     }
 

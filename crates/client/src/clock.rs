@@ -44,7 +44,7 @@ impl Clock {
 /// A point in time for counting validity: the time since the machine started, suspended or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BootInstant {
-    since_boot: Duration,
+    pub(crate) since_boot: Duration,
     clock: Clock,
 }
 
@@ -59,30 +59,15 @@ impl BootInstant {
         Self { since_boot, ..self }
     }
 
-    /// How long the machine had run then.
-    pub(crate) fn since_boot(self) -> Duration {
-        self.since_boot
-    }
-
     /// What is left until then; nothing once it is past.
     pub(crate) fn left(self) -> Duration {
         self.since_boot.saturating_sub(self.now().since_boot)
     }
 
-    /// How long it is past.
-    #[cfg(feature = "tracing")]
-    pub(crate) fn passed(self) -> Duration {
-        self.now().since_boot.saturating_sub(self.since_boot)
-    }
-
     /// Waits until then; at most a second longer if the machine is suspended meanwhile.
     pub(crate) async fn reached(self) {
-        loop {
-            let left = self.left();
-            if left.is_zero() {
-                return;
-            }
-            tokio::time::sleep(left.min(TICK)).await;
+        while !self.left().is_zero() {
+            tokio::time::sleep(self.left().min(TICK)).await;
         }
     }
 }

@@ -1,11 +1,8 @@
-//! The service at the other end: requests with a deadline, to one URL or the next, and their
-//! retries.
+//! The service at the other end: requests with a deadline, to one URL or the next.
 //!
-//! What comes back is a response, or the reason why there is none: whether nothing was sent, or
-//! something was and its effect is unknown. A request that got no connection goes to the next URL
-//! at once; a URL whose store is another one is refused. A [`Target`](crate::target::Target) reads
-//! what a success says. What something else than keylatch refused, such as a proxy, is judged by
-//! its status alone.
+//! A request that got no connection goes to the next URL at once; a URL whose store is another one
+//! is refused. What something else than keylatch refused, such as a proxy, is judged by its status
+//! alone. Tested in `tests/api/rust_client.rs` and `tests/api/rust_client_ends.rs`.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,16 +19,16 @@ use keylatch_wire::ProblemDocument;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
-use crate::Error;
 use crate::builder::Builder;
 use crate::clock::BootInstant;
 use crate::error::passes;
 use crate::events::EventStream;
 use crate::node::Node;
 use crate::transport::Body;
+use crate::{Error, Result};
 
 /// The largest answer that is read, in bytes: a kept one may be of any size that a service is
 /// configured for.
@@ -77,13 +74,12 @@ impl Call {
         Self { method, path: path.into(), query, token: None, body }
     }
 
-    /// A step of the same thing: what comes behind its path.
+    /// A step of the same thing.
     pub(crate) fn then(&self, method: Method, step: &str) -> Self {
         let path = format!("{}{step}", self.path);
         Self { method, path, body: Bytes::new(), ..self.clone() }
     }
 
-    /// With a query of these members.
     pub(crate) fn with_query<'a>(self, members: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
         let members = members.map(|(name, value)| format!("{name}={}", plain(value)));
         Self { query: members.collect::<Vec<_>>().join("&"), ..self }
@@ -93,7 +89,6 @@ impl Call {
         Self { token: Some(token.clone()), ..self }
     }
 
-    /// Whether its token is this one.
     pub(crate) fn is_under(&self, token: &str) -> bool {
         self.token.as_ref().is_some_and(|of| of.expose() == token)
     }
@@ -103,17 +98,15 @@ impl Call {
     }
 
     /// The request that asks the service to wait for so long.
-    pub(crate) fn request(&self, wait: Duration) -> Result<Request<Full<Bytes>>, Error> {
+    pub(crate) fn request(&self, wait: Duration) -> Result<Request<Full<Bytes>>> {
         let mark = if self.query.is_empty() { "" } else { "?" };
         let mut request = Request::builder()
             .method(&self.method)
             .uri(format!("{}{mark}{}", self.path, self.query))
             .header("content-type", "application/json");
         if let Some(token) = &self.token {
-            let mut token =
-                HeaderValue::try_from(token.expose()).map_err(|_| Error::not_keylatch())?;
-            token.set_sensitive(true);
-            request = request.header("lock-token", token);
+            request = request
+                .header("lock-token", secret("", token.expose()).ok_or_else(Error::not_keylatch)?);
         }
         if !wait.is_zero() {
             let seconds = wait.as_millis().div_ceil(1000);
@@ -138,9 +131,11 @@ impl From<Error> for Failure {
 }
 
 impl Connection {
-    /// New connections to a service. None is opened yet.
-    pub(crate) fn open(settings: Builder) -> Result<Arc<Self>, Error> {
-        let (nodes, authorization) = (settings.nodes()?, settings.authorization()?);
+    /// Connections that are not opened yet.
+    pub(crate) fn open(settings: Builder) -> Result<Arc<Self>> {
+        let bearer = |key: &String| secret("Bearer ", key).ok_or(Error::ApiKey);
+        let authorization = settings.api_key.as_ref().map(bearer).transpose()?;
+        let nodes = settings.nodes()?;
         let (current, store, endings) = (AtomicUsize::new(0), OnceLock::new(), TaskTracker::new());
         Ok(Arc::new(Self { nodes, current, store, settings, authorization, endings }))
     }
@@ -160,8 +155,7 @@ impl Connection {
         let mut request = call.request(wait)?;
         let connected = capture_connection(&mut request);
         let node = self.current.load(Ordering::Relaxed);
-        #[cfg(feature = "tracing")]
-        let sent = self.now();
+        let sent = Instant::now();
         let answered = async { read(self.forward(request).await?).await };
         let answer = timeout(limit, answered).await.unwrap_or_else(|_| {
             let is_sent = connected.connection_metadata().is_some();
@@ -174,18 +168,18 @@ impl Connection {
             let (next, order) = ((node + 1) % self.nodes.len(), Ordering::Relaxed);
             let _ = self.current.compare_exchange(node, next, order, order);
         }
-        event!(debug, method = %call.method, path = call.path, took = ?sent.passed(), ?failure, "a request");
+        tracing::debug!(method = %call.method, path = call.path, took = ?sent.elapsed(), ?failure, "a request");
         answer
     }
 
     /// The document of a success, of a request that is safe to retry.
-    pub(crate) async fn ask<T: DeserializeOwned>(&self, call: &Call) -> Result<T, Error> {
+    pub(crate) async fn ask<T: DeserializeOwned>(&self, call: &Call) -> Result<T> {
         let body = self.done(call, Duration::ZERO).await.map_err(Error::unavailable)?;
         serde_json::from_slice(&body).map_err(|_| Error::not_keylatch())
     }
 
     /// The body of a success, of a request that is safe to retry: for as long as `patience`.
-    pub(crate) async fn done(&self, call: &Call, patience: Duration) -> Result<Bytes, Error> {
+    pub(crate) async fn done(&self, call: &Call, patience: Duration) -> Result<Bytes> {
         let mut tries = self.tries(Duration::ZERO, patience);
         loop {
             let (wait, limit) = tries.next();
@@ -203,17 +197,12 @@ impl Connection {
             return Ok(EventStream::new(response.into_body()));
         }
         let refusal = timeout(self.settings.timeout, read(response)).await;
-        match refusal.unwrap_or_else(|_| Err(Error::late().into())) {
-            Ok(_) => Err(Error::not_keylatch().into()),
-            Err(failure) => Err(failure),
-        }
+        let refusal = refusal.unwrap_or_else(|_| Err(Error::late().into()));
+        Err(refusal.err().unwrap_or_else(|| Error::not_keylatch().into()))
     }
 
     /// Sends a request whose URI is a path, and gives the response when it begins.
-    pub(crate) async fn forward(
-        &self,
-        request: Request<Full<Bytes>>,
-    ) -> Result<Response<Body>, Error> {
+    pub(crate) async fn forward(&self, request: Request<Full<Bytes>>) -> Result<Response<Body>> {
         let (first, mut unsent) = (self.current.load(Ordering::Relaxed), Vec::new());
         let mut is_other = false;
         for index in (first..self.nodes.len()).chain(0..first) {
@@ -242,7 +231,7 @@ impl Connection {
         &self,
         node: &Node,
         mut request: Request<Full<Bytes>>,
-    ) -> Result<Response<Body>, Error> {
+    ) -> Result<Response<Body>> {
         let uri = format!("{}{}", node.base, request.uri());
         *request.uri_mut() = uri.parse().map_err(|_| Error::Unreachable("it is no path".into()))?;
         let headers = request.headers_mut();
@@ -250,16 +239,15 @@ impl Connection {
         if let Some(key) = &self.authorization {
             headers.insert(AUTHORIZATION, key.clone());
         }
-        let trace =
-            self.settings.traceparent.as_ref().and_then(|of| HeaderValue::try_from(of()?).ok());
-        if let Some(trace) = trace {
+        let trace = self.settings.traceparent.as_ref().and_then(|of| of());
+        if let Some(trace) = trace.and_then(|trace| HeaderValue::try_from(trace).ok()) {
             headers.insert("traceparent", trace);
         }
         (node.exchange)(request).await
     }
 
     /// Two URLs of one client lead to one store. Two stores would be two holders.
-    async fn check_store(&self, node: &Node) -> Result<(), Error> {
+    async fn check_store(&self, node: &Node) -> Result<()> {
         if self.nodes.len() == 1 || node.is_known.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -286,6 +274,14 @@ impl Connection {
         node.is_known.store(true, Ordering::Relaxed);
         Ok(())
     }
+}
+
+/// A header that no log shows; `None` where the word has characters that no header may have.
+fn secret(scheme: &str, word: &str) -> Option<HeaderValue> {
+    let is_word = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_graphic());
+    let mut secret = HeaderValue::try_from(format!("{scheme}{word}")).ok()?;
+    secret.set_sensitive(true);
+    is_word.then_some(secret)
 }
 
 /// A text as a path segment or a value of a query.

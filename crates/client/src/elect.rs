@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::{AcquireOptions, Client, Error, FOREVER, FencedLease, LossReason};
+use crate::{AcquireOptions, Client, FOREVER, Lease, LossReason, Result};
 
 /// How long one who leads may still run after its lease is gone.
 const GONE_GRACE: Duration = Duration::from_secs(1);
@@ -17,7 +17,7 @@ impl Client {
     /// Waits for the lock, leads while it is held, and waits again, until this future is dropped:
     /// that gives the lock up.
     ///
-    /// [`lost`](crate::Lease::lost) of the lease tells `lead` of a loss before another client can
+    /// [`lost`](Lease::lost) of the lease tells `lead` of a loss before another client can
     /// lead. A `lead` that still runs when the validity ends is dropped. After the service has said
     /// that the lease is gone, it is dropped a second later. When it returns, the next client leads.
     ///
@@ -28,8 +28,8 @@ impl Client {
         &self,
         name: impl Into<String>,
         options: &AcquireOptions,
-        mut lead: impl FnMut(FencedLease) -> F,
-    ) -> Result<Infallible, Error> {
+        mut lead: impl FnMut(Lease) -> F,
+    ) -> Result<Infallible> {
         let name = name.into();
         let options = AcquireOptions { wait: FOREVER, ..options.clone() };
         loop {

@@ -1,8 +1,7 @@
-//! Why the client does not have what it asked for.
+//! Why the client does not have what it asked for, and whether the service may have done it.
 //!
-//! [`Error::retry`] says what to do next, by the service's own table of problems. `Unreachable`
-//! means that nothing was sent, `Unanswered` that something was, and may be carried out. Tested in
-//! `tests/api/rust_client.rs`.
+//! [`Error::retry`] says what to do next, by the service's own table of problems. Tested in
+//! `tests/api/rust_client.rs` and `tests/api/rust_client_ends.rs`.
 
 use std::error::Error as StdError;
 use std::io;
@@ -15,6 +14,9 @@ use crate::LeaseLost;
 
 /// An error of any kind.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
+
+/// What a call of the client comes to.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why the client does not have what it asked for.
 #[derive(Debug, thiserror::Error)]
@@ -33,9 +35,6 @@ pub enum Error {
     /// use.
     #[error("the certificates cannot be used: {0}")]
     Certificates(io::Error),
-    /// The options ask for what cannot be.
-    #[error("the options {0}")]
-    Options(&'static str),
     /// The operating system has no random bytes for a token.
     #[error("no random bytes: {0}")]
     Random(#[from] getrandom::Error),
@@ -160,17 +159,12 @@ impl Error {
     pub(crate) fn leaves_nothing(&self, wait: Duration) -> bool {
         match self {
             // A client whose wait is over keeps its place in the queue for a moment longer.
-            Self::Problem(_) if self.is(Code::LockHeld) => wait.is_zero() || self.is_final(wait),
+            Self::Problem(problem) if problem.is(Code::LockHeld) => {
+                wait.is_zero() || problem.waited_ms.is_none()
+            }
             Self::Problem(problem) => (400..500).contains(&problem.status),
             error => error.is_unsent(),
         }
-    }
-
-    /// Whether the service did not let a request wait that was to wait for so long: what the token
-    /// has of the locks already is in its own way, and no release of another client changes that.
-    pub(crate) fn is_final(&self, wait: Duration) -> bool {
-        let held = self.problem().filter(|problem| problem.is(Code::LockHeld));
-        !wait.is_zero() && held.is_some_and(|problem| problem.waited_ms.is_none())
     }
 
     /// The same, where an earlier try may have been carried out.

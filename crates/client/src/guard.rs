@@ -1,4 +1,4 @@
-//! What the program holds, one lock or several, with a [watchdog](crate::watchdog) that renews it.
+//! What the program holds, one lock or several, with a [watchdog](crate::lease) that renews it.
 //!
 //! A guard that is dropped is released in the background. Invariant: what it says of the validity
 //! is never later than what the service promised. Tested in `tests/api/rust_client.rs` and by the
@@ -8,23 +8,17 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use keylatch_core::lock::{FencingToken, ReleaseReply, Token};
-use tokio_util::sync::DropGuard;
-use tokio_util::task::AbortOnDropHandle;
+use keylatch_core::lock::{ReleaseReply, Token};
 
-use crate::clock::BootInstant;
 use crate::connection::Failure;
+use crate::lease::{Watchdog, keep, watchdog};
 use crate::session::Session;
-use crate::target::LeasedLock;
-use crate::watchdog::keep;
-use crate::{Error, FencedLease, Lease};
+use crate::target::{Grant, LeasedLock};
+use crate::{Lease, Result};
 
 /// What is held: renewed in the background at each third of its TTL until the guard is closed,
-/// dropped or lost.
-///
-/// Its validity is counted on a monotonic clock of this machine from the moment each request was
-/// sent. It counts as lost a quarter of its TTL, and at most 10 s, *before* its validity ends, so
-/// that there is time to stop; then it is not renewed any more. Its [`Lease`] says so.
+/// dropped or lost. It counts as lost a quarter of its TTL, and at most 10 s, *before* its validity
+/// ends, so that there is time to stop. Its [`Lease`] says so.
 ///
 /// Dropped, it is released in a task of its [`Client`](crate::Client), or by a thread where the
 /// runtime ends first; [`Guard::close`] reports what became of that.
@@ -33,8 +27,7 @@ use crate::{Error, FencedLease, Lease};
 #[derive(Debug)]
 pub struct Guard<L> {
     // The fields are dropped in this order: the watchdog does not renew what is being released.
-    ending: DropGuard,
-    watchdog: AbortOnDropHandle<()>,
+    watchdog: Watchdog,
     session: Session,
     leased: L,
     lease: Lease,
@@ -51,17 +44,6 @@ impl Guard<LeasedLock> {
     /// The name of the lock that the guard holds.
     pub fn name(&self) -> &str {
         &self.leased.name
-    }
-
-    /// Larger than that of every earlier grant of the lock that this one cannot be held together
-    /// with: for the resource to compare.
-    pub fn fencing_token(&self) -> FencingToken {
-        self.leased.fencing_token
-    }
-
-    /// Its lease, for the tasks that work under it.
-    pub fn lease(&self) -> FencedLease {
-        FencedLease::new(self.lease.clone(), self.fencing_token())
     }
 
     /// Which of the places is this guard's, from 0, where the lock was asked for with a number of
@@ -84,27 +66,33 @@ impl Guard<Vec<LeasedLock>> {
 }
 
 impl<L> Guard<L> {
-    /// Starts the watchdog of a lease that is valid until then.
-    pub(crate) fn start(session: Session, leased: L, until: BootInstant) -> Self {
+    /// Starts the watchdog of what is granted.
+    pub(crate) fn start(session: Session, grant: &Grant, leased: L) -> Self {
         let claim = Arc::clone(&session.claim);
-        Self::watched(session, leased, until, |lease| async move {
+        Self::watched(session, grant, leased, |lease| async move {
             let ttl = claim.options.ttl;
             let renew = async |limit| Ok(claim.renew(ttl, limit).await?.until);
             keep(lease, renew, |problem| claim.loss(problem)).await;
         })
     }
 
-    /// Starts what watches over a lease that is valid until then, and reports what becomes of it.
+    /// Starts what watches over what is granted.
     pub(crate) fn watched<F: Future<Output = ()> + Send + 'static>(
-        session: Session,
+        mut session: Session,
+        grant: &Grant,
         leased: L,
-        until: BootInstant,
         watch: impl FnOnce(Lease) -> F,
     ) -> Self {
-        let lease = Lease::new(session.claim.text(), session.claim.options.ttl, until);
-        let watchdog = AbortOnDropHandle::new(tokio::spawn(watch(lease.clone())));
-        let ending = lease.closing().clone().drop_guard();
-        Self { ending, watchdog, session, leased, lease }
+        let claim = &session.claim;
+        session.parting.call = (!claim.options.keep).then(|| claim.release_call());
+        let fence = grant.first.fencing_token;
+        let lease = Lease::new(claim.text(), fence, claim.options.ttl, grant.until);
+        Self { watchdog: watchdog(&lease, watch(lease.clone())), session, leased, lease }
+    }
+
+    /// Its lease, for the tasks that work under it.
+    pub fn lease(&self) -> Lease {
+        self.lease.clone()
     }
 
     /// The token that proves the lease, for a program that is to enter the lock again under it. It
@@ -121,8 +109,8 @@ impl<L> Guard<L> {
     ///
     /// The service gave no response within 5 s, or refuses the request. The lease then ends by
     /// itself.
-    pub async fn close(self) -> Result<ReleaseReply, Error> {
-        let Self { ending, watchdog, mut session, .. } = self;
+    pub async fn close(self) -> Result<ReleaseReply> {
+        let Self { watchdog: (ending, watching), mut session, .. } = self;
         drop(ending);
         if session.claim.options.keep {
             return Ok(ReleaseReply::Released);
@@ -131,20 +119,18 @@ impl<L> Guard<L> {
         session.parting.call = None;
         // Not before: the connection of a hold ends with its watchdog, and its lock with the
         // connection.
-        drop(watchdog);
+        drop(watching);
         reply
     }
 
-    /// Stops renewing and leaves the lock held for `ttl` from now, whatever becomes of this
-    /// program.
+    /// Stops renewing and leaves the lock held for `ttl` from now.
     ///
     /// # Errors
     ///
-    /// The lease is lost, the service refuses the TTL, or gave no response in time. The lease then
-    /// ends by itself.
-    pub async fn leave_for(self, ttl: Duration) -> Result<(), Error> {
-        let Self { ending, watchdog, mut session, lease, .. } = self;
-        drop((ending, watchdog));
+    /// The lease is lost, the service refuses the TTL, or gave no response in time.
+    pub async fn leave_for(self, ttl: Duration) -> Result<()> {
+        let Self { watchdog, mut session, lease, .. } = self;
+        drop(watchdog);
         session.parting.call = None;
         let claim = &session.claim;
         let left = claim.renew(ttl, claim.connection.settings.timeout).await;

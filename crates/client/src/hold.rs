@@ -14,7 +14,7 @@ use crate::connection::Failure;
 use crate::events::{Event, EventStream};
 use crate::session::Session;
 use crate::target::{Grant, loss_of};
-use crate::{AcquireOptions, Client, Error, Guard, Lease, LockGuard, LossReason};
+use crate::{AcquireOptions, Client, Error, Guard, Lease, LockGuard, LossReason, Result};
 
 impl Client {
     /// Holds a lock by a connection, and waits for it as long as `options` say. The service renews
@@ -31,12 +31,12 @@ impl Client {
         &self,
         name: impl Into<String>,
         options: &AcquireOptions,
-    ) -> Result<LockGuard, Error> {
+    ) -> Result<LockGuard> {
         let names = vec![name.into()];
         let claimed = || Session::new(&self.connection, names.clone(), false, options);
         let mut session = claimed()?;
         let mut tries = self.connection.tries(options.wait, Duration::ZERO);
-        let (mut stream, grant, sent) = loop {
+        let (stream, grant, sent) = loop {
             // When the service ends a stream that is lost, it releases what the token holds, also
             // by another stream.
             if tries.in_doubt {
@@ -54,13 +54,8 @@ impl Client {
                 }
             }
         };
-        session.granted();
-        let lock = grant.locks.into_iter().next().ok_or_else(Error::not_keylatch)?;
-        Ok(Guard::watched(session, lock, grant.until, |lease| async move {
-            let reason = read_until_lost(&mut stream, sent, &lease).await;
-            lease.lose(reason);
-            outlast(&mut stream, lease.until()).await;
-        }))
+        let lock = grant.first.clone();
+        Ok(Guard::watched(session, &grant, lock, |lease| follow(stream, sent, lease)))
     }
 }
 
@@ -91,42 +86,35 @@ impl Session {
     }
 }
 
-/// Reads on until the validity is over or the service ends the stream: it frees the lock with the
-/// stream, and the program has until then to stop.
-async fn outlast(stream: &mut EventStream, until: BootInstant) {
-    let reading = async { while let Ok(Some(_)) = stream.next(Duration::MAX).await {} };
-    tokio::select! {
-        () = reading => {}
-        () = until.reached() => {}
-    }
-}
-
-/// Follows the stream until the lease is lost, or no event has renewed it in time.
-async fn read_until_lost(stream: &mut EventStream, sent: BootInstant, lease: &Lease) -> LossReason {
-    loop {
-        let deadline = lease.give_up();
+/// Follows the stream until its end. The service frees the lock with the stream, so after a loss it
+/// is open until the validity is over: the program has until then to stop.
+async fn follow(mut stream: EventStream, sent: BootInstant, lease: Lease) {
+    let lost = loop {
+        let until = if lease.loss().is_none() { lease.give_up() } else { lease.until() };
         let event = tokio::select! {
             event = stream.next(Duration::MAX) => event,
-            () = deadline.reached() => {
-                return LossReason::Unrenewed("no event came in time".to_owned());
+            () = until.reached() => {
+                lease.lose(LossReason::Unrenewed("no event came in time".to_owned()));
+                if lease.until().left().is_zero() {
+                    return;
+                }
+                continue;
             }
         };
-        let Event { kind, data } = match event {
-            Ok(Some(event)) => event,
-            Ok(None) => return LossReason::Unrenewed("the stream has ended".to_owned()),
-            Err(error) => return LossReason::Unrenewed(error.to_string()),
-        };
-        match kind.as_str() {
-            "renewed" => {
+        match event {
+            Ok(Some(Event { kind, data })) if kind == "renewed" => {
                 if let Ok(renewal) = serde_json::from_value::<RenewalEvent>(data) {
                     let valid = renewal.waited_ms.saturating_add(renewal.valid_for_ms);
                     lease.renewed(sent + Duration::from_millis(valid));
                 }
             }
-            "lost" => return loss(data),
-            _ => {}
+            Ok(Some(Event { kind, data })) if kind == "lost" => lease.lose(loss(data)),
+            Ok(Some(_)) => {}
+            Ok(None) => break "the stream has ended".to_owned(),
+            Err(error) => break error.to_string(),
         }
-    }
+    };
+    lease.lose(LossReason::Unrenewed(lost));
 }
 
 /// Why the service ended the hold, by the code of a problem or a word.

@@ -1,19 +1,25 @@
-//! Whether a lease is held, for how long, and why it is lost.
+//! Whether a lease is held, for how long, and why it is lost; and the watchdog that renews it.
 //!
-//! A lease counts as lost a quarter of its TTL before another client can have what it is about, so
-//! that the program can stop in time. Invariant: every question compares with the clock first, so a
-//! blocked runtime or a paused process hides no loss; the [watchdog](crate::watchdog) only tells it
-//! sooner. Tested in `tests/api/rust_client_ends.rs`.
+//! A lease counts as lost a quarter of its TTL (at most 10 s) before another client can have what
+//! it is about, so that the program can stop in time. It is renewed at each third of the TTL, by
+//! the schedule of the core, and its validity counts from the sending of each request. Invariant:
+//! every question compares with the clock first, so a blocked runtime or a paused process hides no
+//! loss; the watchdog only tells it sooner. Tested in `tests/api/rust_client_ends.rs`.
 
-use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use keylatch_core::lock::FencingToken;
-use keylatch_core::watchdog::notice;
-use tokio_util::sync::CancellationToken;
+use keylatch_core::watchdog::{LeaseSchedule, notice};
+use keylatch_wire::ProblemDocument;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::clock::BootInstant;
+use crate::connection::Failure;
+
+/// How long a renewal may take.
+const RENEWAL_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why a lease is lost.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -61,36 +67,10 @@ pub struct LeaseLost {
 #[derive(Debug, Clone)]
 pub struct Lease(Arc<State>);
 
-/// The lease of one lock or of a run, with its fencing token: for the tasks that work under it.
-#[derive(Debug, Clone)]
-pub struct FencedLease {
-    lease: Lease,
-    fencing_token: FencingToken,
-}
-
-impl FencedLease {
-    pub(crate) fn new(lease: Lease, fencing_token: FencingToken) -> Self {
-        Self { lease, fencing_token }
-    }
-
-    /// Larger than that of every earlier lease that this one cannot be held together with: for the
-    /// resource to compare.
-    pub fn fencing_token(&self) -> FencingToken {
-        self.fencing_token
-    }
-}
-
-impl Deref for FencedLease {
-    type Target = Lease;
-
-    fn deref(&self) -> &Lease {
-        &self.lease
-    }
-}
-
 #[derive(Debug)]
 struct State {
     what: String,
+    fencing_token: FencingToken,
     ttl: Duration,
     validity: Mutex<Validity>,
     lost: CancellationToken,
@@ -107,12 +87,22 @@ struct Validity {
 }
 
 impl Lease {
-    /// The lease of `what` for a TTL, which is valid until then.
-    pub(crate) fn new(what: String, ttl: Duration, until: BootInstant) -> Self {
+    pub(crate) fn new(
+        what: String,
+        fencing_token: FencingToken,
+        ttl: Duration,
+        until: BootInstant,
+    ) -> Self {
         let validity = Mutex::new(Validity { until, failure: None, loss: None });
         let closing = CancellationToken::new();
         let lost = closing.child_token();
-        Self(Arc::new(State { what, ttl, validity, lost, closing }))
+        Self(Arc::new(State { what, fencing_token, ttl, validity, lost, closing }))
+    }
+
+    /// Larger than that of every earlier grant that this one cannot be held together with, of
+    /// several locks that of the first: for the resource to compare.
+    pub fn fencing_token(&self) -> FencingToken {
+        self.0.fencing_token
     }
 
     /// Fails once the lease is lost: call it before each step that must not happen without the
@@ -122,10 +112,7 @@ impl Lease {
     ///
     /// The lease is lost, or its validity is about to end unrenewed.
     pub fn check(&self) -> Result<(), LeaseLost> {
-        match self.loss() {
-            None => Ok(()),
-            Some(reason) => Err(self.lost_by(reason)),
-        }
+        self.loss().map_or(Ok(()), |reason| Err(self.lost_by(reason)))
     }
 
     pub(crate) fn lost_by(&self, reason: LossReason) -> LeaseLost {
@@ -156,14 +143,10 @@ impl Lease {
         self.until().left()
     }
 
-    pub(crate) fn ttl(&self) -> Duration {
-        self.0.ttl
-    }
-
     /// When it is given up unless it is renewed.
     pub(crate) fn give_up(&self) -> BootInstant {
         let until = self.until();
-        until.at(until.since_boot().saturating_sub(notice(self.0.ttl)))
+        until.at(until.since_boot.saturating_sub(notice(self.0.ttl)))
     }
 
     pub(crate) fn until(&self) -> BootInstant {
@@ -179,7 +162,7 @@ impl Lease {
     }
 
     pub(crate) fn failed(&self, why: String) {
-        event!(debug, what = self.0.what, why, "a renewal failed");
+        tracing::debug!(what = self.0.what, why, "a renewal failed");
         self.validity().failure = Some(why);
     }
 
@@ -199,19 +182,65 @@ impl Lease {
         if !self.0.closing.is_cancelled() {
             let mut validity = self.validity();
             if validity.loss.is_none() {
-                event!(warn, what = self.0.what, %reason, "a lease is lost");
+                tracing::warn!(what = self.0.what, %reason, "a lease is lost");
                 validity.loss = Some(reason);
             }
             self.0.lost.cancel();
         }
     }
 
-    /// Is cancelled when the program ends the lease.
     pub(crate) fn closing(&self) -> &CancellationToken {
         &self.0.closing
     }
 
     fn validity(&self) -> MutexGuard<'_, Validity> {
         self.0.validity.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What watches over a lease. Dropped, it ends it, and watches no more.
+pub(crate) type Watchdog = (DropGuard, AbortOnDropHandle<()>);
+
+pub(crate) fn watchdog(
+    lease: &Lease,
+    watch: impl Future<Output = ()> + Send + 'static,
+) -> Watchdog {
+    let watch = AbortOnDropHandle::new(tokio::spawn(watch));
+    (lease.closing().clone().drop_guard(), watch)
+}
+
+/// Renews a lease until it is lost, or until it is being closed. `renew` tries once, within a time,
+/// and gives until when the lease is valid; `loss` says which problems are its loss.
+pub(crate) async fn keep<F: Future<Output = Result<BootInstant, Failure>>>(
+    lease: Lease,
+    renew: impl Fn(Duration) -> F,
+    loss: impl Fn(&ProblemDocument) -> Option<LossReason>,
+) {
+    let mut schedule = LeaseSchedule::new(lease.0.ttl, lease.until().since_boot);
+    let kept = async {
+        loop {
+            lease.until().at(schedule.next_try()).reached().await;
+            let sent = lease.until().now();
+            let limit = match (lease.loss(), schedule.try_limit(sent.since_boot)) {
+                (None, Some(limit)) => limit,
+                (loss, _) => return loss.unwrap_or(LossReason::Paused),
+            };
+            match renew(limit.min(RENEWAL_LIMIT)).await {
+                Ok(until) => {
+                    schedule.renewed(sent.since_boot, until.since_boot);
+                    lease.renewed(sent.at(schedule.valid_until()));
+                }
+                Err(Failure { error, retry_after }) => {
+                    if let Some(reason) = error.problem().and_then(&loss) {
+                        return reason;
+                    }
+                    schedule.failed(sent.now().since_boot, retry_after.unwrap_or_default());
+                    lease.failed(error.unavailable().to_string());
+                }
+            }
+        }
+    };
+    if let Some(reason) = lease.closing().run_until_cancelled(kept).await {
+        lease.lose(reason);
     }
 }

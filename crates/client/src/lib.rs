@@ -1,25 +1,16 @@
 //! The Rust client of [keylatch](https://docs.rs/keylatch).
 //!
 //! Inside: `connection` sends a request with a deadline, to one URL or the next, and `tries` says
-//! how often; `watchdog` renews, `session` is a claim under way or granted, and `ending` releases it
-//! when it is dropped. All are the same for one lock and for several: `target` has the difference. Every request carries a Lock-Token of the client's own, so each is safe to repeat.
+//! how often; `session` is a claim under way or granted, which is released when it is dropped, and
+//! `lease` renews it. All are the same for one lock and for several: `target` has the difference. Every request carries a Lock-Token of the client's own, so each is safe to repeat.
 //! The tests are with the service, over real connections that fail.
 #![doc = include_str!("../README.md")]
-
-/// An event for the log of a program that has one.
-macro_rules! event {
-    ($level:ident, $($event:tt)+) => {
-        #[cfg(feature = "tracing")]
-        tracing::$level!($($event)+)
-    };
-}
 
 mod builder;
 mod client;
 mod clock;
 mod connection;
 mod elect;
-mod ending;
 mod error;
 mod events;
 mod guard;
@@ -30,7 +21,6 @@ mod lease;
 mod node;
 mod once;
 mod options;
-mod proxy;
 mod session;
 mod target;
 #[cfg(feature = "testing")]
@@ -38,13 +28,11 @@ mod target;
 pub mod testing;
 mod transport;
 mod tries;
-mod watch;
-mod watchdog;
 
 pub use builder::Builder;
 pub use client::Client;
-pub use error::{BoxError, Error, Held};
-pub use events::Event;
+pub use error::{BoxError, Error, Held, Result};
+pub use events::{Event, Watch};
 pub use guard::{Guard, LockGuard, SetGuard};
 pub use hyper::http::{self, Response, StatusCode};
 pub use keylatch_core::lock::{FencingToken, ReleaseReply, Token};
@@ -52,9 +40,8 @@ pub use keylatch_wire::{
     BreakLockRequest, DescribedRequest, HeaderValues, HeldLock, Holder, OnCrash, ProblemDocument,
     Retry,
 };
-pub use lease::{FencedLease, Lease, LeaseLost, LossReason};
+pub use lease::{Lease, LeaseLost, LossReason};
 pub use once::{BeginReply, NothingDone, Once, OnceOptions, Run, Scope};
 pub use options::{AcquireOptions, FOREVER, Limit};
 pub use target::LeasedLock;
 pub use transport::{Body, ClientCertificate};
-pub use watch::Watch;

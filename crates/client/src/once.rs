@@ -1,9 +1,7 @@
 //! Doing a thing once, under an idempotency key.
 //!
-//! Begin and what ends a run carry a token of the client's own, so each is repeated where its
-//! answer is lost. A run that is dropped, or whose work panics, has failed: its outcome is unknown
-//! at once, for a person to settle, or its key is free with [`OnCrash::Rerun`]. The
-//! [watchdog](crate::watchdog) of a run is that of a lock. Tested in
+//! A run that is dropped, or whose work panics, has failed: its outcome is unknown at once, for a
+//! person to settle, or its key is free with [`OnCrash::Rerun`]. Tested in
 //! `tests/api/rust_client_ends.rs` and by `clients/conformance`.
 
 use std::collections::BTreeMap;
@@ -20,18 +18,15 @@ use keylatch_wire::{
     Code, DescribedRequest, IdempotencyAnswer, IdempotencyRecord, OnCrash, ProblemDocument, millis,
 };
 use serde_json::json;
-use tokio_util::sync::DropGuard;
-use tokio_util::task::AbortOnDropHandle;
 
 use crate::clock::BootInstant;
 use crate::connection::{Call, Connection, Failure, plain};
-use crate::ending::Parting;
-use crate::watchdog::keep;
-use crate::{BoxError, Client, Error, FencedLease, Lease, LossReason};
+use crate::lease::{Watchdog, keep, watchdog};
+use crate::session::Parting;
+use crate::{BoxError, Client, Error, Lease, LossReason, Result};
 
-/// The longest reason of a failure, in bytes.
+/// In bytes.
 const MAX_REASON: usize = 256;
-
 /// For how long the end of a run is tried, where its lease lasts so long.
 const END_TIME: Duration = Duration::from_secs(30);
 
@@ -40,13 +35,11 @@ const END_TIME: Duration = Duration::from_secs(30);
 pub struct OnceOptions {
     /// Tells two things apart that have the same key by mistake.
     pub fingerprint: Option<String>,
-    /// The HTTP request that the thing is, in place of a fingerprint: the service makes the same as
-    /// a guard of its route.
+    /// In place of a fingerprint, the HTTP request that the thing is, as a guard sees it.
     pub request: Option<DescribedRequest>,
     /// How long the run may go unrenewed before its outcome is unknown.
     pub lease: Duration,
-    /// How long to wait for the same thing under way elsewhere; [`FOREVER`](crate::FOREVER) for as
-    /// long as it takes.
+    /// How long to wait for the same thing under way elsewhere, such as [`FOREVER`](crate::FOREVER).
     pub wait: Duration,
     /// For how long repeats are given the response; `None` leaves it to the service.
     pub retention: Option<Duration>,
@@ -58,16 +51,14 @@ pub struct OnceOptions {
     pub token: Option<Token>,
 }
 
-/// Of which guarded route and of whom a key is.
+/// Of which guarded route and of whom a key is. Its `source` is where the route has the key from,
+/// if that is not `Idempotency-Key`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Scope {
-    /// The method of the route.
     pub method: Option<String>,
-    /// Its path.
     pub path: Option<String>,
-    /// Whose request it is.
     pub principal: Option<String>,
-    /// Where the route has the key from, if that is not `Idempotency-Key`.
     pub source: Option<String>,
 }
 
@@ -115,25 +106,23 @@ pub struct Once {
 #[derive(Debug)]
 pub struct Run {
     // The fields are dropped in this order: the watchdog does not renew what has ended.
-    _ending: DropGuard,
-    _watchdog: AbortOnDropHandle<()>,
+    _watchdog: Watchdog,
     /// What it says of itself if the program does not.
     parting: Parting,
-    /// The begin, whose path and token those of the others are made of.
+    /// Its path and token are those of the others.
     begin: Call,
     on_crash: OnCrash,
-    lease: FencedLease,
+    lease: Lease,
 }
 
 impl Client {
-    /// Asks whether to do a thing now. Where the same thing is under way elsewhere the error is a
-    /// problem with the code `request-in-progress`, once the wait of `options` is over.
+    /// Asks whether to do a thing now.
     ///
     /// # Errors
     ///
-    /// The service gave no response, or refuses the key: its outcome is unknown, or it was used for
-    /// another thing.
-    pub async fn begin(&self, key: &str, options: &OnceOptions) -> Result<BeginReply, Error> {
+    /// The service gave no response, or refuses the key: its outcome is unknown, it was used for
+    /// another thing, or the same is under way after the wait (`request-in-progress`).
+    pub async fn begin(&self, key: &str, options: &OnceOptions) -> Result<BeginReply> {
         let token = options.token.clone().map_or_else(Token::generate, Ok)?;
         let begin = begin_call(key, options, &token);
         // Nothing was done before the client knows that it has begun. By a token of the caller's
@@ -156,9 +145,10 @@ impl Client {
             parting.call = None;
             return Ok(BeginReply::Done(record.answer.map(response_of).transpose()?));
         }
-        let lease = Lease::new(format!("the run of `{key}`"), options.lease, until);
-        let lease = FencedLease::new(lease, FencingToken::new(record.fencing_token));
-        Ok(BeginReply::Begun(Run::start(parting, begin, options.on_crash, lease)))
+        let (what, fence) =
+            (format!("the run of `{key}`"), FencingToken::new(record.fencing_token));
+        let lease = Lease::new(what, fence, options.lease, until);
+        Ok(BeginReply::Begun(Run::start(parting, begin, options, lease)))
     }
 
     /// A record that answers a begin which was sent then, and until when its run is valid. A run
@@ -188,9 +178,8 @@ impl Client {
     /// Does a thing once: runs `work` and keeps its response, or gives the response that an earlier
     /// run came to.
     ///
-    /// Work that fails, panics or is cancelled leaves an unknown outcome, with the text of its
-    /// error, for a person to settle. [`NothingDone`] frees the key, and so does any failure with
-    /// [`OnCrash::Rerun`].
+    /// Work that fails, panics or is cancelled leaves an unknown outcome for a person to settle.
+    /// [`NothingDone`] frees the key, and so does any failure with [`OnCrash::Rerun`].
     ///
     /// # Errors
     ///
@@ -200,8 +189,8 @@ impl Client {
         &self,
         key: &str,
         options: &OnceOptions,
-        work: impl AsyncFnOnce(FencedLease) -> Result<Response<B>, E>,
-    ) -> Result<Once, Error>
+        work: impl AsyncFnOnce(Lease) -> Result<Response<B>, E>,
+    ) -> Result<Once>
     where
         B: Into<Bytes>,
         E: Into<BoxError>,
@@ -254,30 +243,17 @@ fn failure(begin: &Call, on_crash: OnCrash, reason: &str) -> Call {
 }
 
 impl Run {
-    fn start(mut parting: Parting, begin: Call, on_crash: OnCrash, lease: FencedLease) -> Self {
+    fn start(mut parting: Parting, begin: Call, options: &OnceOptions, lease: Lease) -> Self {
+        let (ttl, on_crash) = (options.lease, options.on_crash);
         parting.call = Some(failure(&begin, on_crash, "the work panicked or was cancelled"));
-        let connection = Arc::clone(&parting.connection);
-        let (of_run, renewed) = (Lease::clone(&lease), begin.clone());
-        let watchdog = AbortOnDropHandle::new(tokio::spawn(async move {
-            let ttl = of_run.ttl();
+        let (connection, renewed) = (Arc::clone(&parting.connection), begin.clone());
+        let kept = lease.clone();
+        let watchdog = watchdog(&lease, async move {
             let renew = async |limit| renew(&connection, &renewed, ttl, limit).await;
-            let loss =
-                |it: &ProblemDocument| it.is(Code::TokenMismatch).then_some(LossReason::NotHeld);
-            keep(of_run, renew, loss).await;
-        }));
-        Self {
-            _ending: lease.closing().clone().drop_guard(),
-            _watchdog: watchdog,
-            parting,
-            begin,
-            on_crash,
-            lease,
-        }
-    }
-
-    /// Larger than that of every earlier run of the key.
-    pub fn fencing_token(&self) -> FencingToken {
-        self.lease.fencing_token()
+            let is_loss = |problem: &ProblemDocument| problem.is(Code::TokenMismatch);
+            keep(kept, renew, |it| is_loss(it).then_some(LossReason::NotHeld)).await;
+        });
+        Self { _watchdog: watchdog, parting, begin, on_crash, lease }
     }
 
     /// Keeps a response for every repeat, of text or of bytes, with its status and headers.
@@ -285,7 +261,7 @@ impl Run {
     /// # Errors
     ///
     /// The service gave no response, or the run is no longer this client's.
-    pub async fn complete(self, response: Response<impl Into<Bytes>>) -> Result<(), Error> {
+    pub async fn complete(self, response: Response<impl Into<Bytes>>) -> Result<()> {
         let (head, body) = response.into_parts();
         let mut headers = BTreeMap::<_, Vec<_>>::new();
         for (name, value) in &head.headers {
@@ -306,7 +282,7 @@ impl Run {
     /// # Errors
     ///
     /// As [`complete`](Self::complete).
-    pub async fn abandon(self) -> Result<(), Error> {
+    pub async fn abandon(self) -> Result<()> {
         let call = self.begin.then(Method::DELETE, "");
         self.end(call).await
     }
@@ -317,7 +293,7 @@ impl Run {
     /// # Errors
     ///
     /// As [`complete`](Self::complete).
-    pub async fn fail(self, reason: &str) -> Result<(), Error> {
+    pub async fn fail(self, reason: &str) -> Result<()> {
         let call = failure(&self.begin, self.on_crash, reason);
         self.end(call).await
     }
@@ -328,7 +304,7 @@ impl Run {
         self.parting.call = None;
     }
 
-    async fn end(mut self, call: Call) -> Result<(), Error> {
+    async fn end(mut self, call: Call) -> Result<()> {
         self.parting.call = Some(call.clone());
         self.lease.closing().cancel();
         // No other client can run it before the lease is over, so there is time to outlast a
@@ -360,7 +336,7 @@ impl Scope {
     }
 }
 
-fn response_of(answer: IdempotencyAnswer) -> Result<Response<Bytes>, Error> {
+fn response_of(answer: IdempotencyAnswer) -> Result<Response<Bytes>> {
     let body = match (answer.body, answer.body_base64) {
         (Some(text), _) => text.into_bytes(),
         (None, Some(bytes)) => STANDARD.decode(bytes).map_err(|_| Error::not_keylatch())?,

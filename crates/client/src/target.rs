@@ -1,9 +1,7 @@
-//! What is asked for, in the words of the API, and the token that proves it: one lock, or a set.
+//! What is asked for, one lock or a set, in the words of the API, and the token that proves it.
 //!
-//! Waiting, renewing and releasing are the same for both and written once. A [`Claim`] says where
-//! a request goes, what is in it, and how its answer is read. A set is one request at every step,
-//! so its locks are granted, renewed and released together. Tested in `tests/api/rust_client.rs`
-//! and `tests/api/rust_client_sets.rs`.
+//! A set is one request at every step, so its locks are granted, renewed and released together.
+//! Tested in `tests/api/rust_client.rs` and `tests/api/rust_client_sets.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,9 +16,8 @@ use serde_json::{Value, json};
 
 use crate::clock::BootInstant;
 use crate::connection::{Call, Connection, Failure, plain};
-use crate::{AcquireOptions, Error, Held, Limit, LossReason};
+use crate::{AcquireOptions, Error, Held, Limit, LossReason, Result};
 
-/// Where the locks are.
 const LOCKS: &str = "/v1/locks";
 
 /// One lock, or a set of them, and the token that proves who holds it.
@@ -47,10 +44,10 @@ pub struct LeasedLock {
     pub slot: Option<u32>,
 }
 
-/// What the service granted, or renewed.
 #[derive(Debug)]
 pub(crate) struct Grant {
-    /// The locks, in the order of the target.
+    pub(crate) first: LeasedLock,
+    /// In the order of the claim.
     pub(crate) locks: Vec<LeasedLock>,
     /// Until when they are exclusive, counted from the sending of the request.
     pub(crate) until: BootInstant,
@@ -62,7 +59,7 @@ impl Claim {
         names: Vec<String>,
         is_set: bool,
         options: &AcquireOptions,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self> {
         let token = options.token.clone().map_or_else(Token::generate, Ok)?;
         let (connection, options) = (Arc::clone(connection), options.clone());
         Ok(Self { connection, names, is_set, options, token })
@@ -76,7 +73,7 @@ impl Claim {
         Call::new(method, path + step).with_token(&self.token)
     }
 
-    /// The request that asks for the locks, by this step of their path, and waits for `wait`.
+    /// The request that asks for the locks, by this step of their path.
     pub(crate) fn creation(&self, step: &str, wait: Duration) -> Call {
         let options = &self.options;
         let mut body = self.renewal(options.ttl);
@@ -98,7 +95,6 @@ impl Claim {
         self.call(Method::POST, step).with_body(&body)
     }
 
-    /// The body of a request that renews.
     fn renewal(&self, ttl: Duration) -> Value {
         let mut body = json!({"ttl_ms": millis(ttl)});
         if self.is_set {
@@ -142,7 +138,7 @@ impl Claim {
         (!keep && (token.is_none() || entry.is_some())).then(|| self.release_call())
     }
 
-    pub(crate) async fn release(&self) -> Result<ReleaseReply, Error> {
+    pub(crate) async fn release(&self) -> Result<ReleaseReply> {
         let call = self.release_call();
         let mut tries = self.connection.tries(Duration::ZERO, Duration::ZERO);
         loop {
@@ -165,22 +161,21 @@ impl Claim {
     }
 
     /// The grant of this claim that a response says, to a request that was sent then.
-    pub(crate) fn grant(&self, response: &[u8], sent: BootInstant) -> Result<Grant, Error> {
-        self.read_grant(response, sent).ok_or_else(Error::not_of_this_request)
-    }
-
-    fn read_grant(&self, response: &[u8], sent: BootInstant) -> Option<Grant> {
-        let lease: LeaseResponse<'_> = serde_json::from_slice(response).ok()?;
-        let granted = if self.is_set { lease.locks } else { vec![lease.lock?] };
+    pub(crate) fn grant(&self, response: &[u8], sent: BootInstant) -> Result<Grant> {
+        let lease: LeaseResponse<'_> =
+            serde_json::from_slice(response).map_err(|_| Error::not_of_this_request())?;
+        let granted: Vec<_> = lease.lock.into_iter().chain(lease.locks).collect();
         let lock = |name: &String| {
             let lock = granted.iter().find(|lock| lock.name == name.as_str())?;
             let fencing_token = FencingToken::new(lock.fencing_token);
             Some(LeasedLock { name: name.clone(), fencing_token, slot: lock.slot })
         };
-        let locks = self.names.iter().map(lock).collect::<Option<_>>()?;
+        let locks: Option<Vec<_>> = self.names.iter().map(lock).collect();
+        let locks = locks.filter(|_| lease.token.expose() == self.token.expose());
+        let locks = locks.ok_or_else(Error::not_of_this_request)?;
+        let first = locks.first().cloned().ok_or_else(Error::not_keylatch)?;
         let valid = lease.waited_ms.saturating_add(lease.valid_for_ms);
-        let until = sent + Duration::from_millis(valid);
-        (lease.token.expose() == self.token.expose()).then_some(Grant { locks, until })
+        Ok(Grant { first, locks, until: sent + Duration::from_millis(valid) })
     }
 
     /// Whether a response to a release says that it is done; the token may still hold the lock by
@@ -207,16 +202,17 @@ impl Claim {
 
     /// Why the claim was not granted: others hold it, or another reason.
     pub(crate) fn refused(&self, error: Error) -> Error {
-        let Error::Problem(problem) = error else { return error };
-        if !problem.is(Code::LockHeld) {
-            return Error::Problem(problem).unavailable();
+        match error {
+            Error::Problem(problem) if problem.is(Code::LockHeld) => {
+                let name = problem.name.clone().filter(|name| self.names.contains(name));
+                let name = name.or_else(|| self.names.first().cloned()).unwrap_or_default();
+                Error::Held(Box::new(Held { name, holder: first_holder(*problem) }))
+            }
+            error => error.unavailable(),
         }
-        let name = problem.name.clone().filter(|name| self.names.contains(name));
-        let name = name.or_else(|| self.names.first().cloned()).unwrap_or_default();
-        Error::Held(Box::new(Held { name, holder: first_holder(*problem) }))
     }
 
-    /// The locks, as a message names them.
+    /// As a message names the locks.
     pub(crate) fn text(&self) -> String {
         format!("`{}`", self.names.join("`, `"))
     }
@@ -257,7 +253,6 @@ pub(crate) fn loss_of(code: &str, broken: Option<BreakNote>) -> Option<LossReaso
     })
 }
 
-/// The path of a lock.
 pub(crate) fn lock_path(name: &str) -> String {
     format!("{LOCKS}/{}", plain(name))
 }

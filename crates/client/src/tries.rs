@@ -3,18 +3,18 @@
 //! What others have is tried until the wait is over. A failure is outlasted for as long as a
 //! response may take, or the wait if that is longer. A long wait is made of several requests, each
 //! shorter than what proxies let a silent connection live for; the token keeps the place in the
-//! queue between them. Tested in `tests/api/rust_client.rs` and `crates/client/tests/fake.rs`.
+//! queue between them. Tested in `tests/api/rust_client.rs` and `tests/api/rust_client_ends.rs`.
 
 use std::time::Duration;
 
 use keylatch_wire::{Code, millis};
 use tokio::time::sleep;
 
-use crate::Error;
 use crate::clock::BootInstant;
 use crate::connection::{Connection, Failure};
+use crate::{Error, Result};
 
-/// How long one request waits at the service. The next request keeps the place in the queue.
+/// How long one request waits at the service.
 const REQUEST_WAIT: Duration = Duration::from_secs(50);
 /// Below this, a service that refuses to let the client wait is polled instead.
 const MIN_REQUEST_WAIT: Duration = Duration::from_secs(1);
@@ -84,37 +84,43 @@ impl Tries<'_> {
     /// # Errors
     ///
     /// There is none: the failure is final, or there is no time.
-    pub(crate) async fn failed(&mut self, failure: Failure) -> Result<(), Error> {
+    pub(crate) async fn failed(&mut self, failure: Failure) -> Result<()> {
         let Failure { error, retry_after } = failure;
         let (sent, wait) = self.last;
-        let field = error.problem().and_then(|problem| problem.field.as_deref());
-        if field == Some("wait_ms") && !wait.is_zero() {
+        let problem = error.problem().filter(|_| !wait.is_zero());
+        if problem.is_some_and(|problem| problem.field.as_deref() == Some("wait_ms")) {
             let shorter = self.longest / 4;
             self.longest = if shorter < MIN_REQUEST_WAIT { Duration::ZERO } else { shorter };
             return Ok(());
         }
         self.in_doubt |= error.may_be_done();
+        // The service did not let it wait: what the token has of the locks already is in its own
+        // way, and no release of another client changes that.
+        let was_not_let = problem.is_some_and(|it| it.is(Code::LockHeld) && it.waited_ms.is_none());
         let until = match &error {
-            error if !error.is_passing() || error.is_final(wait) => sent,
+            error if was_not_let || !error.is_passing() => sent,
             error if error.is_busy() => self.end,
             _ => self.patience,
         };
+        let is_busy = error.is_busy();
+        let last = |error: Error| Err(if self.in_doubt { error.in_doubt() } else { error });
+        if until.left().is_zero() || !is_busy && self.left == 0 {
+            return last(error);
+        }
         // A wait that was granted is over, and the next one begins at once.
         let has_waited = !wait.is_zero() && (sent + wait).left().is_zero();
         let pause = match retry_after.filter(|_| !error.is(Code::LockHeld)) {
-            _ if error.is_busy() && has_waited => Duration::ZERO,
-            after if error.is_busy() => self.connection.pause(after).min(until.left()),
+            _ if is_busy && has_waited => Duration::ZERO,
+            after if is_busy => self.connection.pause(after).min(until.left()),
             after => self.connection.pause(after),
         };
         // A try that has no time would say less than this one.
         let least = pause.saturating_add(self.connection.settings.timeout / 5);
-        let is_late =
-            until.left().is_zero() || until.left() < pause || self.deadline.left() < least;
-        if is_late || !error.is_busy() && self.left == 0 {
-            return Err(if self.in_doubt { error.in_doubt() } else { error });
+        if until.left() < pause || self.deadline.left() < least {
+            return last(error);
         }
-        self.left -= u32::from(!error.is_busy());
-        event!(debug, why = %error, "a request is tried again");
+        self.left -= u32::from(!is_busy);
+        tracing::debug!(why = %error, "a request is tried again");
         sleep(pause).await;
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use keylatch_client::testing::Fake;
 use keylatch_client::{
-    AcquireOptions, BeginReply, Error, FOREVER, FencedLease, Limit, LossReason, OnceOptions,
+    AcquireOptions, BeginReply, Error, FOREVER, Lease, Limit, LossReason, OnceOptions,
     ReleaseReply, Response,
 };
 
@@ -129,7 +129,7 @@ async fn elected_one_leads_again_after_a_loss() {
     let (client, terms) = (fake.client(), Arc::new(Mutex::new(Vec::new())));
     let told = Arc::clone(&terms);
     let election = tokio::spawn(async move {
-        let lead = |lease: FencedLease| {
+        let lead = |lease: Lease| {
             let told = Arc::clone(&told);
             async move {
                 lease.lost().cancelled().await;
