@@ -87,7 +87,9 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             // A URL that is wrong may hold a password, and what is held is not the service's fault.
-            Self::Client { error: error @ (Error::Url(_) | Error::Held(_)), .. } => error.fmt(f),
+            Self::Client { error: error @ (Error::Settings(_) | Error::Held(_)), .. } => {
+                error.fmt(f)
+            }
             Self::Client { server, error } => write!(f, "{server}: {error}"),
             Self::Problem(problem) => f.write_str(&problem.detail),
             Self::Foreign(status) => write!(f, "{status}, which keylatch did not answer"),

@@ -16,18 +16,16 @@ use crate::clock::Clock;
 use crate::transport::{ClientCertificate, Exchange};
 use crate::{Error, Result};
 
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_millis(400);
+
 /// What a client is made of.
 ///
 /// ```
-/// use keylatch_client::Client;
-///
-/// # fn main() -> Result<(), keylatch_client::Error> {
-/// let client = Client::builder("http://10.0.0.1:7070,http://10.0.0.2:7070")
-///     .api_key("kl_H2kCQ0Wq0m2Vn5t9lW8sVJYx3o1D6zZr0bGfUeTq7PcXa1Ni")
-///     .owner("nightly report")
-///     .build()?;
-/// # Ok(())
-/// # }
+/// # use keylatch_client::Client;
+/// let client = Client::builder("http://10.0.0.1:7070,http://10.0.0.2:7070").owner("report");
+/// let client = client.build()?;
+/// # Ok::<(), keylatch_client::Error>(())
 /// ```
 #[must_use]
 #[derive(Clone)]
@@ -70,21 +68,10 @@ impl Builder {
             silence: Duration::from_secs(90),
             timeout: Duration::from_secs(5),
             retries: u32::MAX,
-            pause: Arc::new(jitter),
+            pause: Arc::new(|| PAUSE_MIN + random_part_of(PAUSE_MAX - PAUSE_MIN)),
             clock: Clock::Boot,
             given_up: Arc::default(),
         }
-    }
-
-    /// For the service at `KEYLATCH_URL`, or at `http://127.0.0.1:7070`, with what
-    /// [`with_env`](Self::with_env) reads.
-    ///
-    /// # Errors
-    ///
-    /// As [`with_env`](Self::with_env).
-    pub fn from_env() -> Result<Self> {
-        let url = variable("KEYLATCH_URL").unwrap_or_else(|| "http://127.0.0.1:7070".into());
-        Self::new(&url.to_string_lossy()).with_env()
     }
 
     /// With the API key in `KEYLATCH_API_KEY`, and the files that `KEYLATCH_CA`,
@@ -177,10 +164,6 @@ impl Builder {
     }
 }
 
-fn jitter() -> Duration {
-    Duration::from_millis(100) + random_part_of(Duration::from_millis(300))
-}
-
-fn variable(name: &str) -> Option<std::ffi::OsString> {
+pub(crate) fn variable(name: &str) -> Option<std::ffi::OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }

@@ -1,8 +1,10 @@
-//! A client of a service, and what has one request: who holds a lock, and to break it.
+//! A client of a service: it acquires locks, leads while it holds one, and shows and breaks them.
 //!
-//! [`tries`](crate::tries) says how often an acquire asks. The validity of a grant counts from the
-//! sending of the request that got it. Tested in `tests/api/rust_client.rs`.
+//! Invariant: no two clients lead at once if each stops at the loss of its lease, which is told
+//! before another client can lead. Tested in `tests/api/rust_client.rs` and in
+//! `crates/client/tests/fake.rs`.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,13 +13,19 @@ use http_body_util::Full;
 use hyper::{Method, Request, Response};
 use keylatch_wire::{self as wire, BreakLockRequest, Code, HeldLock, LockBreak};
 use serde_json::json;
+use tokio::time::sleep;
 
-use crate::builder::Builder;
+use crate::builder::{Builder, variable};
 use crate::connection::{Call, Connection};
 use crate::session::Session;
 use crate::target::{Grant, lock_path};
 use crate::transport::Body;
-use crate::{AcquireOptions, Error, Guard, LockGuard, Result, SetGuard};
+use crate::{
+    AcquireOptions, Error, FOREVER, Guard, Lease, LockGuard, LossReason, Result, SetGuard,
+};
+
+/// How long one who leads may still run after its lease is gone.
+const GONE_GRACE: Duration = Duration::from_secs(1);
 
 /// A keylatch service, for any number of locks. Clones share their connections.
 #[derive(Debug, Clone)]
@@ -55,13 +63,14 @@ impl Client {
         Builder::new(url)
     }
 
-    /// A client of the service that the environment names: [`Builder::from_env`].
+    /// A client of the service at `KEYLATCH_URL`, or at `http://127.0.0.1:7070`.
     ///
     /// # Errors
     ///
-    /// As [`Builder::from_env`] and [`Builder::build`].
+    /// As [`Builder::with_env`] and [`Builder::build`].
     pub fn from_env() -> Result<Self> {
-        Builder::from_env()?.build()
+        let url = variable("KEYLATCH_URL").unwrap_or_else(|| "http://127.0.0.1:7070".into());
+        Builder::new(&url.to_string_lossy()).with_env()?.build()
     }
 
     /// Gets a lock, and waits for it as long as `options` say.
@@ -133,6 +142,44 @@ impl Client {
                     next.map_err(|error| session.claim.refused(error))?;
                 }
             }
+        }
+    }
+
+    /// Waits for the lock, leads while it is held, and waits again, until this future is dropped:
+    /// that gives the lock up.
+    ///
+    /// [`lost`](Lease::lost) of the lease tells `lead` of a loss before another client can lead. A
+    /// `lead` that still runs when the validity ends is dropped, or a second after the service has
+    /// said that the lease is gone. When it returns, the next client leads.
+    ///
+    /// # Errors
+    ///
+    /// The service refuses the lock, or cannot be reached for a hundred years.
+    pub async fn elect<F: Future<Output = ()>>(
+        &self,
+        name: impl Into<String>,
+        options: &AcquireOptions,
+        mut lead: impl FnMut(Lease) -> F,
+    ) -> Result<Infallible> {
+        let name = name.into();
+        let options = AcquireOptions { wait: FOREVER, ..options.clone() };
+        loop {
+            let guard = self.lock(name.clone(), &options).await?;
+            let lease = guard.lease();
+            let over = async {
+                lease.lost().cancelled().await;
+                match lease.loss() {
+                    Some(LossReason::NotHeld | LossReason::TakenOver) => sleep(GONE_GRACE).await,
+                    _ => lease.until().reached().await,
+                }
+            };
+            tokio::select! {
+                () = lead(lease.clone()) => {}
+                () = over => {}
+            }
+            // What cannot be released ends by itself.
+            drop(guard.close().await);
+            sleep(self.connection.pause(None)).await;
         }
     }
 

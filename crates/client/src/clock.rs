@@ -15,11 +15,9 @@ const CLOCK: ClockId = ClockId::CLOCK_BOOTTIME;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const CLOCK: ClockId = ClockId::CLOCK_MONOTONIC;
 
-/// For how long a sleep trusts the clock of the timers, which stands still while the machine is
-/// suspended.
+/// For how long a sleep trusts the clock of the timers.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What time it is for the leases of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Clock {
     /// That of the machine.
@@ -49,7 +47,6 @@ pub(crate) struct BootInstant {
 }
 
 impl BootInstant {
-    /// What the same clock says now.
     pub(crate) fn now(self) -> Self {
         self.clock.now()
     }

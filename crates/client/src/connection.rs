@@ -1,8 +1,12 @@
-//! The service at the other end: requests with a deadline, to one URL or the next.
+//! The service at the other end: requests with a deadline, to one URL or the next, and their
+//! retries.
 //!
 //! A request that got no connection goes to the next URL at once; a URL whose store is another one
-//! is refused. What something else than keylatch refused, such as a proxy, is judged by its status
-//! alone. Tested in `tests/api/rust_client.rs` and `tests/api/rust_client_ends.rs`.
+//! is refused. [`Tries`] of a request go on until there is a response for good: what others have is
+//! tried until the wait is over, and a failure is outlasted for as long as a response may take, or
+//! the wait if that is longer. A long wait is made of several requests, each shorter than what
+//! proxies let a silent connection live for; the token keeps the place in the queue between them.
+//! Tested in `tests/api/rust_client.rs` and `tests/api/rust_client_ends.rs`.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,31 +19,32 @@ use hyper::header::{AUTHORIZATION, HeaderValue, RETRY_AFTER, USER_AGENT};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::client::legacy::connect::capture_connection;
 use keylatch_core::lock::Token;
-use keylatch_wire::ProblemDocument;
+use keylatch_wire::{Code, ProblemDocument, millis};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
 
 use crate::builder::Builder;
 use crate::clock::BootInstant;
 use crate::error::passes;
-use crate::events::EventStream;
 use crate::node::Node;
 use crate::transport::Body;
 use crate::{Error, Result};
 
-/// The largest answer that is read, in bytes: a kept one may be of any size that a service is
-/// configured for.
+/// In bytes: a kept answer may be of any size that a service is configured for.
 const MAX_ANSWER: usize = 16 * 1024 * 1024;
+const REQUEST_WAIT: Duration = Duration::from_secs(50);
+/// Below this, a service that refuses to let the client wait is polled instead.
+const MIN_REQUEST_WAIT: Duration = Duration::from_secs(1);
+/// The longest wait that the clock can count: some hundred years.
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 const AGENT: &str = concat!("keylatch-rust/", env!("CARGO_PKG_VERSION"));
 
-/// What may stand in a path segment or a query as it is. A dot may not: `..` would be a step in the
-/// path.
+/// What may stand in a path as it is. A dot may not: `..` would be a step in it.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
 
-/// A service, and the connections to it.
 pub(crate) struct Connection {
     nodes: Vec<Node>,
     /// Which node answered last.
@@ -48,7 +53,6 @@ pub(crate) struct Connection {
     store: OnceLock<String>,
     pub(crate) settings: Builder,
     authorization: Option<HeaderValue>,
-    /// What ends guards, waits and runs that were dropped.
     pub(crate) endings: TaskTracker,
 }
 
@@ -58,7 +62,6 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// A request of the API.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
     method: Method,
@@ -89,15 +92,10 @@ impl Call {
         Self { token: Some(token.clone()), ..self }
     }
 
-    pub(crate) fn is_under(&self, token: &str) -> bool {
-        self.token.as_ref().is_some_and(|of| of.expose() == token)
-    }
-
     pub(crate) fn with_body(self, json: &Value) -> Self {
         Self { body: json.to_string().into(), ..self }
     }
 
-    /// The request that asks the service to wait for so long.
     pub(crate) fn request(&self, wait: Duration) -> Result<Request<Full<Bytes>>> {
         let mark = if self.query.is_empty() { "" } else { "?" };
         let mut request = Request::builder()
@@ -131,9 +129,9 @@ impl From<Error> for Failure {
 }
 
 impl Connection {
-    /// Connections that are not opened yet.
     pub(crate) fn open(settings: Builder) -> Result<Arc<Self>> {
-        let bearer = |key: &String| secret("Bearer ", key).ok_or(Error::ApiKey);
+        let no_key = "the API key has characters that no key has, or is empty";
+        let bearer = |key: &String| secret("Bearer ", key).ok_or(Error::Settings(no_key));
         let authorization = settings.api_key.as_ref().map(bearer).transpose()?;
         let nodes = settings.nodes()?;
         let (current, store, endings) = (AtomicUsize::new(0), OnceLock::new(), TaskTracker::new());
@@ -168,8 +166,31 @@ impl Connection {
             let (next, order) = ((node + 1) % self.nodes.len(), Ordering::Relaxed);
             let _ = self.current.compare_exchange(node, next, order, order);
         }
-        tracing::debug!(method = %call.method, path = call.path, took = ?sent.elapsed(), ?failure, "a request");
+        let (method, path, took) = (&call.method, &call.path, sent.elapsed());
+        tracing::debug!(%method, path, ?took, ?failure, "a request");
         answer
+    }
+
+    /// The tries of a request for which the caller waits so long, and which is worth `patience`.
+    pub(crate) fn tries(&self, wait: Duration, patience: Duration) -> Tries<'_> {
+        let (start, timeout) = (self.now(), self.settings.timeout);
+        let end = start + wait.min(MAX_WAIT);
+        let patience = end.max(start + timeout.max(patience));
+        Tries {
+            connection: self,
+            end,
+            patience,
+            deadline: patience.max(end + timeout),
+            left: self.settings.retries,
+            longest: REQUEST_WAIT,
+            last: (start, Duration::ZERO),
+            in_doubt: false,
+        }
+    }
+
+    /// The pause before a request is retried: as long as the service asks for, and some more.
+    pub(crate) fn pause(&self, retry_after: Option<Duration>) -> Duration {
+        (self.settings.pause)().saturating_add(retry_after.unwrap_or_default())
     }
 
     /// The document of a success, of a request that is safe to retry.
@@ -188,17 +209,6 @@ impl Connection {
                 Err(failure) => tries.failed(failure).await?,
             }
         }
-    }
-
-    /// The events of a response.
-    pub(crate) async fn stream(&self, call: &Call) -> Result<EventStream, Failure> {
-        let response = self.forward(call.request(Duration::ZERO)?).await?;
-        if response.status() == StatusCode::OK {
-            return Ok(EventStream::new(response.into_body()));
-        }
-        let refusal = timeout(self.settings.timeout, read(response)).await;
-        let refusal = refusal.unwrap_or_else(|_| Err(Error::late().into()));
-        Err(refusal.err().unwrap_or_else(|| Error::not_keylatch().into()))
     }
 
     /// Sends a request whose URI is a path, and gives the response when it begins.
@@ -276,6 +286,77 @@ impl Connection {
     }
 }
 
+pub(crate) struct Tries<'a> {
+    connection: &'a Connection,
+    end: BootInstant,
+    /// Until when a failure is outlasted.
+    patience: BootInstant,
+    /// When the last response has to be there.
+    deadline: BootInstant,
+    left: u32,
+    /// For how long the service lets a request wait, as far as is known.
+    longest: Duration,
+    /// When the last try was sent, and for how long it was to wait.
+    last: (BootInstant, Duration),
+    /// Whether an earlier try may have been carried out.
+    pub(crate) in_doubt: bool,
+}
+
+impl Tries<'_> {
+    /// For how long the service may let the next try wait, and how long that may take in all.
+    pub(crate) fn next(&mut self) -> (Duration, Duration) {
+        let wait = Duration::from_millis(millis(self.end.left().min(self.longest)));
+        self.last = (self.connection.now(), wait);
+        (wait, (wait + self.connection.settings.timeout).min(self.deadline.left()))
+    }
+
+    /// Pauses before the next try. The error is that there is none.
+    pub(crate) async fn failed(&mut self, failure: Failure) -> Result<()> {
+        let Failure { error, retry_after } = failure;
+        let (sent, wait) = self.last;
+        let problem = error.problem().filter(|_| !wait.is_zero());
+        if problem.is_some_and(|problem| problem.field.as_deref() == Some("wait_ms")) {
+            let shorter = self.longest / 4;
+            self.longest = if shorter < MIN_REQUEST_WAIT { Duration::ZERO } else { shorter };
+            return Ok(());
+        }
+        self.in_doubt |= error.may_be_done();
+        // The service did not let it wait: what the token has of the locks already is in its own
+        // way, and no release of another client changes that.
+        let was_not_let = problem.is_some_and(|it| it.is(Code::LockHeld) && it.waited_ms.is_none());
+        let until = match &error {
+            error if was_not_let || !error.is_passing() => sent,
+            error if error.is_busy() => self.end,
+            _ => self.patience,
+        };
+        let is_busy = error.is_busy();
+        // An earlier try may have been carried out.
+        let last = |error: Error| match error {
+            Error::Unreachable(why) if self.in_doubt => Err(Error::Unanswered(why)),
+            error => Err(error),
+        };
+        if until.left().is_zero() || !is_busy && self.left == 0 {
+            return last(error);
+        }
+        // A wait that was granted is over, and the next one begins at once.
+        let has_waited = !wait.is_zero() && (sent + wait).left().is_zero();
+        let pause = match retry_after.filter(|_| !error.is(Code::LockHeld)) {
+            _ if is_busy && has_waited => Duration::ZERO,
+            after if is_busy => self.connection.pause(after).min(until.left()),
+            after => self.connection.pause(after),
+        };
+        // A try that has no time would say less than this one.
+        let least = pause.saturating_add(self.connection.settings.timeout / 5);
+        if until.left() < pause || self.deadline.left() < least {
+            return last(error);
+        }
+        self.left -= u32::from(!is_busy);
+        tracing::debug!(why = %error, "a request is tried again");
+        sleep(pause).await;
+        Ok(())
+    }
+}
+
 /// A header that no log shows; `None` where the word has characters that no header may have.
 fn secret(scheme: &str, word: &str) -> Option<HeaderValue> {
     let is_word = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_graphic());
@@ -290,7 +371,7 @@ pub(crate) fn plain(text: &str) -> impl fmt::Display {
 }
 
 /// The body of a success, or what the response refuses.
-async fn read(response: Response<Body>) -> Result<Bytes, Failure> {
+pub(crate) async fn read(response: Response<Body>) -> Result<Bytes, Failure> {
     let (head, body) = response.into_parts();
     let body = Limited::new(body, MAX_ANSWER).collect().await;
     let body = body.map_err(|error| Error::Unanswered(error.to_string()))?.to_bytes();

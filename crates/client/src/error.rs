@@ -22,15 +22,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The text is not the URL of a service.
-    #[error("the URL of the service {0}")]
-    Url(&'static str),
-    /// The text is not the URL of a proxy.
-    #[error("the URL of a proxy must begin with http:// and have a host")]
-    Proxy,
-    /// The text is not an API key.
-    #[error("the API key has characters that no key has, or is empty")]
-    ApiKey,
+    /// A URL or a key cannot be right.
+    #[error("{0}")]
+    Settings(&'static str),
     /// The certificates by which the client knows a service with `https`, or its own, are of no
     /// use.
     #[error("the certificates cannot be used: {0}")]
@@ -96,8 +90,6 @@ impl Error {
         Self::Unanswered("no response came in time".to_owned())
     }
 
-    /// The response has a status that keylatch does not give to such a request, or says something
-    /// else.
     pub(crate) fn not_keylatch() -> Self {
         Self::Refused("the answer is not one of keylatch".to_owned())
     }
@@ -126,12 +118,10 @@ impl Error {
         }
     }
 
-    /// Whether the same request may succeed later.
     pub(crate) fn is_passing(&self) -> bool {
         self.retry() == Retry::SameKey || matches!(self, Self::OtherStore(_))
     }
 
-    /// Whether no request was sent.
     pub(crate) fn is_unsent(&self) -> bool {
         matches!(self, Self::Unreachable(_) | Self::OtherStore(_))
     }
@@ -164,14 +154,6 @@ impl Error {
             }
             Self::Problem(problem) => (400..500).contains(&problem.status),
             error => error.is_unsent(),
-        }
-    }
-
-    /// The same, where an earlier try may have been carried out.
-    pub(crate) fn in_doubt(self) -> Self {
-        match self {
-            Self::Unreachable(why) => Self::Unanswered(why),
-            error => error,
         }
     }
 

@@ -1,20 +1,27 @@
-//! What the program holds, one lock or several, with a [watchdog](crate::lease) that renews it.
+//! What the program holds, one lock or several, and the watchdog that renews it.
 //!
-//! A guard that is dropped is released in the background. Invariant: what it says of the validity
-//! is never later than what the service promised. Tested in `tests/api/rust_client.rs` and by the
-//! scenarios of `clients/conformance`.
+//! A guard that is dropped is released in the background. A lease is renewed at each third of its
+//! TTL, by the schedule of the core, and its validity counts from the sending of each request.
+//! Invariant: what a guard says of the validity is never later than what the service promised.
+//! Tested in `tests/api/rust_client.rs` and by the scenarios of `clients/conformance`.
 
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use keylatch_core::lock::{ReleaseReply, Token};
+use keylatch_core::watchdog::LeaseSchedule;
+use keylatch_wire::ProblemDocument;
+use tokio_util::sync::DropGuard;
+use tokio_util::task::AbortOnDropHandle;
 
+use crate::clock::BootInstant;
 use crate::connection::Failure;
-use crate::lease::{Watchdog, keep, watchdog};
 use crate::session::Session;
 use crate::target::{Grant, LeasedLock};
-use crate::{Lease, Result};
+use crate::{Lease, LossReason, Result};
+
+const RENEWAL_LIMIT: Duration = Duration::from_secs(5);
 
 /// What is held: renewed in the background at each third of its TTL until the guard is closed,
 /// dropped or lost. It counts as lost a quarter of its TTL, and at most 10 s, *before* its validity
@@ -66,7 +73,6 @@ impl Guard<Vec<LeasedLock>> {
 }
 
 impl<L> Guard<L> {
-    /// Starts the watchdog of what is granted.
     pub(crate) fn start(session: Session, grant: &Grant, leased: L) -> Self {
         let claim = Arc::clone(&session.claim);
         Self::watched(session, grant, leased, |lease| async move {
@@ -148,5 +154,52 @@ impl<L> Deref for Guard<L> {
 
     fn deref(&self) -> &Lease {
         &self.lease
+    }
+}
+
+/// What watches over a lease. Dropped, it ends it, and watches no more.
+pub(crate) type Watchdog = (DropGuard, AbortOnDropHandle<()>);
+
+pub(crate) fn watchdog(
+    lease: &Lease,
+    watch: impl Future<Output = ()> + Send + 'static,
+) -> Watchdog {
+    let watch = AbortOnDropHandle::new(tokio::spawn(watch));
+    (lease.closing().clone().drop_guard(), watch)
+}
+
+/// Renews a lease until it is lost, or until it is being closed. `renew` tries once, within a time,
+/// and gives until when the lease is valid; `loss` says which problems are its loss.
+pub(crate) async fn keep<F: Future<Output = Result<BootInstant, Failure>>>(
+    lease: Lease,
+    renew: impl Fn(Duration) -> F,
+    loss: impl Fn(&ProblemDocument) -> Option<LossReason>,
+) {
+    let mut schedule = LeaseSchedule::new(lease.ttl(), lease.until().since_boot);
+    let kept = async {
+        loop {
+            lease.until().at(schedule.next_try()).reached().await;
+            let sent = lease.until().now();
+            let limit = match (lease.loss(), schedule.try_limit(sent.since_boot)) {
+                (None, Some(limit)) => limit,
+                (loss, _) => return loss.unwrap_or(LossReason::Paused),
+            };
+            match renew(limit.min(RENEWAL_LIMIT)).await {
+                Ok(until) => {
+                    schedule.renewed(sent.since_boot, until.since_boot);
+                    lease.renewed(sent.at(schedule.valid_until()));
+                }
+                Err(Failure { error, retry_after }) => {
+                    if let Some(reason) = error.problem().and_then(&loss) {
+                        return reason;
+                    }
+                    schedule.failed(sent.now().since_boot, retry_after.unwrap_or_default());
+                    lease.failed(error.unavailable().to_string());
+                }
+            }
+        }
+    };
+    if let Some(reason) = lease.closing().run_until_cancelled(kept).await {
+        lease.lose(reason);
     }
 }

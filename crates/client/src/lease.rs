@@ -1,25 +1,18 @@
-//! Whether a lease is held, for how long, and why it is lost; and the watchdog that renews it.
+//! Whether a lease is held, for how long, and why it is lost.
 //!
 //! A lease counts as lost a quarter of its TTL (at most 10 s) before another client can have what
-//! it is about, so that the program can stop in time. It is renewed at each third of the TTL, by
-//! the schedule of the core, and its validity counts from the sending of each request. Invariant:
-//! every question compares with the clock first, so a blocked runtime or a paused process hides no
-//! loss; the watchdog only tells it sooner. Tested in `tests/api/rust_client_ends.rs`.
+//! it is about, so that the program can stop in time. Invariant: every question compares with the
+//! clock first, so a blocked runtime or a paused process hides no loss; the watchdog only tells it
+//! sooner. Tested in `tests/api/rust_client_ends.rs`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use keylatch_core::lock::FencingToken;
-use keylatch_core::watchdog::{LeaseSchedule, notice};
-use keylatch_wire::ProblemDocument;
-use tokio_util::sync::{CancellationToken, DropGuard};
-use tokio_util::task::AbortOnDropHandle;
+use keylatch_core::watchdog::notice;
+use tokio_util::sync::CancellationToken;
 
 use crate::clock::BootInstant;
-use crate::connection::Failure;
-
-/// How long a renewal may take.
-const RENEWAL_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why a lease is lost.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -143,10 +136,13 @@ impl Lease {
         self.until().left()
     }
 
-    /// When it is given up unless it is renewed.
     pub(crate) fn give_up(&self) -> BootInstant {
         let until = self.until();
         until.at(until.since_boot.saturating_sub(notice(self.0.ttl)))
+    }
+
+    pub(crate) fn ttl(&self) -> Duration {
+        self.0.ttl
     }
 
     pub(crate) fn until(&self) -> BootInstant {
@@ -195,52 +191,5 @@ impl Lease {
 
     fn validity(&self) -> MutexGuard<'_, Validity> {
         self.0.validity.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// What watches over a lease. Dropped, it ends it, and watches no more.
-pub(crate) type Watchdog = (DropGuard, AbortOnDropHandle<()>);
-
-pub(crate) fn watchdog(
-    lease: &Lease,
-    watch: impl Future<Output = ()> + Send + 'static,
-) -> Watchdog {
-    let watch = AbortOnDropHandle::new(tokio::spawn(watch));
-    (lease.closing().clone().drop_guard(), watch)
-}
-
-/// Renews a lease until it is lost, or until it is being closed. `renew` tries once, within a time,
-/// and gives until when the lease is valid; `loss` says which problems are its loss.
-pub(crate) async fn keep<F: Future<Output = Result<BootInstant, Failure>>>(
-    lease: Lease,
-    renew: impl Fn(Duration) -> F,
-    loss: impl Fn(&ProblemDocument) -> Option<LossReason>,
-) {
-    let mut schedule = LeaseSchedule::new(lease.0.ttl, lease.until().since_boot);
-    let kept = async {
-        loop {
-            lease.until().at(schedule.next_try()).reached().await;
-            let sent = lease.until().now();
-            let limit = match (lease.loss(), schedule.try_limit(sent.since_boot)) {
-                (None, Some(limit)) => limit,
-                (loss, _) => return loss.unwrap_or(LossReason::Paused),
-            };
-            match renew(limit.min(RENEWAL_LIMIT)).await {
-                Ok(until) => {
-                    schedule.renewed(sent.since_boot, until.since_boot);
-                    lease.renewed(sent.at(schedule.valid_until()));
-                }
-                Err(Failure { error, retry_after }) => {
-                    if let Some(reason) = error.problem().and_then(&loss) {
-                        return reason;
-                    }
-                    schedule.failed(sent.now().since_boot, retry_after.unwrap_or_default());
-                    lease.failed(error.unavailable().to_string());
-                }
-            }
-        }
-    };
-    if let Some(reason) = lease.closing().run_until_cancelled(kept).await {
-        lease.lose(reason);
     }
 }

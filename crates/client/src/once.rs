@@ -21,11 +21,10 @@ use serde_json::json;
 
 use crate::clock::BootInstant;
 use crate::connection::{Call, Connection, Failure, plain};
-use crate::lease::{Watchdog, keep, watchdog};
+use crate::guard::{Watchdog, keep, watchdog};
 use crate::session::Parting;
 use crate::{BoxError, Client, Error, Lease, LossReason, Result};
 
-/// In bytes.
 const MAX_REASON: usize = 256;
 /// For how long the end of a run is tried, where its lease lasts so long.
 const END_TIME: Duration = Duration::from_secs(30);
@@ -39,7 +38,7 @@ pub struct OnceOptions {
     pub request: Option<DescribedRequest>,
     /// How long the run may go unrenewed before its outcome is unknown.
     pub lease: Duration,
-    /// How long to wait for the same thing under way elsewhere, such as [`FOREVER`](crate::FOREVER).
+    /// How long to wait for the same thing under way elsewhere.
     pub wait: Duration,
     /// For how long repeats are given the response; `None` leaves it to the service.
     pub retention: Option<Duration>,
@@ -134,7 +133,7 @@ impl Client {
             let (sent, (wait, limit)) = (self.connection.now(), tries.next());
             let begun = async {
                 let answer = self.connection.send(&begin, wait, limit).await?;
-                self.begun(&answer, &begin, options.lease, sent).await
+                self.begun(&answer, &begin, &token, options.lease, sent).await
             };
             match parting.venture(undo.clone(), wait, begun).await {
                 Ok(begun) => break begun,
@@ -157,6 +156,7 @@ impl Client {
         &self,
         answer: &[u8],
         begin: &Call,
+        token: &Token,
         lease: Duration,
         sent: BootInstant,
     ) -> Result<(IdempotencyRecord, BootInstant), Failure> {
@@ -165,7 +165,7 @@ impl Client {
         let left = record.lease_expires_in_ms.map_or(lease, Duration::from_millis);
         let until = sent + left.min(lease);
         let is_done = record.state == "done";
-        if !is_done && record.token.as_ref().is_none_or(|of| !begin.is_under(of.expose())) {
+        if !is_done && record.token.as_ref().is_none_or(|of| of.expose() != token.expose()) {
             return Err(Error::not_of_this_request().into());
         }
         if is_done || until.left() >= lease / 2 {
@@ -354,7 +354,6 @@ fn is_nothing_done(error: &(dyn std::error::Error + 'static)) -> bool {
     causes.any(<dyn std::error::Error>::is::<NothingDone>)
 }
 
-/// Starts the lease of a run again.
 async fn renew(
     connection: &Connection,
     begin: &Call,

@@ -25,14 +25,11 @@ const LAST_MOMENT: Duration = Duration::from_secs(2);
 /// A claim that is released when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Session {
-    /// What the task that renews it shares.
     pub(crate) claim: Arc<Claim>,
     pub(crate) parting: Parting,
 }
 
 impl Session {
-    /// A session under a new token, for which the service holds nothing yet, or under that of the
-    /// options.
     pub(crate) fn new(
         connection: &Arc<Connection>,
         names: Vec<String>,
@@ -43,7 +40,6 @@ impl Session {
         Ok(Self { claim, parting: Parting::new(connection) })
     }
 
-    /// Asks for the locks, and waits for them at the service for `wait`.
     pub(crate) async fn create(
         &mut self,
         wait: Duration,
@@ -61,7 +57,6 @@ impl Session {
 #[derive(Debug)]
 pub(crate) struct Parting {
     pub(crate) connection: Arc<Connection>,
-    /// `None` where nothing is left to end.
     pub(crate) call: Option<Call>,
     /// Whether the task that sends it is the owner.
     is_sent: bool,

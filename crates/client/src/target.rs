@@ -25,7 +25,6 @@ const LOCKS: &str = "/v1/locks";
 pub(crate) struct Claim {
     pub(crate) connection: Arc<Connection>,
     names: Vec<String>,
-    /// Whether the requests are those for sets.
     is_set: bool,
     pub(crate) options: AcquireOptions,
     pub(crate) token: Token,
@@ -47,7 +46,6 @@ pub struct LeasedLock {
 #[derive(Debug)]
 pub(crate) struct Grant {
     pub(crate) first: LeasedLock,
-    /// In the order of the claim.
     pub(crate) locks: Vec<LeasedLock>,
     /// Until when they are exclusive, counted from the sending of the request.
     pub(crate) until: BootInstant,
@@ -178,8 +176,7 @@ impl Claim {
         Ok(Grant { first, locks, until: sent + Duration::from_millis(valid) })
     }
 
-    /// Whether a response to a release says that it is done; the token may still hold the lock by
-    /// other entries.
+    /// Of an entry, the token may still hold the lock by others.
     fn is_released(&self, response: &[u8]) -> bool {
         response.is_empty()
             || self.options.entry.is_some()
@@ -200,7 +197,6 @@ impl Claim {
         })
     }
 
-    /// Why the claim was not granted: others hold it, or another reason.
     pub(crate) fn refused(&self, error: Error) -> Error {
         match error {
             Error::Problem(problem) if problem.is(Code::LockHeld) => {
@@ -212,13 +208,11 @@ impl Claim {
         }
     }
 
-    /// As a message names the locks.
     pub(crate) fn text(&self) -> String {
         format!("`{}`", self.names.join("`, `"))
     }
 }
 
-/// The lease of one lock, or of several.
 #[derive(Deserialize)]
 struct LeaseResponse<'a> {
     token: SecretToken<'a>,
@@ -230,7 +224,6 @@ struct LeaseResponse<'a> {
     locks: Vec<wire::LeasedLock<'a>>,
 }
 
-/// The holder that a problem names, or of several the one whose lease ends first.
 fn first_holder(problem: ProblemDocument) -> Option<Holder> {
     let first = problem.holders.into_iter().min_by_key(|holder| holder.expires_in_ms);
     problem.holder.or(first.map(|holder| Holder {

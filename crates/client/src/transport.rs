@@ -23,7 +23,6 @@ use crate::{Error, Result};
 /// The body of a response that is still to be read.
 pub type Body = BoxBody<Bytes, hyper::Error>;
 
-/// Sends one request.
 pub(crate) type Exchange = Arc<dyn Fn(Request<Full<Bytes>>) -> Exchanged + Send + Sync>;
 pub(crate) type Exchanged = Pin<Box<dyn Future<Output = Result<Response<Body>>> + Send>>;
 
@@ -37,7 +36,6 @@ pub struct ClientCertificate {
 }
 
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a connection may stay unused.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 // gunicorn closes one that was unused for 2 s, and a request that it closes under has an unknown
 // outcome.
@@ -61,7 +59,6 @@ where
         .build(connector)
 }
 
-/// Connects over TCP.
 pub(crate) fn http_connector(connect_timeout: Duration) -> HttpConnector {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
