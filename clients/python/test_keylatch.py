@@ -448,6 +448,17 @@ class Tries(unittest.TestCase):
         once = mocked(answer, timeout=0.5).once("k")
         self.assertRaisesRegex(keylatch.Unreachable, "not one of keylatch", once.__enter__)
 
+    def test_answer_to_another_process_is_none(self) -> None:
+        """Two that share a connection, or are mixed up by a proxy, may ask for one lock."""
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            lock = {"name": "a", "waited_ms": 0, "valid_for_ms": 30_000, "token": "of another"}
+            return httpx.Response(200, json=begun(request) | lock)
+
+        client = mocked(answer, retries=0)
+        self.assertRaisesRegex(keylatch.Unreachable, "not one of keylatch", client.lock("a").acquire)
+        self.assertRaisesRegex(keylatch.Unreachable, "not one of keylatch", client.show, "b")
+
     def test_hold_after_a_lost_answer_has_another_token(self) -> None:
         tokens: list[str] = []
 

@@ -178,7 +178,7 @@ class Grant:
             valid = (document["waited_ms"] + document["valid_for_ms"]) / 1000
         except (KeyError, TypeError, ValueError):
             locks, valid = (), 0.0
-        if sorted(lock.name for lock in locks) != sorted(claim.names):
+        if document.get("token") != claim.token or sorted(lock.name for lock in locks) != sorted(claim.names):
             raise Unreachable(NOT_OURS, sent=True)
         return cls(claim, locks, answer.sent, answer.sent + valid)
 
@@ -354,4 +354,6 @@ async def show(carrier: Carrier, name: str) -> Mapping[str, Any] | None:
         if problem.code == "lock-not-held":
             return None
         raise
+    if answer.document["name"] != name:
+        raise Unreachable(NOT_OURS, sent=True)
     return answer.document
