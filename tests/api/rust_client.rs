@@ -152,20 +152,6 @@ async fn unheard_grant_is_withdrawn() {
     assert_eq!(service.look("a").await.status, 404);
 }
 
-/// By that token another acquisition holds the lock.
-#[tokio::test]
-async fn unheard_acquire_under_a_token_of_ones_own_releases_nothing() {
-    let (service, proxy, client) = by_proxy().await;
-    let held = guard(&client, "a", &for_millis(60_000)).await;
-    let own = AcquireOptions { token: Some(held.token().clone()), ..for_millis(60_000) };
-    proxy.lose_answers();
-    let unheard = client.lock("a", &own).await;
-    assert!(matches!(unheard, Err(Error::Unanswered(_))), "{unheard:?}");
-    proxy.forward();
-    soon("what is to be released", client.close()).await;
-    assert_eq!(service.look("a").await.status, 200);
-}
-
 #[tokio::test]
 async fn lost_answer_of_an_acquire_is_retried() {
     let (service, proxy, client) = by_proxy().await;

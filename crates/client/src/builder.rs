@@ -10,10 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{Request, Response};
 use keylatch_core::retry::random_part_of;
 
 use crate::clock::Clock;
-use crate::transport::{ClientCertificate, Exchange};
+use crate::transport::{Body, ClientCertificate, Exchange};
 use crate::{Error, Result};
 
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -38,7 +41,6 @@ pub struct Builder {
     pub(crate) proxy: Option<String>,
     /// Whether the environment says of proxies where the program does not.
     pub(crate) has_env: bool,
-    /// Sends every request, and no connection is made. The fake is one.
     pub(crate) transport: Option<Exchange>,
     pub(crate) traceparent: Option<Arc<dyn Fn() -> Option<String> + Send + Sync>>,
     pub(crate) owner: Option<String>,
@@ -157,10 +159,15 @@ impl Builder {
         Self { silence, ..self }
     }
 
-    /// Sends every request by this function in place of connections, as the fake does.
-    #[cfg(feature = "testing")]
-    pub(crate) fn transport(self, exchange: Exchange, clock: Clock) -> Self {
-        Self { transport: Some(exchange), clock, ..self }
+    /// Sends every request by this function in place of connections of the client's own.
+    pub fn transport<F>(
+        self,
+        send: impl Fn(Request<Full<Bytes>>) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<Response<Body>>> + Send + 'static,
+    {
+        Self { transport: Some(Arc::new(move |request| Box::pin(send(request)))), ..self }
     }
 }
 
