@@ -1,6 +1,7 @@
 """Measures what a client costs: a lock and its release beside the same two requests by the language's HTTP client.
 
 Usage: cost.py KEYLATCH [LANGUAGE…], with httpx and `clients/python/src` on the path, and `clients/typescript/dist`.
+Rust is built with `--release`, unless RUST names the example `cost` that is built.
 The two come in turn, 3000 times; it prints the ratio of the medians, which is to be 1.3 at most.
 """
 
@@ -65,6 +66,7 @@ func main() {
 }
 """
 JAVA = "mvn -q -B test-compile >&2 && exec java -cp target/classes:target/test-classes io.keylatch.client.Measure"
+RUST = os.environ.get("RUST", "exec cargo run --quiet --release -p keylatch-client --example cost")
 binary, *only = sys.argv[1:]
 with socket.create_server(("127.0.0.1", 0)) as server:
     address = f"127.0.0.1:{server.getsockname()[1]}"
@@ -76,6 +78,7 @@ with tempfile.TemporaryDirectory() as folder:
         "python": [sys.executable, "main.py"],
         "node": ["node", "main.mjs"],
         "go": ["go", "run", "-mod=mod", "."],
+        "rust": ["sh", "-c", f"cd {CLIENTS}/.. && {RUST}"],
         "java": ["sh", "-c", f"cd {CLIENTS}/java/keylatch-client && {JAVA}"],
     }
     service = subprocess.Popen([binary, "--store", "memory:", "--listen", address], cwd=folder, stderr=subprocess.DEVNULL)

@@ -19,6 +19,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
@@ -42,6 +43,8 @@ type Client struct {
 	traceparent func(context.Context) string
 	log         func(string, ...any)
 	timeout     time.Duration
+	retries     int
+	jitter      func() time.Duration
 	silence     time.Duration
 	clock       Clock
 	// Files of TLS, which count for a client that is made here.
@@ -86,6 +89,12 @@ func Certificate(certificate, key string) Option {
 // retried that gets none; 5 s by default.
 func Timeout(timeout time.Duration) Option { return func(c *Client) { c.timeout = timeout } }
 
+// Retries is how often a failure is retried at most; as often as there is time by default.
+func Retries(most int) Option { return func(c *Client) { c.retries = most } }
+
+// Pause gives the pause before a retry, beyond what the service asks for; 100 to 400 ms at random by default.
+func Pause(of func() time.Duration) Option { return func(c *Client) { c.jitter = of } }
+
 // Silence is for how long nothing may come of a watch, not even a comment, until the client opens it again; 90 s by default. The
 // service sends a comment every 15 s unless it is configured otherwise.
 func Silence(silence time.Duration) Option { return func(c *Client) { c.silence = silence } }
@@ -108,7 +117,7 @@ func New(options ...Option) (*Client, error) {
 	client := &Client{
 		urls: strings.Split(os.Getenv("KEYLATCH_URL"), ","), apiKey: os.Getenv("KEYLATCH_API_KEY"),
 		owner: fmt.Sprintf("%s/%d", host, os.Getpid()), log: func(string, ...any) {}, traceparent: func(context.Context) string { return "" },
-		timeout: 5 * time.Second, silence: 90 * time.Second, clock: machineClock{},
+		timeout: 5 * time.Second, retries: math.MaxInt, jitter: jitter, silence: 90 * time.Second, clock: machineClock{},
 		authorities: os.Getenv("KEYLATCH_CA"), certificate: os.Getenv("KEYLATCH_CLIENT_CERT"),
 		key: os.Getenv("KEYLATCH_CLIENT_KEY"), asked: map[int]bool{}, sockets: map[string]string{},
 	}

@@ -1,7 +1,9 @@
 package keylatch
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +24,17 @@ func TestSleepCountsAndClockNeverGoesBack(t *testing.T) {
 	} {
 		if got := clock.at(step.monotonic, step.wall); got != step.want {
 			t.Errorf("at %v and %v: %v, not %v", step.monotonic, step.wall, got, step.want)
+		}
+	}
+}
+
+func TestPauseIsRandom(t *testing.T) {
+	before := rand.Reader
+	defer func() { rand.Reader = before }()
+	rand.Reader = bytes.NewReader([]byte{0, 51, 255})
+	for _, want := range []time.Duration{100, 160, 400} {
+		if got := jitter(); got != want*time.Millisecond {
+			t.Errorf("%v, not %v ms", got, want)
 		}
 	}
 }

@@ -71,7 +71,7 @@ func (c *Client) Watch(ctx context.Context, name string, on func(Event)) error {
 			return err
 		}
 		c.log("keylatch opens a watch again", "lock", name, "error", err)
-		if c.clock.SleepUntil(ctx, c.clock.Now()+pauseAfter(err)) != nil {
+		if c.clock.SleepUntil(ctx, c.clock.Now()+c.pauseAfter(err)) != nil {
 			return ctx.Err()
 		}
 	}

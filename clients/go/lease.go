@@ -147,7 +147,7 @@ func (k *keeper) renew(renewal func(ctx context.Context, timeout time.Duration) 
 		}
 		k.client.log("keylatch could not renew", "names", k.names, "error", err)
 		k.why.Store(err.Error())
-		due = clock.Now() + pauseAfter(err)
+		due = clock.Now() + k.client.pauseAfter(err)
 	}
 }
 

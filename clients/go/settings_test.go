@@ -222,6 +222,31 @@ func TestLogIsToldOfRetries(t *testing.T) {
 	}
 }
 
+func TestFailureIsRetriedAsOftenAndAfterThePausesThatTheProgramSays(t *testing.T) {
+	var tries []time.Time
+	s, _ := serve(t, func(w http.ResponseWriter, r *http.Request, _ string) bool {
+		tries = append(tries, time.Now())
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return true
+	})
+	pauses := []time.Duration{100 * time.Millisecond, 400 * time.Millisecond, 0}
+	client, err := keylatch.New(keylatch.URL(s.URL), keylatch.Retries(2), keylatch.Pause(func() (pause time.Duration) {
+		pause, pauses = pauses[0], pauses[1:]
+		return pause
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Show(context.Background(), "a"); err == nil || len(tries) != 3 {
+		t.Fatalf("%d tries: %v", len(tries), err)
+	}
+	for at, pause := range []time.Duration{100 * time.Millisecond, 400 * time.Millisecond} {
+		if paused := tries[at+1].Sub(tries[at]); paused < pause {
+			t.Errorf("%v, not %v", paused, pause)
+		}
+	}
+}
+
 func TestURLWhoseStoreIsNotKnownIsNotUsed(t *testing.T) {
 	for name, say := range map[string]func(w http.ResponseWriter){
 		"cut":      func(w http.ResponseWriter) { w.Header().Set("Content-Length", "99"); _, _ = io.WriteString(w, `{"st`) },

@@ -256,7 +256,7 @@ func (c *Client) retry(
 			c.clock.Go(undo)
 		}
 	}()
-	begun, longest := c.clock.Now(), requestWait
+	begun, longest, left := c.clock.Now(), requestWait, c.retries
 	waits, retries := begun+wait, begun+longer(wait, c.timeout)
 	for {
 		sent := c.clock.Now()
@@ -270,7 +270,7 @@ func (c *Client) retry(
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		next, end := pauseAfter(err), retries
+		next, end := c.pauseAfter(err), retries
 		var problem *Problem
 		if errors.As(err, &problem) {
 			switch {
@@ -292,7 +292,10 @@ func (c *Client) retry(
 				return err
 			}
 		}
-		if c.clock.Now() >= end {
+		if problem == nil || !problem.isOthers() {
+			left--
+		}
+		if c.clock.Now() >= end || left < 0 {
 			return err
 		}
 		c.log("keylatch retries", "path", what, "error", err)
@@ -303,17 +306,20 @@ func (c *Client) retry(
 	}
 }
 
-// pauseAfter is how long to pause before a retry: 100 to 400 ms, so that not all clients come at once, after what the
-// service asks for.
-func pauseAfter(err error) time.Duration {
-	var random [1]byte
-	_, _ = rand.Read(random[:])
-	pause := 100*time.Millisecond + time.Duration(random[0])*300*time.Millisecond/255
+// pauseAfter is how long to pause before a retry, with what the service asks for.
+func (c *Client) pauseAfter(err error) time.Duration {
 	var problem *Problem
 	if errors.As(err, &problem) {
-		pause += problem.RetryAfter
+		return c.jitter() + problem.RetryAfter
 	}
-	return pause
+	return c.jitter()
+}
+
+// jitter is 100 to 400 ms at random, so that not all clients come at once.
+func jitter() time.Duration {
+	var random [1]byte
+	_, _ = rand.Read(random[:])
+	return 100*time.Millisecond + time.Duration(random[0])*300*time.Millisecond/255
 }
 
 var unescaped = strings.NewReplacer(".", "%2E", "+", "%20")

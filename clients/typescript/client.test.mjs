@@ -202,6 +202,33 @@ test('a lock without a wait outlasts a hiccup under one token', async () => {
   await lease.release();
 });
 
+test('a failure is retried as often, and after the pauses, that the program says', async () => {
+  const [tries, pauses] = [[], [0, 400, 100]];
+  const refuses = async () => {
+    tries.push(performance.now());
+    throw new TypeError('refused');
+  };
+  const own = client({ fetch: refuses, retries: 2, pause: () => pauses.pop() });
+  assert.ok((await rejection(own.show('a'))) instanceof Unreachable);
+  const [first, second, third] = tries.map((at) => at - tries[0]);
+  assert.equal(tries.length, 3);
+  assert.ok(first === 0 && second >= 99 && third - second >= 399, String(tries));
+});
+
+test('a pause is random by default', async (t) => {
+  for (const [part, pause] of [[0, 100], [0.5, 250]]) {
+    t.mock.method(Math, 'random', () => part);
+    const requests = [];
+    const refuses = async () => {
+      requests.push(performance.now());
+      throw new TypeError('refused');
+    };
+    await rejection(client({ fetch: refuses, retries: 1 }).show('a'));
+    const paused = requests[1] - requests[0];
+    assert.ok(paused >= pause - 1, String(paused));
+  }
+});
+
 test('settings that cannot be right are refused when the client is made', () => {
   const none = join(folder, 'none.pem');
   const empty = join(folder, 'empty.pem');

@@ -296,5 +296,6 @@ test('the log is told of requests and losses, and may throw', async () => {
   await fake.lose('a');
   assert.deepEqual(entries.map(({ message }) => message), ['response', 'failure', 'lost']);
   assert.equal(entries[0].request, 'POST http://fake/v1/locks/a');
+  assert.deepEqual(entries.map(({ took }) => took), [0, 0, undefined]);
   assert.equal(entries[2].error, lease.signal.reason);
 });

@@ -91,6 +91,6 @@ fn of_problem(problem: &ProblemDocument) -> u8 {
 }
 
 fn prefix(server: &str, error: &Error) -> String {
-    let says_all = matches!(error, Error::Url(_) | Error::Held(_));
+    let says_all = matches!(error, Error::Settings(_) | Error::Held(_));
     if says_all { String::new() } else { format!("{server}: ") }
 }

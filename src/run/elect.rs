@@ -19,7 +19,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use keylatch_client::{Client, FencedLease, FencingToken, HeldLock, LockGuard};
+use keylatch_client::{Client, FencingToken, HeldLock, Lease, LockGuard};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -129,7 +129,7 @@ struct Leader {
     name: String,
     owner: String,
     /// The latest lease under which this process leads, if it has led.
-    lease: Mutex<Option<FencedLease>>,
+    lease: Mutex<Option<Lease>>,
 }
 
 impl Leader {
@@ -139,7 +139,7 @@ impl Leader {
     }
 
     /// Notes that this process leads for as long as the lease lasts.
-    fn leads(&self, lease: FencedLease) {
+    fn leads(&self, lease: Lease) {
         *self.lease.lock().unwrap_or_else(PoisonError::into_inner) = Some(lease);
     }
 

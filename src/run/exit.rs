@@ -118,7 +118,7 @@ impl Failure {
 /// The exit code of what the client could not find out.
 pub(crate) fn code_of_error(error: &Error) -> u8 {
     match error {
-        Error::Url(_) | Error::ApiKey | Error::Proxy => 64,
+        Error::Settings(_) => 64,
         Error::Held(_) => 73,
         Error::Unreachable(_)
         | Error::OtherStore(_)
@@ -157,7 +157,7 @@ impl fmt::Display for Failure {
                 key.replace('\'', r"'\''")
             ),
             // A URL that is wrong may hold a password.
-            Self::Service { error: error @ Error::Url(_), .. } => error.fmt(f),
+            Self::Service { error: error @ Error::Settings(_), .. } => error.fmt(f),
             Self::Service { server, error } => write!(f, "{server}: {error}"),
             Self::Spawn { program, error } => {
                 let program = program.display();

@@ -282,7 +282,7 @@ fn invalid_url_is_refused() {
         "h:70000",
     ] {
         let error = Client::new(url).expect_err(url);
-        assert!(matches!(error, Error::Url(_)), "{url}: {error}");
+        assert!(matches!(error, Error::Settings(_)), "{url}: {error}");
         assert!(!error.to_string().contains("sesame"), "{error}");
     }
     for url in ["localhost:7070", "http://h", "https://h/keylatch/", "http://[::1]:7070"] {

@@ -3,6 +3,7 @@
 //!
 //! Method: the client against a service, on runtimes that are blocked or end.
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
@@ -156,6 +157,24 @@ async fn end_of_a_run_outlasts_a_service_that_is_away() {
     soon("the end", end).await.expect("no panic").expect("it is done");
     let record = service.get("/v1/idempotency/mail-17").await;
     assert_eq!(record.json["state"], "done", "{record:?}");
+}
+
+#[tokio::test]
+async fn failure_is_retried_as_often_and_after_the_pauses_that_the_program_says() {
+    let (_service, proxy, _) = by_proxy().await;
+    proxy.refuse();
+    let paused = Arc::new(Mutex::new(Vec::new()));
+    let pauses = Arc::clone(&paused);
+    let client = Client::builder(&proxy.http_url()).retries(3).pause(move || {
+        let mut pauses = pauses.lock().expect("no panic");
+        let pause = Duration::from_millis(10 * pauses.len() as u64);
+        pauses.push(pause);
+        pause
+    });
+    let client = client.build().expect("a URL");
+    client.show("a").await.expect_err("no response comes");
+    assert_eq!(proxy.disturbed(), 4);
+    assert_eq!(*paused.lock().expect("no panic"), [0, 10, 20].map(Duration::from_millis));
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ use keylatch_client::{
     Token,
 };
 use keylatch_testkit::{Service, eventually, soon};
+use keylatch_wire::Code;
 use serde_json::json;
 
 use crate::rust_client::{by_proxy, client, for_millis, lost, waiting, with_client};
@@ -219,9 +220,9 @@ async fn kept_set_is_renewed_and_stays_with_its_token() {
 #[tokio::test]
 async fn entry_of_a_set_is_refused() {
     let options = AcquireOptions { entry: Some("step 1".to_owned()), ..AcquireOptions::default() };
-    let client = Client::new("http://127.0.0.1:9").expect("a URL");
+    let (_service, client) = with_client().await;
     let refused = client.lock_all(["a", "b"], &options).await;
-    assert!(matches!(refused, Err(Error::Options(_))), "{refused:?}");
+    assert!(matches!(&refused, Err(Error::Problem(it)) if it.is(Code::InvalidBody)), "{refused:?}");
 }
 
 #[tokio::test]

@@ -1,11 +1,10 @@
 /** The client: what it makes of a name or a key. */
 
 import { Claim, type LockOptions } from './claim.js';
-import { until } from './clock.js';
 import { type HeldLock, isPassing, KeylatchError, LeaseLost, Problem, Unreachable } from './errors.js';
 import { hold, Lease } from './lease.js';
 import { type OnceOptions, Run } from './once.js';
-import { type ClientOptions, type Event, foreign, given, pauseAfter, plain, Transport } from './transport.js';
+import { type ClientOptions, type Event, foreign, given, plain, Transport } from './transport.js';
 
 /** What is done under a lock, until `signal` aborts. */
 export type UnderLock<T> = (signal: AbortSignal, lease: Lease) => Promise<T>;
@@ -49,7 +48,7 @@ export class Client {
    * ahead of the loss, and with that of `options`. What `lead` throws while it leads ends the election.
    */
   async elect(name: string, options: LockOptions, lead: UnderLock<unknown>): Promise<void> {
-    const [{ signal }, { clock }] = [options, this.#transport];
+    const { signal } = options;
     while (!signal?.aborted) {
       let isLost = false;
       const action: UnderLock<void> = async (given, lease) => {
@@ -66,7 +65,7 @@ export class Client {
         const isAbort = error === signal?.reason || (error as Error | null)?.name === 'AbortError';
         if (!isLost && !(signal?.aborted && isAbort)) throw error;
       }
-      await until(clock, clock.now() + pauseAfter(undefined), signal);
+      await this.#transport.rest(signal);
     }
   }
 
@@ -87,14 +86,14 @@ export class Client {
   /** What happens to a lock, until `signal` aborts. After a lost connection it begins with a `snapshot`. */
   async *watch(name: string, { signal }: { signal?: AbortSignal } = {}): AsyncGenerator<Event> {
     const path = `/v1/locks/${plain(name)}/events`;
-    const { clock, silence } = this.#transport;
+    const { silence } = this.#transport;
     while (!signal?.aborted) {
       try {
         yield* this.#transport.events({ method: 'GET', path, silence, signal });
       } catch (error) {
         if (!isPassing(error)) throw error;
       }
-      await until(clock, clock.now() + pauseAfter(undefined), signal);
+      await this.#transport.rest(signal);
     }
   }
 

@@ -2,7 +2,7 @@
 
 import { type Clock, until } from './clock.js';
 import { type Broken, LeaseLost, LOSSES, type LossReason, Problem } from './errors.js';
-import { pauseAfter, type Transport } from './transport.js';
+import type { Transport } from './transport.js';
 
 const LEAD_MAX = 10_000;
 
@@ -83,7 +83,7 @@ export class Keeper {
         const reason = error instanceof Problem ? LOSSES[error.code] : undefined;
         if (reason) this.lose(reason, (error as Problem).message, (error as Problem).document.broken);
         this.#why = String(error);
-        due = this.#clock.now() + pauseAfter(error);
+        due = this.#clock.now() + this.transport.pause(error);
       } finally {
         forget();
       }

@@ -36,6 +36,10 @@ export interface ClientOptions {
   fetch?: typeof fetch;
   /** How long a response may take beside the wait that was asked for; 5 s by default. */
   timeout?: number;
+  /** How often a failure is retried at most; as often as there is time by default. */
+  retries?: number;
+  /** The pause before a retry, beyond what the service asks for; 100 to 400 ms at random by default. */
+  pause?: () => number;
   /** The client opens a watch again on which nothing comes for so long, not even a comment, as there is each 15 s; 90 s by default. */
   silence?: number;
   /** Told of each request and each loss. */
@@ -114,6 +118,17 @@ export class Transport {
       if (unused) throw new SettingsError(`a fetch of one's own takes no ${unused[0]}`);
       return { ...checkedUrl(isSocket ? 'http://localhost' : url), fetch: fetch ?? platformFetch(settings, this.timeout / urls.length) };
     });
+  }
+
+  /** How long to wait after a failure: not all that failed together come again together. */
+  pause(error?: unknown): number {
+    const after = error instanceof Problem && error.code !== 'lock-held' ? error.retryAfter : undefined;
+    return (after ?? 0) + (this.#options.pause ? this.#options.pause() : 100 + Math.random() * 300);
+  }
+
+  /** Pauses, or until `signal` aborts. */
+  async rest(signal?: AbortSignal): Promise<void> {
+    await until(this.clock, this.clock.now() + this.pause(), signal);
   }
 
   /** Tells the program's log; what that throws changes nothing. */
@@ -204,7 +219,7 @@ export class Transport {
     const { clock, timeout } = this;
     const began = clock.now();
     const [end, patience] = [began + wait, began + Math.max(wait, timeout)];
-    for (let [longest, isDone] = [REQUEST_WAIT, false]; ; ) {
+    for (let [longest, isDone, left] = [REQUEST_WAIT, false, this.#options.retries ?? Infinity]; ; ) {
       const sent = clock.now();
       const asked = Math.max(0, Math.min(end - sent, longest));
       let failure: unknown;
@@ -215,7 +230,7 @@ export class Transport {
         failure = error;
       }
       isDone = mayBeDone(failure, isDone);
-      const [time, pause] = [clock.now(), pauseAfter(failure)];
+      const [time, pause] = [clock.now(), this.pause(failure)];
       let next: number | undefined;
       if (asked > 0 && failure instanceof Problem && failure.document.field === 'wait_ms') {
         [longest, next] = [longest / 4 >= MIN_REQUEST_WAIT ? longest / 4 : 0, time];
@@ -223,7 +238,7 @@ export class Transport {
         // Without a word of its wait for a lock, it was not let wait and will not be. After its wait it asks again at once.
         const isFinal = failure.code === 'lock-held' && asked > 0 && failure.document.waited_ms === undefined;
         if (!isFinal && time < end) next = asked > 0 && time >= sent + asked ? time : Math.min(end, time + pause);
-      } else if (isPassing(failure) && time + pause < patience) next = time + pause;
+      } else if (isPassing(failure) && time + pause < patience && left-- > 0) next = time + pause;
       if (next !== undefined) await until(clock, next, signal);
       if (next !== undefined && !signal?.aborted) continue;
       // Who leaves in a pause may stand in a queue.
@@ -290,12 +305,6 @@ export class Transport {
       cancel?.();
     }
   }
-}
-
-/** How long to wait after a failure: not all that failed together come again together. */
-export function pauseAfter(error: unknown): number {
-  const after = error instanceof Problem && error.code !== 'lock-held' ? error.retryAfter : undefined;
-  return (after ?? 0) + 100 + Math.random() * 300;
 }
 
 /** What ends a request: also when `signal` aborts, until it is forgotten. */

@@ -95,7 +95,9 @@ async fn main() -> Result<(), Failure> {
 /// What the scenario gives as arguments, over what the environment says.
 fn settings() -> Result<Builder, Failure> {
     let file = |name: &str| std::env::var_os(format!("CONFORMANCE_{name}")).map(PathBuf::from);
-    let mut settings = Builder::from_env()?.traceparent(|| std::env::var("TRACEPARENT").ok());
+    let url = std::env::var("KEYLATCH_URL")?;
+    let mut settings = Client::builder(&url).with_env()?;
+    settings = settings.traceparent(|| std::env::var("TRACEPARENT").ok());
     if let Some(ca) = file("CA") {
         settings = settings.authorities(ca);
     }
@@ -511,7 +513,7 @@ fn error_of(failure: &(dyn std::error::Error + 'static)) -> Value {
         }
         Some(Error::Unreachable(_)) => json!({"kind": "unreachable"}),
         Some(Error::Unanswered(_)) => json!({"kind": "unknown-effect"}),
-        Some(Error::Url(_) | Error::ApiKey | Error::Certificates(_) | Error::OtherStore(_)) => {
+        Some(Error::Settings(_) | Error::Certificates(_) | Error::OtherStore(_)) => {
             json!({"kind": "settings", "text": failure.to_string()})
         }
         _ => json!({"kind": failure.to_string()}),

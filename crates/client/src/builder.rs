@@ -10,28 +10,25 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use crate::Error;
-use crate::clock::Clock;
-use crate::transport::{ClientCertificate, Exchange};
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{Request, Response};
+use keylatch_core::retry::random_part_of;
 
-/// How long a response may take, beyond what the service was asked to wait, unless the client says
-/// otherwise.
-pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// For how long nothing may come of a watch, where the program does not say.
-const SILENCE: Duration = Duration::from_secs(90);
+use crate::clock::Clock;
+use crate::transport::{Body, ClientCertificate, Exchange};
+use crate::{Error, Result};
+
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_millis(400);
 
 /// What a client is made of.
 ///
 /// ```
-/// use keylatch_client::Client;
-///
-/// # fn main() -> Result<(), keylatch_client::Error> {
-/// let client = Client::builder("http://10.0.0.1:7070,http://10.0.0.2:7070")
-///     .api_key("kl_H2kCQ0Wq0m2Vn5t9lW8sVJYx3o1D6zZr0bGfUeTq7PcXa1Ni")
-///     .owner("nightly report")
-///     .build()?;
-/// # Ok(())
-/// # }
+/// # use keylatch_client::Client;
+/// let client = Client::builder("http://10.0.0.1:7070,http://10.0.0.2:7070").owner("report");
+/// let client = client.build()?;
+/// # Ok::<(), keylatch_client::Error>(())
 /// ```
 #[must_use]
 #[derive(Clone)]
@@ -41,23 +38,20 @@ pub struct Builder {
     pub(crate) api_key: Option<String>,
     pub(crate) authorities: Option<PathBuf>,
     pub(crate) certificate: Option<ClientCertificate>,
-    /// The URL of a proxy.
     pub(crate) proxy: Option<String>,
     /// Whether the environment says of proxies where the program does not.
     pub(crate) has_env: bool,
-    /// Sends every request, and no connection is made. The fake is one.
     pub(crate) transport: Option<Exchange>,
     pub(crate) traceparent: Option<Arc<dyn Fn() -> Option<String> + Send + Sync>>,
-    /// The label of acquires that have none.
     pub(crate) owner: Option<String>,
-    /// For how long nothing may come of a watch.
     pub(crate) silence: Duration,
-    /// How long a response may take.
     pub(crate) timeout: Duration,
+    pub(crate) retries: u32,
+    pub(crate) pause: Arc<dyn Fn() -> Duration + Send + Sync>,
     /// Whether a connection ends with its response.
     pub(crate) closes: bool,
     pub(crate) clock: Clock,
-    /// Whether the last moment of a runtime was too short for a client of this.
+    /// Whether the last moment of a runtime was too short.
     pub(crate) given_up: Arc<AtomicBool>,
 }
 
@@ -75,51 +69,40 @@ impl Builder {
             transport: None,
             traceparent: None,
             owner: Some(owner),
-            silence: SILENCE,
-            timeout: RESPONSE_TIMEOUT,
+            silence: Duration::from_secs(90),
+            timeout: Duration::from_secs(5),
+            retries: u32::MAX,
+            pause: Arc::new(|| PAUSE_MIN + random_part_of(PAUSE_MAX - PAUSE_MIN)),
             closes: false,
             clock: Clock::Boot,
             given_up: Arc::default(),
         }
     }
 
-    /// For the service at `KEYLATCH_URL`, or at `http://127.0.0.1:7070`, with what
-    /// [`with_env`](Self::with_env) reads.
-    ///
-    /// # Errors
-    ///
-    /// As [`with_env`](Self::with_env).
-    pub fn from_env() -> Result<Self, Error> {
-        let url = variable("KEYLATCH_URL").unwrap_or_else(|| "http://127.0.0.1:7070".into());
-        Self::new(&url.to_string_lossy()).with_env()
-    }
-
-    /// With the API key in `KEYLATCH_API_KEY`, the file of authorities that `KEYLATCH_CA` names,
-    /// and the certificate in the files that `KEYLATCH_CLIENT_CERT` and `KEYLATCH_CLIENT_KEY` name,
-    /// as far as they are set and not empty; and by the proxy that `HTTP_PROXY` or `HTTPS_PROXY`
-    /// names, unless the service is on this machine or `NO_PROXY` has its host.
+    /// With the API key in `KEYLATCH_API_KEY`, and the files that `KEYLATCH_CA`,
+    /// `KEYLATCH_CLIENT_CERT` and `KEYLATCH_CLIENT_KEY` name, as far as they are set; and by the
+    /// proxy that `HTTP_PROXY` or `HTTPS_PROXY` names, unless the service is on this machine or
+    /// `NO_PROXY` has its host.
     ///
     /// # Errors
     ///
     /// There is a certificate without a key or a key without one.
-    pub fn with_env(mut self) -> Result<Self, Error> {
-        self.certificate = match (variable("KEYLATCH_CLIENT_CERT"), variable("KEYLATCH_CLIENT_KEY"))
-        {
-            (Some(cert), Some(key)) => {
-                Some(ClientCertificate { cert: cert.into(), key: key.into() })
-            }
-            (None, None) => self.certificate,
+    pub fn with_env(mut self) -> Result<Self> {
+        let file = |name| variable(name).map(PathBuf::from);
+        match (file("KEYLATCH_CLIENT_CERT"), file("KEYLATCH_CLIENT_KEY")) {
+            (Some(cert), Some(key)) => self.certificate = Some(ClientCertificate { cert, key }),
+            (None, None) => {}
             _ => {
                 let both = "KEYLATCH_CLIENT_CERT and KEYLATCH_CLIENT_KEY belong together";
                 return Err(Error::Certificates(io::Error::other(both)));
             }
-        };
+        }
         // What a file of the key ends with is not part of it.
         let key = variable("KEYLATCH_API_KEY");
         let key = key.map(|key| key.to_string_lossy().trim().to_owned());
         self.api_key = key.filter(|key| !key.is_empty()).or(self.api_key);
         self.has_env = true;
-        self.authorities = variable("KEYLATCH_CA").map(PathBuf::from).or(self.authorities);
+        self.authorities = file("KEYLATCH_CA").or(self.authorities);
         Ok(self)
     }
 
@@ -146,23 +129,31 @@ impl Builder {
 
     /// With the `traceparent` that `of` gives for each request (W3C Trace Context). A value that is
     /// no header is left out.
-    pub fn traceparent(mut self, of: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
-        self.traceparent = Some(Arc::new(of));
-        self
+    pub fn traceparent(self, of: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
+        Self { traceparent: Some(Arc::new(of)), ..self }
     }
 
     /// Sets the label of locks whose options have none. The default is host and process; an empty
     /// label is none.
-    pub fn owner(mut self, label: impl Into<String>) -> Self {
-        self.owner = Some(label.into()).filter(|label| !label.is_empty());
-        self
+    pub fn owner(self, label: impl Into<String>) -> Self {
+        Self { owner: Some(label.into()).filter(|label| !label.is_empty()), ..self }
     }
 
     /// With another time for a response than 5 s, beyond what the service was asked to wait. An
     /// outage is outlasted for as long.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
+    /// Retries a request that fails so many times at most; by default as often as there is time.
+    pub fn retries(self, retries: u32) -> Self {
+        Self { retries, ..self }
+    }
+
+    /// With this pause before each retry, beyond what the service asks for. The default is one of
+    /// 100 to 400 ms, at random, so that clients that lost a service do not all come back at once.
+    pub fn pause(self, pause: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
+        Self { pause: Arc::new(pause), ..self }
     }
 
     /// Closes each connection with its response, for a program that asks every few seconds and is
@@ -172,20 +163,23 @@ impl Builder {
     }
 
     /// Opens a watch again, and gives the wait of a hold up, where nothing comes for so long, not
-    /// even a comment: 90 s unless this is called. The service sends a comment every 15 s unless it
-    /// is configured otherwise.
-    pub fn silence(mut self, silence: Duration) -> Self {
-        self.silence = silence;
-        self
+    /// even a comment, as there is every 15 s: 90 s unless this is called.
+    pub fn silence(self, silence: Duration) -> Self {
+        Self { silence, ..self }
     }
 
-    /// Sends every request by this function in place of connections, as the fake does.
-    #[cfg(feature = "testing")]
-    pub(crate) fn transport(self, exchange: Exchange, clock: Clock) -> Self {
-        Self { transport: Some(exchange), clock, ..self }
+    /// Sends every request by this function in place of connections of the client's own.
+    pub fn transport<F>(
+        self,
+        send: impl Fn(Request<Full<Bytes>>) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<Response<Body>>> + Send + 'static,
+    {
+        Self { transport: Some(Arc::new(move |request| Box::pin(send(request)))), ..self }
     }
 }
 
-fn variable(name: &str) -> Option<std::ffi::OsString> {
+pub(crate) fn variable(name: &str) -> Option<std::ffi::OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }

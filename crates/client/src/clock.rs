@@ -21,7 +21,6 @@ const CLOCK: ClockId = ClockId::CLOCK_MONOTONIC;
 /// suspended.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What time it is for the leases of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Clock {
     /// That of the machine.
@@ -46,12 +45,11 @@ impl Clock {
 /// A point in time for counting validity: the time since the machine started, suspended or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BootInstant {
-    since_boot: Duration,
+    pub(crate) since_boot: Duration,
     clock: Clock,
 }
 
 impl BootInstant {
-    /// What the same clock says now.
     pub(crate) fn now(self) -> Self {
         self.clock.now()
     }
@@ -59,11 +57,6 @@ impl BootInstant {
     /// The moment at which the same clock has run for so long.
     pub(crate) fn at(self, since_boot: Duration) -> Self {
         Self { since_boot, ..self }
-    }
-
-    /// How long the machine had run then.
-    pub(crate) fn since_boot(self) -> Duration {
-        self.since_boot
     }
 
     /// What is left until then; nothing once it is past.
@@ -77,12 +70,8 @@ impl BootInstant {
         if self.clock == Clock::Boot && !self.left().is_zero() {
             kernel::reached(self.since_boot).await;
         }
-        loop {
-            let left = self.left();
-            if left.is_zero() {
-                return;
-            }
-            tokio::time::sleep(left.min(TICK)).await;
+        while !self.left().is_zero() {
+            tokio::time::sleep(self.left().min(TICK)).await;
         }
     }
 }

@@ -1,40 +1,34 @@
-//! Why the client does not have what it asked for.
+//! Why the client does not have what it asked for, and whether the service may have done it.
 //!
-//! [`Error::retry`] says what to do next, by the service's own table of problems. `Unreachable`
-//! means that nothing was sent, `Unanswered` that something was, and may be carried out. Tested in
-//! `tests/api/rust_client.rs`.
+//! [`Error::retry`] says what to do next, by the service's own table of problems. Tested in
+//! `tests/api/rust_client.rs` and `tests/api/rust_client_ends.rs`.
 
 use std::error::Error as StdError;
 use std::io;
 use std::time::Duration;
 
-use keylatch_wire::{Code, Holder, ProblemDocument, Retry};
+use hyper::StatusCode;
+use keylatch_wire::{Code, Effect, Holder, ProblemDocument, Retry};
 
 use crate::LeaseLost;
 
 /// An error of any kind.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
+/// What a call of the client comes to.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
 /// Why the client does not have what it asked for.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The text is not the URL of a service.
-    #[error("the URL of the service {0}")]
-    Url(&'static str),
-    /// The text is not the URL of a proxy.
-    #[error("the URL of a proxy must begin with http:// and have a host")]
-    Proxy,
-    /// The text is not an API key.
-    #[error("the API key has characters that no key has, or is empty")]
-    ApiKey,
+    /// A URL or a key cannot be right.
+    #[error("{0}")]
+    Settings(&'static str),
     /// The certificates by which the client knows a service with `https`, or its own, are of no
     /// use.
     #[error("the certificates cannot be used: {0}")]
     Certificates(io::Error),
-    /// The options ask for what cannot be.
-    #[error("the options {0}")]
-    Options(&'static str),
     /// The operating system has no random bytes for a token.
     #[error("no random bytes: {0}")]
     Random(#[from] getrandom::Error),
@@ -92,32 +86,18 @@ impl std::fmt::Display for Held {
 }
 
 impl Error {
-    /// The time for a response is over.
     pub(crate) fn late() -> Self {
         Self::Unanswered("no response came in time".to_owned())
     }
 
-    /// The time is over before there was a connection.
-    pub(crate) fn unconnected() -> Self {
-        Self::Unreachable("no connection was made in time".to_owned())
+    pub(crate) fn not_keylatch() -> Self {
+        Self::Refused("the answer is not one of keylatch".to_owned())
     }
 
-    /// The same, where an earlier try may have been carried out.
-    pub(crate) fn in_doubt(self) -> Self {
-        match self {
-            Self::Unreachable(why) => Self::Unanswered(why),
-            error => error,
-        }
-    }
-
-    /// Whether no request was sent.
-    pub(crate) fn is_unsent(&self) -> bool {
-        matches!(self, Self::Unreachable(_) | Self::OtherStore(_))
-    }
-
-    /// Whether the service has said no, so that the same request is of no use.
-    pub(crate) fn is_refusal(&self) -> bool {
-        matches!(self, Self::Problem(_) | Self::Refused(_))
+    /// The response is about something else: a proxy, or a connection that two processes share, has
+    /// mixed two up.
+    pub(crate) fn not_of_this_request() -> Self {
+        Self::Unanswered("the response is not one of keylatch for this request".to_owned())
     }
 
     /// What to do next: [`Retry::SameKey`] where the same call may succeed later,
@@ -129,22 +109,67 @@ impl Error {
                 Retry::SameKey
             }
             Self::Problem(problem) => {
-                let by_table = || problem.known_code().map_or(Retry::NewKey, Code::retry);
-                problem.retry.unwrap_or_else(by_table)
+                let by_table = || problem.known_code().map(Code::retry);
+                let word = problem.retry.or_else(by_table);
+                word.unwrap_or(if passes(problem.status) { Retry::SameKey } else { Retry::NewKey })
             }
             Self::Refused(_) => Retry::NewKey,
             _ => Retry::Never,
         }
     }
+
+    pub(crate) fn is_passing(&self) -> bool {
+        self.retry() == Retry::SameKey || matches!(self, Self::OtherStore(_))
+    }
+
+    pub(crate) fn is_unsent(&self) -> bool {
+        matches!(self, Self::Unreachable(_) | Self::OtherStore(_))
+    }
+
+    pub(crate) fn problem(&self) -> Option<&ProblemDocument> {
+        if let Self::Problem(problem) = self { Some(problem) } else { None }
+    }
+
+    pub(crate) fn is(&self, code: Code) -> bool {
+        self.problem().is_some_and(|problem| problem.is(code))
+    }
+
+    /// Whether others have what was asked for, and may end it.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.is(Code::LockHeld) || self.is(Code::RequestInProgress)
+    }
+
+    /// Whether the service may have carried the request out all the same.
+    pub(crate) fn may_be_done(&self) -> bool {
+        let is_known = self.problem().is_some_and(|it| it.outcome == Some(Effect::NotExecuted));
+        self.is_passing() && !self.is_busy() && !self.is_unsent() && !is_known
+    }
+
+    /// Whether a request that was to wait for so long leaves nothing behind at the service.
+    pub(crate) fn leaves_nothing(&self, wait: Duration) -> bool {
+        match self {
+            // A client whose wait is over keeps its place in the queue for a moment longer.
+            Self::Problem(problem) if problem.is(Code::LockHeld) => {
+                wait.is_zero() || problem.waited_ms.is_none()
+            }
+            Self::Problem(problem) => (400..500).contains(&problem.status),
+            error => error.is_unsent(),
+        }
+    }
+
+    /// The same for a caller who need not tell passing problems apart.
+    pub(crate) fn unavailable(self) -> Self {
+        match &self {
+            Self::Problem(problem) if self.is_passing() => {
+                let status = StatusCode::from_u16(problem.status).unwrap_or_default();
+                Self::Unavailable(format!("{status}: {}", problem.detail))
+            }
+            _ => self,
+        }
+    }
 }
 
-/// The response has a status that keylatch does not give to such a request, or says something else.
-pub(crate) fn not_keylatch() -> Error {
-    Error::Refused("the answer is not one of keylatch".to_owned())
-}
-
-/// The response is about something else: a proxy, or a connection that two processes share, has
-/// mixed two up.
-pub(crate) fn not_of_this_request() -> Error {
-    Error::Unanswered("the response is not one of keylatch for this request".to_owned())
+/// Whether a response with this status may be another one later.
+pub(crate) fn passes(status: u16) -> bool {
+    status >= 500 || status == 408 || status == 429
 }

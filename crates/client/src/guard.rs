@@ -1,29 +1,31 @@
-//! What the program holds, one lock or several, with a [watchdog](crate::watchdog) that renews it.
+//! What the program holds, one lock or several, and the watchdog that renews it.
 //!
-//! A guard that is dropped is released in the background. Invariant: what it says of the validity
-//! is never later than what the service promised. Tested in `tests/api/rust_client.rs` and by the
-//! scenarios of `clients/conformance`.
+//! A guard that is dropped is released in the background. A lease is renewed at each third of its
+//! TTL, by the schedule of the core, and its validity counts from the sending of each request.
+//! Invariant: what a guard says of the validity is never later than what the service promised.
+//! Tested in `tests/api/rust_client.rs` and by the scenarios of `clients/conformance`.
 
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use keylatch_core::lock::{FencingToken, ReleaseReply, Token};
+use keylatch_core::lock::{ReleaseReply, Token};
+use keylatch_core::watchdog::LeaseSchedule;
+use keylatch_wire::ProblemDocument;
 use tokio_util::sync::DropGuard;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::clock::BootInstant;
+use crate::connection::Failure;
 use crate::session::Session;
-use crate::target::LeasedLock;
-use crate::watchdog::{RenewalError, keep};
-use crate::{Error, FencedLease, Lease};
+use crate::target::{Grant, LeasedLock};
+use crate::{Lease, LossReason, Result};
+
+const RENEWAL_LIMIT: Duration = Duration::from_secs(5);
 
 /// What is held: renewed in the background at each third of its TTL until the guard is closed,
-/// dropped or lost.
-///
-/// Its validity is counted on a monotonic clock of this machine from the moment each request was
-/// sent. It counts as lost a quarter of its TTL, and at most 10 s, *before* its validity ends, so
-/// that there is time to stop; then it is not renewed any more. Its [`Lease`] says so.
+/// dropped or lost. It counts as lost a quarter of its TTL, and at most 10 s, *before* its validity
+/// ends, so that there is time to stop. Its [`Lease`] says so.
 ///
 /// Dropped, it is released in a task of its [`Client`](crate::Client), or by a thread where the
 /// runtime ends first; [`Guard::close`] reports what became of that.
@@ -32,8 +34,7 @@ use crate::{Error, FencedLease, Lease};
 #[derive(Debug)]
 pub struct Guard<L> {
     // The fields are dropped in this order: the watchdog does not renew what is being released.
-    ending: DropGuard,
-    watchdog: AbortOnDropHandle<()>,
+    watchdog: Watchdog,
     session: Session,
     leased: L,
     lease: Lease,
@@ -50,17 +51,6 @@ impl Guard<LeasedLock> {
     /// The name of the lock that the guard holds.
     pub fn name(&self) -> &str {
         &self.leased.name
-    }
-
-    /// Larger than that of every earlier grant of the lock that this one cannot be held together
-    /// with: for the resource to compare.
-    pub fn fencing_token(&self) -> FencingToken {
-        self.leased.fencing_token
-    }
-
-    /// Its lease, for the tasks that work under it.
-    pub fn lease(&self) -> FencedLease {
-        FencedLease::new(self.lease.clone(), self.fencing_token())
     }
 
     /// Which of the places is this guard's, from 0, where the lock was asked for with a number of
@@ -83,31 +73,32 @@ impl Guard<Vec<LeasedLock>> {
 }
 
 impl<L> Guard<L> {
-    /// Starts the watchdog of a lease that is valid until `until`.
-    pub(crate) fn start(session: Session, ttl: Duration, leased: L, until: BootInstant) -> Self {
+    pub(crate) fn start(session: Session, grant: &Grant, leased: L) -> Self {
         let claim = Arc::clone(&session.claim);
-        Self::watched(session, ttl, leased, until, |lease| async move {
-            let renew = async |limit| Ok(claim.renew(ttl, limit).await?.valid_from_sending);
-            keep(lease, renew).await;
+        Self::watched(session, grant, leased, |lease| async move {
+            let ttl = claim.options.ttl;
+            let renew = async |limit| Ok(claim.renew(ttl, limit).await?.until);
+            keep(lease, renew, |problem| claim.loss(problem)).await;
         })
     }
 
-    /// Starts what watches over a lease that is valid until `until`, and reports what becomes of
-    /// it.
-    pub(crate) fn watched<F>(
-        session: Session,
-        ttl: Duration,
+    /// Starts what watches over what is granted.
+    pub(crate) fn watched<F: Future<Output = ()> + Send + 'static>(
+        mut session: Session,
+        grant: &Grant,
         leased: L,
-        until: BootInstant,
         watch: impl FnOnce(Lease) -> F,
-    ) -> Self
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        let lease = Lease::new(session.claim.target.text(), ttl, until);
-        let watchdog = AbortOnDropHandle::new(tokio::spawn(watch(lease.clone())));
-        let ending = lease.closing().clone().drop_guard();
-        Self { ending, watchdog, session, leased, lease }
+    ) -> Self {
+        let claim = &session.claim;
+        session.parting.call = (!claim.options.keep).then(|| claim.release_call());
+        let fence = grant.first.fencing_token;
+        let lease = Lease::new(claim.text(), fence, claim.options.ttl, grant.until);
+        Self { watchdog: watchdog(&lease, watch(lease.clone())), session, leased, lease }
+    }
+
+    /// Its lease, for the tasks that work under it.
+    pub fn lease(&self) -> Lease {
+        self.lease.clone()
     }
 
     /// The token that proves the lease, for a program that is to enter the lock again under it. It
@@ -124,30 +115,37 @@ impl<L> Guard<L> {
     ///
     /// The service gave no response within 5 s, or refuses the request. The lease then ends by
     /// itself.
-    pub async fn close(self) -> Result<ReleaseReply, Error> {
-        let Self { ending, watchdog, session, .. } = self;
+    pub async fn close(self) -> Result<ReleaseReply> {
+        let Self { watchdog: (ending, watching), mut session, .. } = self;
         drop(ending);
-        let reply = session.close().await;
+        if session.claim.options.keep {
+            return Ok(ReleaseReply::Released);
+        }
+        let reply = session.claim.release().await;
+        session.parting.call = None;
         // Not before: the connection of a hold ends with its watchdog, and its lock with the
         // connection.
-        drop(watchdog);
+        drop(watching);
         reply
     }
 
-    /// Stops renewing and leaves the lock held for `ttl` from now, whatever becomes of this
-    /// program. Repeats that until the service has responded or the lease is over.
+    /// Stops renewing and leaves the lock held for `ttl` from now. Retries until the service has
+    /// responded or the lease is over.
     ///
     /// # Errors
     ///
-    /// The lease is lost, the service refuses the TTL, or gave no response in time. The lease then
-    /// ends by itself.
-    pub async fn leave_for(self, ttl: Duration) -> Result<(), Error> {
-        let Self { ending, watchdog, session, lease, .. } = self;
-        drop((ending, watchdog));
-        let left = session.leave_for(ttl, lease.until().left()).await;
-        left.map_err(|why| match why {
-            RenewalError::Failed { error, .. } => error,
-            RenewalError::Lost(reason) => lease.lost_by(reason).into(),
+    /// The lease is lost, the service refuses the TTL, or gave no response in time.
+    pub async fn leave_for(self, ttl: Duration) -> Result<()> {
+        let Self { watchdog, mut session, lease, .. } = self;
+        drop(watchdog);
+        session.parting.call = None;
+        let claim = &session.claim;
+        let left = claim.connection.done(&claim.renewal(ttl), lease.until().left()).await;
+        left.map(drop).map_err(|error| {
+            match error.problem().and_then(|problem| claim.loss(problem)) {
+                Some(reason) => lease.lost_by(reason).into(),
+                None => error.unavailable(),
+            }
         })
     }
 }
@@ -157,5 +155,52 @@ impl<L> Deref for Guard<L> {
 
     fn deref(&self) -> &Lease {
         &self.lease
+    }
+}
+
+/// What watches over a lease. Dropped, it ends it, and watches no more.
+pub(crate) type Watchdog = (DropGuard, AbortOnDropHandle<()>);
+
+pub(crate) fn watchdog(
+    lease: &Lease,
+    watch: impl Future<Output = ()> + Send + 'static,
+) -> Watchdog {
+    let watch = AbortOnDropHandle::new(tokio::spawn(watch));
+    (lease.closing().clone().drop_guard(), watch)
+}
+
+/// Renews a lease until it is lost, or until it is being closed. `renew` tries once, within a time,
+/// and gives until when the lease is valid; `loss` says which problems are its loss.
+pub(crate) async fn keep<F: Future<Output = Result<BootInstant, Failure>>>(
+    lease: Lease,
+    renew: impl Fn(Duration) -> F,
+    loss: impl Fn(&ProblemDocument) -> Option<LossReason>,
+) {
+    let mut schedule = LeaseSchedule::new(lease.ttl(), lease.until().since_boot);
+    let kept = async {
+        loop {
+            lease.until().at(schedule.next_try()).reached().await;
+            let sent = lease.until().now();
+            let limit = match (lease.loss(), schedule.try_limit(sent.since_boot)) {
+                (None, Some(limit)) => limit,
+                (loss, _) => return loss.unwrap_or(LossReason::Paused),
+            };
+            match renew(limit.min(RENEWAL_LIMIT)).await {
+                Ok(until) => {
+                    schedule.renewed(sent.since_boot, until.since_boot);
+                    lease.renewed(sent.at(schedule.valid_until()));
+                }
+                Err(Failure { error, retry_after }) => {
+                    if let Some(reason) = error.problem().and_then(&loss) {
+                        return reason;
+                    }
+                    schedule.failed(sent.now().since_boot, retry_after.unwrap_or_default());
+                    lease.failed(error.unavailable().to_string());
+                }
+            }
+        }
+    };
+    if let Some(reason) = lease.closing().run_until_cancelled(kept).await {
+        lease.lose(reason);
     }
 }

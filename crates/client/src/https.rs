@@ -75,7 +75,6 @@ pub(crate) fn https_connector<C>(
     Ok(tls.enable_http1().wrap_connector(connector))
 }
 
-/// The authorities in a PEM file.
 fn authorities(file: &Path) -> io::Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(file)? {

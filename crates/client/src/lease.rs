@@ -1,11 +1,10 @@
 //! Whether a lease is held, for how long, and why it is lost.
 //!
-//! A lease counts as lost a quarter of its TTL before another client can have what it is about, so
-//! that the program can stop in time. Invariant: every question compares with the clock first, so a
-//! blocked runtime or a paused process hides no loss; the [watchdog](crate::watchdog) only tells it
+//! A lease counts as lost a quarter of its TTL (at most 10 s) before another client can have what
+//! it is about, so that the program can stop in time. Invariant: every question compares with the
+//! clock first, so a blocked runtime or a paused process hides no loss; the watchdog only tells it
 //! sooner. Tested in `tests/api/rust_client_ends.rs`.
 
-use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -61,36 +60,10 @@ pub struct LeaseLost {
 #[derive(Debug, Clone)]
 pub struct Lease(Arc<State>);
 
-/// The lease of one lock or of a run, with its fencing token: for the tasks that work under it.
-#[derive(Debug, Clone)]
-pub struct FencedLease {
-    lease: Lease,
-    fencing_token: FencingToken,
-}
-
-impl FencedLease {
-    pub(crate) fn new(lease: Lease, fencing_token: FencingToken) -> Self {
-        Self { lease, fencing_token }
-    }
-
-    /// Larger than that of every earlier lease that this one cannot be held together with: for the
-    /// resource to compare.
-    pub fn fencing_token(&self) -> FencingToken {
-        self.fencing_token
-    }
-}
-
-impl Deref for FencedLease {
-    type Target = Lease;
-
-    fn deref(&self) -> &Lease {
-        &self.lease
-    }
-}
-
 #[derive(Debug)]
 struct State {
     what: String,
+    fencing_token: FencingToken,
     ttl: Duration,
     validity: Mutex<Validity>,
     lost: CancellationToken,
@@ -107,12 +80,22 @@ struct Validity {
 }
 
 impl Lease {
-    /// The lease of `what` for a TTL, which is valid until then.
-    pub(crate) fn new(what: String, ttl: Duration, until: BootInstant) -> Self {
+    pub(crate) fn new(
+        what: String,
+        fencing_token: FencingToken,
+        ttl: Duration,
+        until: BootInstant,
+    ) -> Self {
         let validity = Mutex::new(Validity { until, failure: None, loss: None });
         let closing = CancellationToken::new();
         let lost = closing.child_token();
-        Self(Arc::new(State { what, ttl, validity, lost, closing }))
+        Self(Arc::new(State { what, fencing_token, ttl, validity, lost, closing }))
+    }
+
+    /// Larger than that of every earlier grant that this one cannot be held together with, of
+    /// several locks that of the first: for the resource to compare.
+    pub fn fencing_token(&self) -> FencingToken {
+        self.0.fencing_token
     }
 
     /// Fails once the lease is lost: call it before each step that must not happen without the
@@ -122,10 +105,7 @@ impl Lease {
     ///
     /// The lease is lost, or its validity is about to end unrenewed.
     pub fn check(&self) -> Result<(), LeaseLost> {
-        match self.loss() {
-            None => Ok(()),
-            Some(reason) => Err(self.lost_by(reason)),
-        }
+        self.loss().map_or(Ok(()), |reason| Err(self.lost_by(reason)))
     }
 
     pub(crate) fn lost_by(&self, reason: LossReason) -> LeaseLost {
@@ -156,14 +136,13 @@ impl Lease {
         self.until().left()
     }
 
-    pub(crate) fn ttl(&self) -> Duration {
-        self.0.ttl
-    }
-
-    /// When it is given up unless it is renewed.
     pub(crate) fn give_up(&self) -> BootInstant {
         let until = self.until();
-        until.at(until.since_boot().saturating_sub(notice(self.0.ttl)))
+        until.at(until.since_boot.saturating_sub(notice(self.0.ttl)))
+    }
+
+    pub(crate) fn ttl(&self) -> Duration {
+        self.0.ttl
     }
 
     pub(crate) fn until(&self) -> BootInstant {
@@ -179,7 +158,7 @@ impl Lease {
     }
 
     pub(crate) fn failed(&self, why: String) {
-        event!(debug, what = self.0.what, why, "a renewal failed");
+        tracing::debug!(what = self.0.what, why, "a renewal failed");
         self.validity().failure = Some(why);
     }
 
@@ -199,14 +178,13 @@ impl Lease {
         if !self.0.closing.is_cancelled() {
             let mut validity = self.validity();
             if validity.loss.is_none() {
-                event!(warn, what = self.0.what, %reason, "a lease is lost");
+                tracing::warn!(what = self.0.what, %reason, "a lease is lost");
                 validity.loss = Some(reason);
             }
             self.0.lost.cancel();
         }
     }
 
-    /// Is cancelled when the program ends the lease.
     pub(crate) fn closing(&self) -> &CancellationToken {
         &self.0.closing
     }

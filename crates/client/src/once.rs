@@ -1,13 +1,10 @@
 //! Doing a thing once, under an idempotency key.
 //!
-//! Begin and what ends a run carry a token of the client's own, so each is repeated where its
-//! answer is lost. A run that is dropped, or whose work panics, has failed: its outcome is unknown
-//! at once, for a person to settle, or its key is free with [`OnCrash::Rerun`]. The
-//! [watchdog](crate::watchdog) of a run is that of a lock. Tested in
+//! A run that is dropped, or whose work panics, has failed: its outcome is unknown at once, for a
+//! person to settle, or its key is free with [`OnCrash::Rerun`]. Tested in
 //! `tests/api/rust_client_ends.rs` and by `clients/conformance`.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,20 +14,18 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use hyper::{Method, Response};
 use keylatch_core::lock::{FencingToken, Token};
-use keylatch_wire::{Code, DescribedRequest, IdempotencyRecord, OnCrash, millis};
+use keylatch_wire::{
+    Code, DescribedRequest, IdempotencyRecord, OnCrash, ProblemDocument, millis,
+};
 use serde_json::json;
-use tokio_util::sync::DropGuard;
-use tokio_util::task::AbortOnDropHandle;
 
-use crate::connection::{Call, Connection, Refusal, Reply, plain};
-use crate::ending::Parting;
-use crate::error::{not_keylatch, not_of_this_request};
-use crate::watchdog::{RenewalError, keep};
-use crate::{BoxError, Client, Error, FencedLease, Lease, LossReason};
+use crate::clock::BootInstant;
+use crate::connection::{Call, Connection, Failure, plain};
+use crate::guard::{Watchdog, keep, watchdog};
+use crate::session::Parting;
+use crate::{BoxError, Client, Error, Lease, LossReason, Result};
 
-/// The longest reason of a failure, in bytes.
 const MAX_REASON: usize = 256;
-
 /// For how long the end of a run is tried, where its lease lasts so long.
 const END_TIME: Duration = Duration::from_secs(30);
 
@@ -39,13 +34,11 @@ const END_TIME: Duration = Duration::from_secs(30);
 pub struct OnceOptions {
     /// Tells two things apart that have the same key by mistake.
     pub fingerprint: Option<String>,
-    /// The HTTP request that the thing is, in place of a fingerprint: the service makes the same as
-    /// a guard of its route.
+    /// In place of a fingerprint, the HTTP request that the thing is, as a guard sees it.
     pub request: Option<DescribedRequest>,
     /// How long the run may go unrenewed before its outcome is unknown.
     pub lease: Duration,
-    /// How long to wait for the same thing under way elsewhere; [`FOREVER`](crate::FOREVER) for as
-    /// long as it takes.
+    /// How long to wait for the same thing under way elsewhere.
     pub wait: Duration,
     /// For how long repeats are given the response; `None` leaves it to the service.
     pub retention: Option<Duration>,
@@ -57,16 +50,14 @@ pub struct OnceOptions {
     pub token: Option<Token>,
 }
 
-/// Of which guarded route and of whom a key is.
+/// Of which guarded route and of whom a key is. Its `source` is where the route has the key from,
+/// if that is not `Idempotency-Key`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Scope {
-    /// The method of the route.
     pub method: Option<String>,
-    /// Its path.
     pub path: Option<String>,
-    /// Whose request it is.
     pub principal: Option<String>,
-    /// Where the route has the key from, if that is not `Idempotency-Key`.
     pub source: Option<String>,
 }
 
@@ -111,73 +102,84 @@ pub struct Once {
 }
 
 /// A thing that is being done, renewed in the background. Dropped without an end, it has failed.
+#[derive(Debug)]
 pub struct Run {
     // The fields are dropped in this order: the watchdog does not renew what has ended.
-    _ending: DropGuard,
-    _watchdog: AbortOnDropHandle<()>,
+    _watchdog: Watchdog,
     /// What it says of itself if the program does not.
     parting: Parting,
-    /// The begin, whose path and token those of the others are made of.
+    /// Its path and token are those of the others.
     begin: Call,
     on_crash: OnCrash,
-    lease: FencedLease,
+    lease: Lease,
 }
 
 impl Client {
-    /// Asks whether to do a thing now. Where the same thing is under way elsewhere the error is a
-    /// problem with the code `request-in-progress`, once the wait of `options` is over.
+    /// Asks whether to do a thing now.
     ///
     /// # Errors
     ///
-    /// The service gave no response, or refuses the key: its outcome is unknown, or it was used for
-    /// another thing.
-    pub async fn begin(&self, key: &str, options: &OnceOptions) -> Result<BeginReply, Error> {
+    /// The service gave no response, or refuses the key: its outcome is unknown, it was used for
+    /// another thing, or the same is under way after the wait (`request-in-progress`).
+    pub async fn begin(&self, key: &str, options: &OnceOptions) -> Result<BeginReply> {
         let token = options.token.clone().map_or_else(Token::generate, Ok)?;
         let begin = begin_call(key, options, &token);
-        // Nothing was done before the client knows that it has begun. With a token of its own the
-        // caller can begin again.
-        let call = options.token.is_none().then(|| begin.then(Method::DELETE, ""));
-        let mut parting = Parting { connection: Arc::clone(&self.connection), call };
-        let reply = self.connection.ask(&begin, options.wait).await;
-        let is_nothing_begun = match &reply {
-            Ok(Reply { answer: Err(refusal), .. }) => refusal.is_without_effect(),
-            reply => reply.as_ref().is_err_and(Error::is_unsent),
+        // Nothing was done before the client knows that it has begun. By a token of the caller's
+        // own another run may be under way.
+        let undo = options.token.is_none().then(|| begin.then(Method::DELETE, ""));
+        let mut parting = Parting::new(&self.connection);
+        let mut tries = self.connection.tries(options.wait, Duration::ZERO);
+        let (record, until) = loop {
+            let (sent, (wait, limit)) = (self.connection.now(), tries.next());
+            let begun = async {
+                let answer = self.connection.send(&begin, wait, limit).await?;
+                self.begun(&answer, &begin, &token, options.lease, sent).await
+            };
+            match parting.venture(undo.clone(), wait, begun).await {
+                Ok(begun) => break begun,
+                Err(failure) => tries.failed(failure).await?,
+            }
         };
-        if is_nothing_begun {
-            parting.call = None;
-        }
-        let Reply { answer, sent, .. } = reply?;
-        let answer = answer.map_err(Refusal::into_problem)?;
-        let record: IdempotencyRecord =
-            serde_json::from_slice(&answer).map_err(|_| not_keylatch())?;
         if record.state == "done" {
             parting.call = None;
             return Ok(BeginReply::Done(response_of(record)?));
         }
-        if record.token.is_none_or(|of| of.expose() != token.expose()) {
-            return Err(not_of_this_request());
+        let (what, fence) =
+            (format!("the run of `{key}`"), FencingToken::new(record.fencing_token));
+        let lease = Lease::new(what, fence, options.lease, until);
+        Ok(BeginReply::Begun(Run::start(parting, begin, options, lease)))
+    }
+
+    /// A record that answers a begin which was sent then, and until when its run is valid. A run
+    /// that began at the end of a long wait, or by an earlier try, is renewed before it is used.
+    async fn begun(
+        &self,
+        answer: &[u8],
+        begin: &Call,
+        token: &Token,
+        lease: Duration,
+        sent: BootInstant,
+    ) -> Result<(IdempotencyRecord, BootInstant), Failure> {
+        let record = serde_json::from_slice::<IdempotencyRecord>(answer);
+        let record = record.map_err(|_| Error::not_keylatch())?;
+        let left = record.lease_expires_in_ms.map_or(lease, Duration::from_millis);
+        let until = sent + left.min(lease);
+        let is_done = record.state == "done";
+        if !is_done && record.token.as_ref().is_none_or(|of| of.expose() != token.expose()) {
+            return Err(Error::not_of_this_request().into());
         }
-        // An earlier try may have begun it, and its lease began then.
-        let left = record.lease_expires_in_ms.map_or(options.lease, Duration::from_millis);
-        let mut until = sent + left.min(options.lease);
-        // It began at the end of a long wait, or an earlier response was lost.
-        if until.left() < options.lease / 2 {
-            let renewal = begin.then(Method::POST, "/renew");
-            let renewed = self.connection.ask(&renewal, Duration::ZERO).await?;
-            renewed.answer.map_err(Refusal::into_problem)?;
-            until = renewed.sent + options.lease;
+        if is_done || until.left() >= lease / 2 {
+            return Ok((record, until));
         }
-        let lease = Lease::new(format!("the run of `{key}`"), options.lease, until);
-        let lease = FencedLease::new(lease, FencingToken::new(record.fencing_token));
-        Ok(BeginReply::Begun(Run::start(parting, begin, options.on_crash, lease)))
+        let until = renew(&self.connection, begin, lease, self.connection.settings.timeout).await?;
+        Ok((record, until))
     }
 
     /// Does a thing once: runs `work` and keeps its response, or gives the response that an earlier
     /// run came to.
     ///
-    /// Work that fails, panics or is cancelled leaves an unknown outcome, with the text of its
-    /// error, for a person to settle. [`NothingDone`] frees the key, and so does any failure with
-    /// [`OnCrash::Rerun`].
+    /// Work that fails, panics or is cancelled leaves an unknown outcome for a person to settle.
+    /// [`NothingDone`] frees the key, and so does any failure with [`OnCrash::Rerun`].
     ///
     /// # Errors
     ///
@@ -187,8 +189,8 @@ impl Client {
         &self,
         key: &str,
         options: &OnceOptions,
-        work: impl AsyncFnOnce(FencedLease) -> Result<Response<B>, E>,
-    ) -> Result<Once, Error>
+        work: impl AsyncFnOnce(Lease) -> Result<Response<B>, E>,
+    ) -> Result<Once>
     where
         B: Into<Bytes>,
         E: Into<BoxError>,
@@ -244,27 +246,17 @@ fn failure(begin: &Call, on_crash: OnCrash, reason: &str) -> Call {
 }
 
 impl Run {
-    fn start(mut parting: Parting, begin: Call, on_crash: OnCrash, lease: FencedLease) -> Self {
+    fn start(mut parting: Parting, begin: Call, options: &OnceOptions, lease: Lease) -> Self {
+        let (ttl, on_crash) = (options.lease, options.on_crash);
         parting.call = Some(failure(&begin, on_crash, "the work panicked or was cancelled"));
-        let (connection, ttl) = (Arc::clone(&parting.connection), lease.ttl());
-        let (renewal, of_run) = (begin.then(Method::POST, "/renew"), Lease::clone(&lease));
-        let watchdog = AbortOnDropHandle::new(tokio::spawn(async move {
-            let renew = async |limit| renew(&connection, &renewal, limit).await.map(|()| ttl);
-            keep(of_run, renew).await;
-        }));
-        Self {
-            _ending: lease.closing().clone().drop_guard(),
-            _watchdog: watchdog,
-            parting,
-            begin,
-            on_crash,
-            lease,
-        }
-    }
-
-    /// Larger than that of every earlier run of the key.
-    pub fn fencing_token(&self) -> FencingToken {
-        self.lease.fencing_token()
+        let (connection, renewed) = (Arc::clone(&parting.connection), begin.clone());
+        let kept = lease.clone();
+        let watchdog = watchdog(&lease, async move {
+            let renew = async |limit| renew(&connection, &renewed, ttl, limit).await;
+            let is_loss = |problem: &ProblemDocument| problem.is(Code::TokenMismatch);
+            keep(kept, renew, |it| is_loss(it).then_some(LossReason::NotHeld)).await;
+        });
+        Self { _watchdog: watchdog, parting, begin, on_crash, lease }
     }
 
     /// Keeps a response for every repeat, of text or of bytes, with its status and headers.
@@ -272,7 +264,7 @@ impl Run {
     /// # Errors
     ///
     /// The service gave no response, or the run is no longer this client's.
-    pub async fn complete(self, response: Response<impl Into<Bytes>>) -> Result<(), Error> {
+    pub async fn complete(self, response: Response<impl Into<Bytes>>) -> Result<()> {
         let (head, body) = response.into_parts();
         let mut headers = BTreeMap::<_, Vec<_>>::new();
         for (name, value) in &head.headers {
@@ -293,7 +285,7 @@ impl Run {
     /// # Errors
     ///
     /// As [`complete`](Self::complete).
-    pub async fn abandon(self) -> Result<(), Error> {
+    pub async fn abandon(self) -> Result<()> {
         let call = self.begin.then(Method::DELETE, "");
         self.end(call).await
     }
@@ -304,7 +296,7 @@ impl Run {
     /// # Errors
     ///
     /// As [`complete`](Self::complete).
-    pub async fn fail(self, reason: &str) -> Result<(), Error> {
+    pub async fn fail(self, reason: &str) -> Result<()> {
         let call = failure(&self.begin, self.on_crash, reason);
         self.end(call).await
     }
@@ -315,15 +307,15 @@ impl Run {
         self.parting.call = None;
     }
 
-    async fn end(mut self, call: Call) -> Result<(), Error> {
+    async fn end(mut self, call: Call) -> Result<()> {
         self.parting.call = Some(call.clone());
         self.lease.closing().cancel();
         // No other client can run it before the lease is over, so there is time to outlast a
         // restart of the service.
         let patience = self.lease.until().left().min(END_TIME);
-        let reply = self.parting.connection.ask_for(&call, Duration::ZERO, patience).await;
+        let reply = self.parting.connection.done(&call, patience).await;
         self.parting.call = None;
-        reply?.answer.map(drop).map_err(Refusal::into_problem)
+        reply.map(drop)
     }
 }
 
@@ -332,12 +324,6 @@ impl Deref for Run {
 
     fn deref(&self) -> &Lease {
         &self.lease
-    }
-}
-
-impl fmt::Debug for Run {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Run").field("lease", &self.lease).finish_non_exhaustive()
     }
 }
 
@@ -354,15 +340,15 @@ impl Scope {
 }
 
 /// What a record says of the response: all of it, or its status and what was kept of its headers.
-fn response_of(record: IdempotencyRecord) -> Result<Response<Option<Bytes>>, Error> {
-    let status = record.status.ok_or_else(not_keylatch)?;
+fn response_of(record: IdempotencyRecord) -> Result<Response<Option<Bytes>>> {
+    let status = record.status.ok_or_else(Error::not_keylatch)?;
     let (headers, body) = match record.answer {
         None => (record.headers.unwrap_or_default(), None),
         Some(answer) => (
             answer.headers,
             Some(match (answer.body, answer.body_base64) {
                 (Some(text), _) => text.into_bytes(),
-                (None, Some(bytes)) => STANDARD.decode(bytes).map_err(|_| not_keylatch())?,
+                (None, Some(bytes)) => STANDARD.decode(bytes).map_err(|_| Error::not_keylatch())?,
                 (None, None) => Vec::new(),
             }),
         ),
@@ -371,7 +357,7 @@ fn response_of(record: IdempotencyRecord) -> Result<Response<Option<Bytes>>, Err
     for (name, values) in &headers {
         response = values.iter().fold(response, |response, value| response.header(name, value));
     }
-    response.body(body.map(Bytes::from)).map_err(|_| not_keylatch())
+    response.body(body.map(Bytes::from)).map_err(|_| Error::not_keylatch())
 }
 
 fn is_nothing_done(error: &(dyn std::error::Error + 'static)) -> bool {
@@ -379,19 +365,13 @@ fn is_nothing_done(error: &(dyn std::error::Error + 'static)) -> bool {
     causes.any(<dyn std::error::Error>::is::<NothingDone>)
 }
 
-/// Keeps a run from being over while the program carries it out.
 async fn renew(
     connection: &Connection,
-    renewal: &Call,
+    begin: &Call,
+    lease: Duration,
     limit: Duration,
-) -> Result<(), RenewalError> {
-    let failed = |after, error| Err(RenewalError::Failed { after, error });
-    match connection.send(renewal, limit).await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(refusal)) if refusal.is(Code::TokenMismatch) => {
-            Err(RenewalError::Lost(LossReason::NotHeld))
-        }
-        Ok(Err(refusal)) => failed(refusal.retry_after, refusal.into()),
-        Err(error) => failed(None, error),
-    }
+) -> Result<BootInstant, Failure> {
+    let sent = connection.now();
+    connection.send(&begin.then(Method::POST, "/renew"), Duration::ZERO, limit).await?;
+    Ok(sent + lease)
 }

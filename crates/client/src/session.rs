@@ -1,181 +1,125 @@
-//! A claim to a lock or to several, proved by a token, and its end.
+//! A claim under way or granted, and what ends it where the program forgets it.
 //!
 //! A session may hold its locks, or places in their queues, from its first request that was sent
 //! until the service has answered that it holds nothing. Dropped in between, it releases what it
-//! may hold, in a task of the client: a program that stops waiting, or forgets a guard, leaves
-//! nothing behind but for as long as the service cannot be reached.
+//! may hold, in a task of the client. A runtime that ends drops its tasks, as at the end of `main`,
+//! and then a thread of its own sends the request, on a connection of its own, before the process
+//! is gone. Tested in `tests/api/rust_client_ends.rs`.
 
+use std::mem::replace;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
 use std::time::Duration;
 
-use hyper::Method;
-use keylatch_core::lock::{ReleaseReply, Token};
-use keylatch_wire::Code;
+use tokio::runtime::{Builder, Handle};
+use tokio::time::timeout;
 
-use crate::connection::{Answer, Call, Connection, Refusal};
-use crate::ending::send_in_background;
-use crate::error::not_keylatch;
-use crate::target::{Grant, Target};
-use crate::watchdog::RenewalError;
-use crate::{AcquireOptions, Error};
+use crate::connection::{Call, Connection, Failure};
+use crate::target::{Claim, Grant};
+use crate::{AcquireOptions, Result};
+
+/// How long the end of a runtime may wait for it.
+const LAST_MOMENT: Duration = Duration::from_secs(2);
 
 /// A claim that is released when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Session {
-    /// What the task that renews it shares.
     pub(crate) claim: Arc<Claim>,
-    /// Whether the service may hold something for the token.
-    pub(crate) open: bool,
-    /// Whether the token keeps what it holds at the end.
-    keep: bool,
+    pub(crate) parting: Parting,
 }
 
 impl Session {
-    /// A session under a new token, for which the service holds nothing yet, or under that of the
-    /// options.
     pub(crate) fn new(
         connection: &Arc<Connection>,
-        target: Target,
+        names: Vec<String>,
+        is_set: bool,
         options: &AcquireOptions,
-    ) -> Result<Self, Error> {
-        let token = options.token.clone().map_or_else(Token::generate, Ok)?;
-        let claim = Arc::new(Claim { connection: Arc::clone(connection), target, token });
-        Ok(Self { claim, open: false, keep: options.keep })
+    ) -> Result<Self> {
+        let claim = Arc::new(Claim::new(connection, names, is_set, options)?);
+        Ok(Self { claim, parting: Parting::new(connection) })
     }
 
-    /// Asks for the locks, and waits for them at the service for `wait`.
     pub(crate) async fn create(
         &mut self,
-        options: &AcquireOptions,
         wait: Duration,
         limit: Duration,
-    ) -> Result<Answer, Error> {
-        let before = std::mem::replace(&mut self.open, true);
-        let call = self.claim.creation("", options, wait);
-        let answer = self.claim.connection.send(&call, limit).await;
-        let nothing_left = match &answer {
-            // A client whose wait is over keeps its place in the queue for a moment longer.
-            Ok(Err(refusal)) if refusal.is(Code::LockHeld) => {
-                wait.is_zero() || refusal.is_final(wait)
-            }
-            Ok(Err(refusal)) => refusal.is_without_effect(),
-            answer => answer.as_ref().is_err_and(Error::is_unsent),
-        };
-        if nothing_left {
-            self.open = before;
-        }
-        answer
-    }
-
-    /// Releases the locks, and repeats that until the service has answered or the time for a
-    /// response is over. A session that keeps them does nothing.
-    pub(crate) async fn close(mut self) -> Result<ReleaseReply, Error> {
-        if self.keep {
-            return Ok(ReleaseReply::Released);
-        }
-        let released = self.claim.release().await;
-        self.open = false;
-        released
-    }
-
-    /// Lets the locks last `ttl` from now, and leaves them. Repeats that while they are held for
-    /// `left`.
-    pub(crate) async fn leave_for(
-        mut self,
-        ttl: Duration,
-        left: Duration,
-    ) -> Result<(), RenewalError> {
-        self.open = false;
-        let call = self.claim.renewal_call(ttl);
-        let reply = self.claim.connection.ask_for(&call, Duration::ZERO, left).await;
-        self.claim.renewed(reply.map(|reply| reply.answer)).map(drop)
+    ) -> Result<Grant, Failure> {
+        let (claim, sent) = (&self.claim, self.claim.connection.now());
+        let call = claim.creation("", wait);
+        let answer = claim.connection.send(&call, Duration::ZERO, limit);
+        let answer = self.parting.venture(claim.undo(), wait, answer).await?;
+        claim.fresh(claim.grant(&answer, sent)?).await
     }
 }
 
-impl Drop for Session {
-    fn drop(&mut self) {
-        if self.open && !self.keep {
-            send_in_background(&self.claim.connection, self.claim.release_call());
-        }
-    }
-}
-
-/// What proves a session to the service: the target and the token.
+/// What ends a claim unless the program has: sent where it is dropped.
 #[derive(Debug)]
-pub(crate) struct Claim {
+pub(crate) struct Parting {
     pub(crate) connection: Arc<Connection>,
-    pub(crate) target: Target,
-    pub(crate) token: Token,
+    pub(crate) call: Option<Call>,
+    /// Whether the task that sends it is the owner.
+    is_sent: bool,
 }
 
-impl Claim {
-    /// A refusal as an error: who holds what is claimed, or why it is not to be had.
-    pub(crate) fn refused(&self, refusal: Refusal) -> Error {
-        if !refusal.is(Code::LockHeld) {
-            return refusal.into();
+impl Parting {
+    pub(crate) fn new(connection: &Arc<Connection>) -> Self {
+        Self { connection: Arc::clone(connection), call: None, is_sent: false }
+    }
+
+    /// Takes a step that `undo` takes back where it is dropped, unless the service says that it
+    /// left nothing behind.
+    pub(crate) async fn venture<T>(
+        &mut self,
+        undo: Option<Call>,
+        wait: Duration,
+        step: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let before = replace(&mut self.call, undo);
+        let done = step.await;
+        if done.as_ref().is_err_and(|failure| failure.error.leaves_nothing(wait)) {
+            self.call = before;
         }
-        Error::Held(Box::new(self.target.held(refusal.problem.map(|problem| *problem))))
+        done
     }
+}
 
-    /// What a response grants to this claim.
-    pub(crate) fn grant(&self, response: &[u8]) -> Result<Grant, Error> {
-        self.target.grant(&self.token, response)
-    }
-
-    /// Starts the TTL of the lease again, unless the response takes longer than `limit`.
-    pub(crate) async fn renew(
-        &self,
-        ttl: Duration,
-        limit: Duration,
-    ) -> Result<Grant, RenewalError> {
-        self.renewed(self.connection.send(&self.renewal_call(ttl), limit).await)
-    }
-
-    fn renewal_call(&self, ttl: Duration) -> Call {
-        let call = Call::new(Method::PUT, self.target.path()).with_token(&self.token);
-        call.with_body(&self.target.renewal(ttl))
-    }
-
-    /// What the response to a renewal says.
-    fn renewed(&self, answer: Result<Answer, Error>) -> Result<Grant, RenewalError> {
-        let failed = |error| RenewalError::Failed { after: None, error };
-        match answer {
-            Ok(Ok(body)) => self.grant(&body).map_err(failed),
-            Ok(Err(refusal)) => {
-                let problem = refusal.problem.as_deref();
-                if let Some(reason) = problem.and_then(|problem| self.target.loss(problem)) {
-                    return Err(RenewalError::Lost(reason));
-                }
-                let after = refusal.retry_after;
-                Err(RenewalError::Failed { after, error: refusal.into() })
+impl Drop for Parting {
+    fn drop(&mut self) {
+        let Some(call) = self.call.take() else { return };
+        match Handle::try_current() {
+            Ok(runtime) if !self.is_sent => {
+                let connection = Arc::clone(&self.connection);
+                let mut sending = Self { connection, call: Some(call.clone()), is_sent: true };
+                let task = async move {
+                    // The caller is gone, so no caller reads an error.
+                    let _ = sending.connection.done(&call, Duration::ZERO).await;
+                    drop(sending.call.take());
+                };
+                drop(self.connection.endings.spawn_on(task, &runtime));
             }
-            Err(error) => Err(failed(error)),
+            _ => send_at_last(&self.connection, call),
         }
     }
+}
 
-    /// The request that asks for the locks, by this step of their path.
-    pub(crate) fn creation(&self, step: &str, options: &AcquireOptions, wait: Duration) -> Call {
-        let path = self.target.path() + step;
-        let owner = self.connection.settings.owner.as_deref();
-        let body = self.target.creation(options, owner, wait);
-        Call::new(Method::POST, path).with_token(&self.token).with_body(&body)
+fn send_at_last(connection: &Connection, call: Call) {
+    let settings = connection.settings.clone();
+    let given_up = Arc::clone(&settings.given_up);
+    if given_up.load(Ordering::Relaxed) {
+        return;
     }
-
-    fn release_call(&self) -> Call {
-        let call = Call::new(Method::DELETE, self.target.path()).with_token(&self.token);
-        call.with_query(self.target.release_query())
-    }
-
-    async fn release(&self) -> Result<ReleaseReply, Error> {
-        let reply = self.connection.ask(&self.release_call(), Duration::ZERO).await?;
-        let released = match reply.answer {
-            Ok(body) if self.target.is_released(&body) => ReleaseReply::Released,
-            Ok(_) => return Err(not_keylatch()),
-            Err(refusal) if refusal.is(Code::LockNotHeld) => ReleaseReply::NotHeld,
-            Err(refusal) if refusal.is(Code::TokenMismatch) => ReleaseReply::Mismatch,
-            Err(refusal) => return Err(refusal.into()),
-        };
-        // The try whose response was lost has released what is gone now.
-        Ok(if reply.in_doubt { ReleaseReply::Released } else { released })
+    let send = move || {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        // The connections of before are those of the runtime that ends.
+        let (Ok(runtime), Ok(connection)) = (runtime, Connection::open(settings)) else { return };
+        let sent = async { timeout(LAST_MOMENT, connection.done(&call, Duration::ZERO)).await };
+        given_up.store(runtime.block_on(sent).is_err(), Ordering::Relaxed);
+        // A lookup of a name may hang.
+        runtime.shutdown_background();
+    };
+    if let Ok(thread) = thread::Builder::new().spawn(send) {
+        // A panic there is no reason for one here.
+        let _ = thread.join();
     }
 }

@@ -1,34 +1,33 @@
-//! What a session is about, in the words of the API: one lock, or a set of them.
+//! What is asked for, one lock or a set, in the words of the API, and the token that proves it.
 //!
-//! Waiting, renewing and releasing are the same for both and written once. A [`Target`] says where
-//! a request goes, what is in it, and how its answer is read. A set is one request at every step,
-//! so its locks are granted, renewed and released together. Tested in `tests/api/rust_client.rs`
-//! and `tests/api/rust_client_sets.rs`.
+//! A set is one request at every step, so its locks are granted, renewed and released together.
+//! Tested in `tests/api/rust_client.rs` and `tests/api/rust_client_sets.rs`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use keylatch_core::lock::{FencingToken, Token};
+use hyper::Method;
+use keylatch_core::lock::{FencingToken, ReleaseReply, Token};
 use keylatch_wire::{
-    self as wire, BreakNote, Holder, LockEntries, ProblemDocument, SecretToken, millis,
+    self as wire, BreakNote, Code, Holder, LockEntries, ProblemDocument, SecretToken, millis,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::connection::plain;
-use crate::error::not_of_this_request;
-use crate::{AcquireOptions, Error, Held, Limit, LossReason};
+use crate::clock::BootInstant;
+use crate::connection::{Call, Connection, Failure, plain};
+use crate::{AcquireOptions, Error, Held, Limit, LossReason, Result};
 
-/// Where the locks are.
 const LOCKS: &str = "/v1/locks";
 
-/// One lock, or a set of them.
+/// One lock, or a set of them, and the token that proves who holds it.
 #[derive(Debug)]
-pub(crate) struct Target {
-    pub(crate) names: Vec<String>,
-    /// Whether the requests are those for sets.
-    pub(crate) is_set: bool,
-    /// Of one lock: the entry that a release leaves; `None` leaves all.
-    pub(crate) entry: Option<String>,
+pub(crate) struct Claim {
+    pub(crate) connection: Arc<Connection>,
+    names: Vec<String>,
+    is_set: bool,
+    pub(crate) options: AcquireOptions,
+    pub(crate) token: Token,
 }
 
 /// A lock that a guard holds.
@@ -44,45 +43,41 @@ pub struct LeasedLock {
     pub slot: Option<u32>,
 }
 
-/// What the service granted, or renewed.
 #[derive(Debug)]
 pub(crate) struct Grant {
-    /// The locks, in the order of the target.
+    pub(crate) first: LeasedLock,
     pub(crate) locks: Vec<LeasedLock>,
-    /// How long after the sending of the request they are exclusive.
-    pub(crate) valid_from_sending: Duration,
+    /// Until when they are exclusive, counted from the sending of the request.
+    pub(crate) until: BootInstant,
 }
 
-impl Target {
-    pub(crate) fn lock(name: String, entry: Option<String>) -> Self {
-        Self { names: vec![name], is_set: false, entry }
+impl Claim {
+    pub(crate) fn new(
+        connection: &Arc<Connection>,
+        names: Vec<String>,
+        is_set: bool,
+        options: &AcquireOptions,
+    ) -> Result<Self> {
+        let token = options.token.clone().map_or_else(Token::generate, Ok)?;
+        let (connection, options) = (Arc::clone(connection), options.clone());
+        Ok(Self { connection, names, is_set, options, token })
     }
 
-    /// The path of the requests that create and renew.
-    pub(crate) fn path(&self) -> String {
-        match self.names.first() {
+    fn call(&self, method: Method, step: &str) -> Call {
+        let path = match self.names.first() {
             Some(name) if !self.is_set => lock_path(name),
             _ => LOCKS.to_owned(),
-        }
+        };
+        Call::new(method, path + step).with_token(&self.token)
     }
 
-    /// What the query of the request that releases names.
-    pub(crate) fn release_query(&self) -> impl Iterator<Item = (&str, &str)> {
-        let entry = self.entry.iter().map(|entry| ("entry", &**entry));
-        let names = self.names.iter().map(|name| ("name", &**name));
-        entry.chain(names.filter(|_| self.is_set))
-    }
-
-    /// The body of a request that creates, and waits for `wait`.
-    pub(crate) fn creation(
-        &self,
-        options: &AcquireOptions,
-        owner: Option<&str>,
-        wait: Duration,
-    ) -> Value {
+    /// The request that asks for the locks, by this step of their path.
+    pub(crate) fn creation(&self, step: &str, wait: Duration) -> Call {
+        let options = &self.options;
         let mut body = self.renewal(options.ttl);
         body["wait_ms"] = millis(wait).into();
-        body["owner"] = options.owner.as_deref().or(owner).into();
+        let owner = options.owner.as_ref().or(self.connection.settings.owner.as_ref());
+        body["owner"] = owner.map(String::as_str).into();
         if options.limit != Limit::Exclusive {
             body["mode"] = "shared".into();
         }
@@ -92,45 +87,99 @@ impl Target {
         if let Some(longest) = options.max_hold {
             body["max_hold_ms"] = millis(longest).into();
         }
-        if let Some(entry) = &self.entry {
+        if let Some(entry) = &options.entry {
             body["entry"] = entry.as_str().into();
         }
-        body
+        self.call(Method::POST, step).with_body(&body)
     }
 
-    /// The body of a request that renews.
-    pub(crate) fn renewal(&self, ttl: Duration) -> Value {
+    pub(crate) fn renewal(&self, ttl: Duration) -> Call {
         let mut body = json!({"ttl_ms": millis(ttl)});
         if self.is_set {
             body["names"] = self.names.as_slice().into();
         }
-        body
+        self.call(Method::PUT, "").with_body(&body)
     }
 
-    /// The grant of this target to this token that a response says.
-    pub(crate) fn grant(&self, token: &Token, response: &[u8]) -> Result<Grant, Error> {
-        self.read_grant(token, response).ok_or_else(not_of_this_request)
+    /// Starts the TTL of the lease again, unless the response takes longer than `limit`.
+    pub(crate) async fn renew(&self, ttl: Duration, limit: Duration) -> Result<Grant, Failure> {
+        let sent = self.connection.now();
+        let answer = self.connection.send(&self.renewal(ttl), Duration::ZERO, limit).await?;
+        Ok(self.grant(&answer, sent)?)
     }
 
-    fn read_grant(&self, token: &Token, response: &[u8]) -> Option<Grant> {
-        let lease: LeaseResponse<'_> = serde_json::from_slice(response).ok()?;
-        let granted = if self.is_set { lease.locks } else { vec![lease.lock?] };
+    /// A grant that is renewed before it is used where little of it is left, since the response
+    /// was slow or an earlier one was lost.
+    pub(crate) async fn fresh(&self, grant: Grant) -> Result<Grant, Failure> {
+        if grant.until.left() >= self.options.ttl / 2 {
+            return Ok(grant);
+        }
+        let renewed = self.renew(self.options.ttl, self.connection.settings.timeout).await;
+        renewed.map_err(|failure| match failure.error.problem().and_then(|it| self.loss(it)) {
+            // So that it is asked for anew.
+            Some(_) => Error::Unavailable("the lease was over before its use".to_owned()).into(),
+            None => failure,
+        })
+    }
+
+    pub(crate) fn release_call(&self) -> Call {
+        let entry = self.options.entry.iter().map(|entry| ("entry", &**entry));
+        let names = self.names.iter().map(|name| ("name", &**name));
+        self.call(Method::DELETE, "").with_query(entry.chain(names.filter(|_| self.is_set)))
+    }
+
+    /// What takes back an acquire of which the caller does not learn. Under a token of the caller's
+    /// own that may be what another acquisition holds, unless this one has an entry of its own.
+    pub(crate) fn undo(&self) -> Option<Call> {
+        let AcquireOptions { token, entry, keep, .. } = &self.options;
+        (!keep && (token.is_none() || entry.is_some())).then(|| self.release_call())
+    }
+
+    pub(crate) async fn release(&self) -> Result<ReleaseReply> {
+        let call = self.release_call();
+        let mut tries = self.connection.tries(Duration::ZERO, Duration::ZERO);
+        loop {
+            let (wait, limit) = tries.next();
+            let failure = match self.connection.send(&call, wait, limit).await {
+                Ok(body) if self.is_released(&body) => return Ok(ReleaseReply::Released),
+                Ok(_) => return Err(Error::not_keylatch()),
+                Err(failure) => failure,
+            };
+            match failure.error.problem().and_then(ProblemDocument::known_code) {
+                // The try whose response was lost has released what is gone now.
+                Some(Code::LockNotHeld | Code::TokenMismatch) if tries.in_doubt => {
+                    return Ok(ReleaseReply::Released);
+                }
+                Some(Code::LockNotHeld) => return Ok(ReleaseReply::NotHeld),
+                Some(Code::TokenMismatch) => return Ok(ReleaseReply::Mismatch),
+                _ => tries.failed(failure).await.map_err(Error::unavailable)?,
+            }
+        }
+    }
+
+    /// The grant of this claim that a response says, to a request that was sent then.
+    pub(crate) fn grant(&self, response: &[u8], sent: BootInstant) -> Result<Grant> {
+        let lease: LeaseResponse<'_> =
+            serde_json::from_slice(response).map_err(|_| Error::not_of_this_request())?;
+        let granted: Vec<_> = lease.lock.into_iter().chain(lease.locks).collect();
         let lock = |name: &String| {
             let lock = granted.iter().find(|lock| lock.name == name.as_str())?;
             let fencing_token = FencingToken::new(lock.fencing_token);
             Some(LeasedLock { name: name.clone(), fencing_token, slot: lock.slot })
         };
-        let locks = self.names.iter().map(lock).collect::<Option<_>>()?;
+        let locks: Option<Vec<_>> = self.names.iter().map(lock).collect();
+        let locks = locks.filter(|_| lease.token.expose() == self.token.expose());
+        let locks = locks.ok_or_else(Error::not_of_this_request)?;
+        let first = locks.first().cloned().ok_or_else(Error::not_keylatch)?;
         let valid = lease.waited_ms.saturating_add(lease.valid_for_ms);
-        let valid_from_sending = Duration::from_millis(valid);
-        (lease.token.expose() == token.expose()).then_some(Grant { locks, valid_from_sending })
+        Ok(Grant { first, locks, until: sent + Duration::from_millis(valid) })
     }
 
-    /// Whether a response to a release says that it is done; the token may still hold the lock by
-    /// other entries.
-    pub(crate) fn is_released(&self, response: &[u8]) -> bool {
+    /// Of an entry, the token may still hold the lock by others.
+    fn is_released(&self, response: &[u8]) -> bool {
         response.is_empty()
-            || self.entry.is_some() && serde_json::from_slice::<LockEntries>(response).is_ok()
+            || self.options.entry.is_some()
+                && serde_json::from_slice::<LockEntries>(response).is_ok()
     }
 
     /// Why the token does not hold the target, if a problem says that; of several lost locks, of
@@ -147,21 +196,22 @@ impl Target {
         })
     }
 
-    /// Who holds it, as a refusal says.
-    pub(crate) fn held(&self, problem: Option<ProblemDocument>) -> Held {
-        let name = problem.as_ref().and_then(|problem| problem.name.clone());
-        let name = name.filter(|name| self.names.contains(name));
-        let name = name.or_else(|| self.names.first().cloned()).unwrap_or_default();
-        Held { name, holder: problem.and_then(first_holder) }
+    pub(crate) fn refused(&self, error: Error) -> Error {
+        match error {
+            Error::Problem(problem) if problem.is(Code::LockHeld) => {
+                let name = problem.name.clone().filter(|name| self.names.contains(name));
+                let name = name.or_else(|| self.names.first().cloned()).unwrap_or_default();
+                Error::Held(Box::new(Held { name, holder: first_holder(*problem) }))
+            }
+            error => error.unavailable(),
+        }
     }
 
-    /// The locks, as a message names them.
     pub(crate) fn text(&self) -> String {
         format!("`{}`", self.names.join("`, `"))
     }
 }
 
-/// The lease of one lock, or of several.
 #[derive(Deserialize)]
 struct LeaseResponse<'a> {
     token: SecretToken<'a>,
@@ -173,7 +223,6 @@ struct LeaseResponse<'a> {
     locks: Vec<wire::LeasedLock<'a>>,
 }
 
-/// The holder that a problem names, or of several the one whose lease ends first.
 fn first_holder(problem: ProblemDocument) -> Option<Holder> {
     let first = problem.holders.into_iter().min_by_key(|holder| holder.expires_in_ms);
     problem.holder.or(first.map(|holder| Holder {
@@ -196,7 +245,6 @@ pub(crate) fn loss_of(code: &str, broken: Option<BreakNote>) -> Option<LossReaso
     })
 }
 
-/// The path of a lock.
 pub(crate) fn lock_path(name: &str) -> String {
     format!("{LOCKS}/{}", plain(name))
 }

@@ -1,5 +1,4 @@
-//! Pooled HTTP/1.1 connections, over TCP or over a Unix socket on which the service of the same
-//! machine listens.
+//! Pooled HTTP/1.1 connections, over TCP or over a Unix socket of the same machine.
 //!
 //! Tested in `tests/api/rust_client.rs` and `tests/cli/listeners.rs`.
 
@@ -19,14 +18,13 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::UnixStream;
 use tower::service_fn;
 
-use crate::Error;
+use crate::{Error, Result};
 
 /// The body of a response that is still to be read.
 pub type Body = BoxBody<Bytes, hyper::Error>;
 
-/// Sends one request.
 pub(crate) type Exchange = Arc<dyn Fn(Request<Full<Bytes>>) -> Exchanged + Send + Sync>;
-pub(crate) type Exchanged = Pin<Box<dyn Future<Output = Result<Response<Body>, Error>> + Send>>;
+pub(crate) type Exchanged = Pin<Box<dyn Future<Output = Result<Response<Body>>> + Send>>;
 
 /// The certificate that a client shows to a service that asks for one, and its key: files in PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,9 +35,7 @@ pub struct ClientCertificate {
     pub key: PathBuf,
 }
 
-/// How long connecting may take.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a connection may stay unused.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 // gunicorn closes one that was unused for 2 s, and a request that it closes under has an unknown
 // outcome.
@@ -63,7 +59,6 @@ where
         .build(connector)
 }
 
-/// Connects over TCP.
 pub(crate) fn http_connector(connect_timeout: Duration) -> HttpConnector {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
@@ -89,11 +84,9 @@ where
 
 fn no_reply(error: &legacy::Error) -> Error {
     // The innermost cause says what happened; hyper's own text does not.
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    let cause = cause.to_string();
+    let first: &dyn std::error::Error = error;
+    let causes = std::iter::successors(Some(first), |cause| cause.source());
+    let cause = causes.last().unwrap_or(first).to_string();
     if error.is_connect() { Error::Unreachable(cause) } else { Error::Unanswered(cause) }
 }
 

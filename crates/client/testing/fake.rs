@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::clock::Clock;
-use crate::transport::{Exchange, Exchanged};
+use crate::transport::Exchanged;
 use crate::{Body, Client};
 
 /// A service in the process. Clones are of the same one.
@@ -89,9 +89,9 @@ impl Fake {
     /// A client of this service.
     pub fn client(&self) -> Client {
         let service = Arc::clone(&self.0);
-        let exchange: Exchange = Arc::new(move |request| Arc::clone(&service).exchange(request));
-        let settings =
-            Client::builder("http://fake").transport(exchange, Clock::Runtime(self.0.start));
+        let mut settings = Client::builder("http://fake");
+        settings.clock = Clock::Runtime(self.0.start);
+        let settings = settings.transport(move |request| Arc::clone(&service).exchange(request));
         settings.build().unwrap_or_else(|error| unreachable!("it is a URL: {error}"))
     }
 

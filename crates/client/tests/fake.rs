@@ -3,13 +3,13 @@
 //!
 //! Method: the client over the fake, on a paused clock.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use keylatch_client::testing::Fake;
 use keylatch_client::{
-    AcquireOptions, BeginReply, Error, FOREVER, FencedLease, Limit, LossReason, OnceOptions,
-    ReleaseReply, Response,
+    AcquireOptions, BeginReply, Client, Error, FOREVER, Lease, Limit, LossReason, OnceOptions,
+    ReleaseReply, Response, Token,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -23,6 +23,82 @@ async fn lease_is_renewed_for_hours_and_lost_when_the_test_says_so() {
     fake.lose("a").await;
     assert_eq!(guard.loss(), Some(LossReason::NotHeld));
     assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::NotHeld);
+}
+
+/// The requests that a client has sent.
+type Sent = Arc<Mutex<Vec<String>>>;
+
+/// A client to whose requests no response comes.
+fn unanswered() -> Result<(Client, Sent), Error> {
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&sent);
+    let client = Client::builder("http://k").retries(1).pause(|| Duration::ZERO);
+    let client = client.transport(move |request| {
+        let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.push(format!("{} {}", request.method(), request.uri()));
+        async { Err(Error::Unanswered("it is lost".to_owned())) }
+    });
+    Ok((client.build()?, sent))
+}
+
+#[tokio::test]
+async fn transport_of_ones_own_sends_each_request() {
+    let (client, sent) = unanswered().expect("a URL");
+    let shown = client.show("a").await;
+    assert!(matches!(shown, Err(Error::Unanswered(_))), "{shown:?}");
+    assert_eq!(*sent.lock().expect("no panic"), ["GET http://k/v1/locks/a"; 2]);
+}
+
+/// By that token another acquisition may hold the lock. An entry is that of one acquisition.
+#[tokio::test]
+async fn lost_response_under_a_token_of_ones_own_releases_nothing() {
+    let token = Some(Token::generate().expect("a token"));
+    let own = AcquireOptions { token, ..AcquireOptions::default() };
+    let entered = AcquireOptions { entry: Some("e".to_owned()), ..own.clone() };
+    for (options, release) in [
+        (&AcquireOptions::default(), Some("DELETE http://k/v1/locks/a")),
+        (&own, None),
+        (&entered, Some("DELETE http://k/v1/locks/a?entry=e")),
+    ] {
+        let (client, sent) = unanswered().expect("a URL");
+        client.lock("a", options).await.expect_err("no response comes");
+        client.close().await;
+        let sent = sent.lock().expect("no panic");
+        let released = sent.iter().map(String::as_str).find(|it| it.starts_with("DELETE"));
+        assert_eq!(released, release);
+    }
+}
+
+/// What a program logs, and counts: each request with its time, and each loss.
+#[tokio::test(start_paused = true)]
+async fn requests_and_losses_are_events() {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let written = Arc::clone(&log);
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::DEBUG)
+        .with_ansi(false)
+        .with_writer(move || Written(Arc::clone(&written)));
+    let _logging = tracing::subscriber::set_default(subscriber.finish());
+    let fake = Fake::new();
+    let guard = fake.client().lock("a", &AcquireOptions::default()).await.expect("it is free");
+    fake.lose("a").await;
+    drop(guard);
+    let log = String::from_utf8(log.lock().expect("no panic").clone()).expect("a text");
+    let has = |words: [&str; 2]| log.lines().any(|line| words.iter().all(|it| line.contains(it)));
+    assert!(has(["a request method=POST path=\"/v1/locks/a\" took=", "failure=None"]), "{log}");
+    assert!(has(["WARN", "a lease is lost what=\"`a`\""]), "{log}");
+}
+
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -97,7 +173,7 @@ async fn elected_one_leads_again_after_a_loss() {
     let (client, terms) = (fake.client(), Arc::new(Mutex::new(Vec::new())));
     let told = Arc::clone(&terms);
     let election = tokio::spawn(async move {
-        let lead = |lease: FencedLease| {
+        let lead = |lease: Lease| {
             let told = Arc::clone(&told);
             async move {
                 lease.lost().cancelled().await;

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import math
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
@@ -15,7 +16,7 @@ from .errors import Held, LeaseLost, Problem, Unreachable, check_passing
 from .lease import AsyncLease, Lease, OnLost
 from .lock import AsyncLock, Lock
 from .once import AsyncOnce, Intent, Once, OnCrash
-from .protocol import Carrier, Claim, Event, Limit, Request, ask, limited, members, pause, plain, show
+from .protocol import Carrier, Claim, Event, Limit, Request, Retrying, ask, jitter, limited, members, plain, show
 
 AnyLock = TypeVar("AnyLock", bound=AsyncLock | Lock)
 AnyOnce = TypeVar("AnyOnce", bound=AsyncOnce)
@@ -38,7 +39,7 @@ class Watch:
                         yield event
             except (Unreachable, Problem) as error:
                 check_passing(error)
-            await asyncio.sleep(pause())
+            await asyncio.sleep(self._transport.retrying.pause())
 
     def __iter__(self) -> Iterator[Event]:
         events = self._events()
@@ -71,6 +72,8 @@ class _Client(Generic[AnyLock, AnyOnce]):
         traceparent: Callable[[], str | None] | None = None,
         owner: str | None = None,
         timeout: float = 5.0,
+        retries: float = math.inf,
+        pause: Callable[[], float] = jitter,
         silence: float = SILENCE,
         http: Callable[[Callable[..., Any]], Any] | None = None,
     ) -> None:
@@ -78,7 +81,9 @@ class _Client(Generic[AnyLock, AnyOnce]):
 
         Raises :class:`BadSettings`.
         """
-        self._transport = Transport(url, api_key, ca, cert, traceparent, owner, timeout, silence, http)
+        self._transport = Transport(
+            url, api_key, ca, cert, traceparent, owner, Retrying(timeout, retries, pause), silence, http
+        )
 
     def lock(
         self,
@@ -231,7 +236,7 @@ class Client(_Client[Lock, Once]):
         while not stop.is_set():
             with term() as raised, lock as lease, leading(lease, raised):
                 lead(lease)
-            stop.wait(pause())
+            stop.wait(self._transport.retrying.pause())
 
     def close(self) -> None:
         """Closes the connections, when what is still to be said has been said."""
@@ -301,7 +306,7 @@ class AsyncClient(_Client[AsyncLock, AsyncOnce]):
                 async with lock as lease:
                     with leading(lease, raised):
                         await led(lead, lease)
-            await asyncio.sleep(pause())
+            await asyncio.sleep(self._transport.retrying.pause())
 
     async def aclose(self) -> None:
         """Closes the connections, when what is still to be said has been said."""

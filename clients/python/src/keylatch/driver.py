@@ -30,7 +30,7 @@ import httpx
 
 from . import __version__
 from .errors import BadSettings, Unreachable, check_passing
-from .protocol import ANSWER_TIMEOUT, NOT_OURS, Answer, Event, Request, now
+from .protocol import NOT_OURS, Answer, Event, Request, Retrying, now
 
 T = TypeVar("T")
 SendTo = Callable[[str, Request], Awaitable[Answer]]
@@ -47,6 +47,8 @@ RENEWALS = 16
 TOO_LATE = 0.3
 #: For how long a task that was cancelled waits for what it has to end; the rest goes on without it.
 CANCELLED = 0.5
+#: For how long the end of the program, or of a client, waits for the background.
+LAST_MOMENT = 5.0
 #: What httpx raises before it has sent anything.
 UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 #: What it raises of a request that can never be sent.
@@ -98,7 +100,7 @@ def close_all() -> None:
             transport.close()
     if _background is not None:
         with suppress(Exception):
-            submit(cancel_all()).result(ANSWER_TIMEOUT)
+            submit(cancel_all()).result(LAST_MOMENT)
         _background.loop.call_soon_threadsafe(_background.loop.stop)
 
 
@@ -187,7 +189,7 @@ class Transport:
     cert: tuple[str, str] | None
     traceparent: Callable[[], str | None] | None
     name: str | None
-    timeout: float
+    retrying: Retrying
     silence: float
     http: Callable[[Callable[..., Any]], Any] | None
 
@@ -251,11 +253,11 @@ class Transport:
             "url": url + request.path,
             "json": request.body,
             "headers": headers,
-            "timeout": httpx.Timeout(limit, connect=min(limit, self.timeout) * 0.9),
+            "timeout": httpx.Timeout(limit, connect=min(limit, self.retrying.timeout) * 0.9),
         }
 
     def limit(self, request: Request) -> float:
-        left = self.timeout if request.left is None else min(request.left, self.timeout)
+        left = self.retrying.timeout if request.left is None else min(request.left, self.retrying.timeout)
         return request.wait + request.prefer + left
 
     async def deliver(self, request: Request, send_to: SendTo) -> Answer:
@@ -372,14 +374,14 @@ class Transport:
             raise
 
     def close(self) -> None:
-        wait(list(self._endings), ANSWER_TIMEOUT)
+        wait(list(self._endings), self.retrying.timeout)
         with self._guard:
             clients, self._clients, self._is_closed = self._clients, {}, True
         for use, client in clients.items():
             if use == "threads":
                 client.close()
             else:
-                submit(client.aclose()).result(ANSWER_TIMEOUT)
+                submit(client.aclose()).result(LAST_MOMENT)
 
 
 class Due(threading.local):
@@ -409,7 +411,7 @@ class InThread:
     """Carries requests out in the caller's thread. It never suspends, which :func:`run` relies on."""
 
     def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+        self._transport, self.retrying = transport, transport.retrying
 
     async def send(self, request: Request) -> Answer:
         return await self._transport.deliver(request, self._send_to)

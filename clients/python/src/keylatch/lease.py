@@ -30,7 +30,6 @@ from .protocol import (
     loss,
     lost,
     now,
-    pause,
     release,
     send,
 )
@@ -187,10 +186,10 @@ class Watched(Generic[Signal]):
             except Problem as problem:
                 if (why := loss(problem, self._names)) is not None:
                     return self._tell(why)
-                self._why, due = f": {problem}", now() + pause(problem)
+                self._why, due = f": {problem}", now() + self._carrier.retrying.pause(problem)
             except Exception as error:
                 self._failed(error)
-                due = now() + pause()
+                due = now() + self._carrier.retrying.pause()
 
     async def _asked(self, request: Request) -> Answer:
         """The answer to a request; a problem that says that it is lost makes the loss known."""

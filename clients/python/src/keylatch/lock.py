@@ -226,11 +226,12 @@ class Lock(Claimed, Block[Lease, AsyncLease]):
 
 
 def give_back(transport: Transport, claim: Claim, grant: Grant | None = None) -> None:
-    """Releases what the caller does not get, and does not wait for. The service frees a hold with its stream."""
-    if not claim.is_stream:
-        transport.say(release(transport, claim))
-    elif grant is not None and grant.events is not None:
+    """Releases what the caller does not get, and does not wait for. The service frees a hold with its stream. Under a
+    token of the caller's own that may be what another acquisition holds, unless it has an entry of its own."""
+    if grant is not None and grant.events is not None:
         submit(grant.events.aclose())
+    elif not claim.is_stream and (not claim.is_own or "entry" in claim.body):
+        transport.say(release(transport, claim))
 
 
 class Opening:
@@ -238,7 +239,7 @@ class Opening:
 
     def __init__(self, transport: Transport, claim: Claim) -> None:
         self._transport = transport
-        self.sleep_until = transport.sleep_until
+        self.sleep_until, self.retrying = transport.sleep_until, transport.retrying
         # What comes late is judged by the validity, so silence is an error only when that is over.
         self._silence = max(transport.silence, claim.ttl)
 

@@ -189,8 +189,10 @@ class AsyncOnce(AsyncBlock[AsyncRun]):
         self._on_lost = on_lost
 
     def _undo(self, intent: Intent, begun: Begun | None = None) -> None:
-        """Frees the key of a run that the caller does not get: nothing was done."""
-        self._transport.say(ask(self._transport, intent.request("DELETE")))
+        """Frees the key of a run that the caller does not get: nothing was done. Under a token of the caller's own that
+        may be another run."""
+        if self._token is None:
+            self._transport.say(ask(self._transport, intent.request("DELETE")))
 
     async def _get_async(self, entry: Entry) -> AsyncRun:
         intent = replace(self._intent, token=entry.token)

@@ -19,8 +19,6 @@ from urllib.parse import quote
 from .errors import Held, LeaseLost, Problem, Unreachable
 
 # All spans are seconds.
-ANSWER_TIMEOUT = 5.0
-PAUSE_MIN, PAUSE_MAX = 0.1, 0.4
 REQUEST_WAIT = 50.0
 MIN_REQUEST_WAIT = 1.0
 LEAD_MAX = 10.0
@@ -81,7 +79,27 @@ class Answer:
         return Problem(self.status, self.document, self.retry_after)
 
 
+def jitter() -> float:
+    """The pause before a retry, so that many that fail together do not come back together."""
+    return random.uniform(0.1, 0.4)
+
+
+@dataclass(frozen=True)
+class Retrying:
+    """How a failure is outlasted: for so long at least, by so many retries at most, after such pauses."""
+
+    timeout: float
+    most: float
+    jitter: Callable[[], float]
+
+    def pause(self, error: Exception | None = None) -> float:
+        asked = error.retry_after if isinstance(error, Problem) and error.code != "lock-held" else None
+        return (asked or 0.0) + self.jitter()
+
+
 class Carrier(Protocol):
+    retrying: Retrying
+
     async def send(self, request: Request) -> Answer: ...
     async def sleep_until(self, until: float) -> None: ...
 
@@ -160,7 +178,7 @@ class Grant:
             valid = (document["waited_ms"] + document["valid_for_ms"]) / 1000
         except (KeyError, TypeError, ValueError):
             locks, valid = (), 0.0
-        if sorted(lock.name for lock in locks) != sorted(claim.names):
+        if document.get("token") != claim.token or sorted(lock.name for lock in locks) != sorted(claim.names):
             raise Unreachable(NOT_OURS, sent=True)
         return cls(claim, locks, answer.sent, answer.sent + valid)
 
@@ -186,12 +204,6 @@ def limited(limit: Limit) -> dict[str, Any]:
     return members(mode=None if limit is None else "shared", limit=None if limit == "shared" else limit)
 
 
-def pause(error: Exception | None = None) -> float:
-    """How long to wait before the next try, so that many that fail together do not come back together."""
-    asked = error.retry_after if isinstance(error, Problem) and error.code != "lock-held" else None
-    return (asked or 0.0) + random.uniform(PAUSE_MIN, PAUSE_MAX)
-
-
 async def send(carrier: Carrier, request: Request) -> Answer:
     """The answer, if it is a success."""
     answer = await carrier.send(request)
@@ -206,13 +218,14 @@ async def persist(
     wait: float | None = 0.0,
     undo: Callable[[], object] = lambda: None,
 ) -> T:
-    """Tries until there is an answer for good: for the wait (`None`: without end), and for `ANSWER_TIMEOUT` at least.
+    """Tries until there is an answer for good: for the wait (`None`: without end), and for the timeout at least.
 
     Each attempt is told for how long the service may let it wait, how many seconds are left, and whether an earlier one
     may have been carried out. `undo` takes back what the caller does not learn of.
     """
-    end, longest = math.inf if wait is None else now() + wait, REQUEST_WAIT
-    patience, left, may_be_done = max(end, now() + ANSWER_TIMEOUT), None, False
+    retrying, end = carrier.retrying, math.inf if wait is None else now() + wait
+    patience, longest, left, may_be_done = max(end, now() + retrying.timeout), REQUEST_WAIT, None, False
+    retries = retrying.most
     failure: Problem | Unreachable
     try:
         while True:
@@ -229,15 +242,17 @@ async def persist(
                 if error.document.get("field") == "wait_ms" and asked > 0:
                     longest = longest / 4 if longest / 4 >= MIN_REQUEST_WAIT else 0.0
                     continue
-            moment, rest = now(), pause(failure)
+            moment, rest = now(), retrying.pause(failure)
             if isinstance(failure, Problem) and failure.is_busy:
                 # A lock whose answer has no word of the wait did not let the token wait.
                 is_final = failure.code == "lock-held" and asked > 0 and "waited_ms" not in failure.document
                 if is_final or moment >= end:
                     raise failure
                 rest = 0.0 if 0 < asked <= moment - began else min(rest, end - moment)
-            elif not failure.is_passing or moment + rest >= patience:
+            elif not failure.is_passing or moment + rest >= patience or retries <= 0:
                 raise failure
+            else:
+                retries -= 1
             # What has to be over in time does not begin a long request at its end.
             left = max(patience - moment - rest, 0.5)
             await carrier.sleep_until(moment + rest)
@@ -339,4 +354,6 @@ async def show(carrier: Carrier, name: str) -> Mapping[str, Any] | None:
         if problem.code == "lock-not-held":
             return None
         raise
+    if answer.document["name"] != name:
+        raise Unreachable(NOT_OURS, sent=True)
     return answer.document

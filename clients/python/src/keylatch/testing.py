@@ -68,7 +68,7 @@ class _Kept:
 
     def document(self) -> dict[str, Any]:
         locks = [{**self.holder(), "name": name} for name in self.names]
-        return {**locks[0], "locks": locks, "waited_ms": 0, "valid_for_ms": self.left}
+        return {**locks[0], "locks": locks, "token": self.token, "waited_ms": 0, "valid_for_ms": self.left}
 
 
 class Fake(httpx.BaseTransport, httpx.AsyncBaseTransport):
