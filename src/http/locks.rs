@@ -22,7 +22,7 @@ use super::extract::{
     WatchedName, segment, unknown_cursor,
 };
 use super::problem::{
-    Code, Problem, free, held, lock_broken, lock_not_held, not_alone, of_lock_error,
+    Code, Problem, crowded, free, held, lock_broken, lock_not_held, not_alone, of_lock_error,
     token_mismatch, too_many_holders,
 };
 use crate::access::LockAct;
@@ -88,6 +88,7 @@ pub(super) async fn create_lock(
         Acquisition::Held { contention, waited } => {
             Err(held(&contention, (!wait.is_zero()).then_some(waited)))
         }
+        Acquisition::Crowded(contention) => Err(crowded(&contention)),
         Acquisition::NotAlone(contention) => Err(not_alone(&contention)),
         Acquisition::Full => Err(too_many_holders()),
     }

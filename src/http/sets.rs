@@ -19,7 +19,9 @@ use super::body::{Json, RequestedChanges, asked_ttl, lease_set, lock_set, set_ac
 use super::caller::Caller;
 use super::extract::{NamedSet, NoQuery, OptionalJson, OptionalToken, RequiredToken};
 use super::locks::with_token;
-use super::problem::{Problem, of_lock_error, set_held, set_lost, set_not_alone, too_many_holders};
+use super::problem::{
+    Problem, of_lock_error, set_crowded, set_held, set_lost, set_not_alone, too_many_holders,
+};
 use crate::access::LockAct;
 use keylatch_core::entry::Few;
 use keylatch_core::lock::{Acquisition, Grant, Lease, LockSet, LostLock, ReleaseReply, SetRenewal};
@@ -74,6 +76,7 @@ pub(super) async fn create_lock_set(
         Acquisition::Held { contention, waited } => {
             Err(set_held(&contention, (!wait.is_zero()).then_some(waited)))
         }
+        Acquisition::Crowded(contention) => Err(set_crowded(&contention)),
         Acquisition::NotAlone(contention) => Err(set_not_alone(&contention)),
         Acquisition::Full => Err(too_many_holders()),
     }

@@ -29,7 +29,7 @@ use super::caller::Caller;
 use super::extract::{Name, OptionalJson, OptionalToken, WatchLimit, WatchedName};
 use super::locks::with_token;
 use super::problem::{
-    Code, Problem, forbidden, held, not_alone, of_lock_error, overloaded, too_many_holders,
+    Code, Problem, crowded, forbidden, held, not_alone, of_lock_error, overloaded, too_many_holders,
 };
 use super::revocation::Revocation;
 use crate::access::LockAct;
@@ -170,6 +170,7 @@ fn why(lost: &LossReason) -> LossEvent {
 fn problem(refused: HoldRefusal) -> Problem {
     match refused {
         HoldRefusal::Held { contention, waited } => held(&contention, Some(waited)),
+        HoldRefusal::Crowded(contention) => crowded(&contention),
         HoldRefusal::NotAlone(contention) => not_alone(&contention),
         HoldRefusal::Full => too_many_holders(),
         HoldRefusal::Failed(error) => of_lock_error(error),

@@ -44,6 +44,8 @@ pub struct AcquireRequest<T = LockName> {
     pub owner: Option<Owner>,
     /// How long to wait for the lock.
     pub wait: Duration,
+    /// Behind how many it would wait at most; `None` for any number.
+    pub max_ahead: Option<u64>,
     /// How many may hold the lock together with the client.
     pub limit: Limit,
     /// The name of the entry; `None` for the unnamed one. A set has no other.
@@ -53,8 +55,8 @@ pub struct AcquireRequest<T = LockName> {
 impl<T> AcquireRequest<T> {
     /// A request for the lock alone, under a new token, without a label and without waiting.
     pub fn new(target: T, ttl: Ttl) -> Self {
-        let (limit, entry) = (Limit::Exclusive, None);
-        Self { target, token: None, ttl, owner: None, wait: Duration::ZERO, limit, entry }
+        let (wait, limit) = (Duration::ZERO, Limit::Exclusive);
+        Self { target, token: None, ttl, owner: None, wait, max_ahead: None, limit, entry: None }
     }
 }
 
@@ -73,6 +75,8 @@ pub enum Acquisition<L = Lease, C = Contention> {
         /// How long the client has waited.
         waited: Duration,
     },
+    /// The client would have to wait behind more than it said. It does not wait.
+    Crowded(C),
     /// The client holds the lock already, and would have to hold it alone for what it asks.
     NotAlone(C),
     /// As many hold the lock as may, or the client entered it as often as it may.
@@ -94,6 +98,7 @@ impl SetAcquisition {
             Self::Held { contention, waited } => {
                 Acquisition::Held { contention: contention.contention, waited }
             }
+            Self::Crowded(contention) => Acquisition::Crowded(contention.contention),
             Self::NotAlone(contention) => Acquisition::NotAlone(contention.contention),
             Self::Full => Acquisition::Full,
         })
@@ -329,6 +334,7 @@ impl LockService {
         let token = request.token.map_or_else(Token::generate, Ok)?;
         let command = AcquireCommand {
             owner: request.owner,
+            max_ahead: request.max_ahead,
             limit: request.limit,
             entry: request.entry,
             ..AcquireCommand::new(token.hash(), request.ttl, self.next_attempt())
@@ -368,6 +374,7 @@ impl LockService {
             AcquireReply::Busy(contention) => {
                 Acquisition::Held { contention, waited: arrived.elapsed() }
             }
+            AcquireReply::Crowded(contention) => Acquisition::Crowded(contention),
             AcquireReply::NotAlone(contention) => Acquisition::NotAlone(contention),
             AcquireReply::WaitEnded(why) => return Err(LockError::WaitEnded(why)),
             AcquireReply::Full => Acquisition::Full,

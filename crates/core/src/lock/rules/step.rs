@@ -96,6 +96,7 @@ fn acquire(found: &mut [Lock<'_>], command: &AcquireCommand) -> SetAcquireReply 
         SetContention { name: (*key).clone(), contention, most_ahead }
     };
     match refusal {
+        Refusal::Crowded(ahead) => AcquireReply::Crowded(contention(ahead)),
         Refusal::Busy(ahead) if !holds => AcquireReply::Busy(contention(ahead)),
         Refusal::Busy(ahead) | Refusal::NotAlone(ahead) => {
             AcquireReply::NotAlone(contention(ahead))
@@ -141,12 +142,13 @@ impl Refusal {
         match self {
             Self::WaitEnded(_) => 0,
             Self::NotAlone(_) | Self::Full => 1,
-            Self::Busy(_) => 2,
+            Self::Crowded(_) => 2,
+            Self::Busy(_) => 3,
         }
     }
 
     fn ahead(&self) -> u64 {
-        if let Self::Busy(ahead) = self { *ahead } else { 0 }
+        if let Self::Busy(ahead) | Self::Crowded(ahead) = self { *ahead } else { 0 }
     }
 }
 
