@@ -89,6 +89,9 @@ impl Target {
         if let Limit::Counted(slots) = options.limit {
             body["limit"] = slots.into();
         }
+        if let Some(most) = options.max_ahead {
+            body["max_ahead"] = most.into();
+        }
         if let Some(longest) = options.max_hold {
             body["max_hold_ms"] = millis(longest).into();
         }
@@ -152,7 +155,8 @@ impl Target {
         let name = problem.as_ref().and_then(|problem| problem.name.clone());
         let name = name.filter(|name| self.names.contains(name));
         let name = name.or_else(|| self.names.first().cloned()).unwrap_or_default();
-        Held { name, holder: problem.and_then(first_holder) }
+        let ahead = problem.as_ref().and_then(|problem| problem.ahead).unwrap_or_default();
+        Held { name, holder: problem.and_then(first_holder), ahead }
     }
 
     /// The locks, as a message names them.
