@@ -30,7 +30,7 @@ pub(super) fn pages(document: &Document) -> serde_json::Result<Router> {
     let document = Bytes::from(serde_json::to_string(document)? + "\n");
     let document = async move || ([(header::CONTENT_TYPE, "application/json")], document);
     Ok(Router::new()
-        .route("/docs", get(async || Redirect::to("/docs/")))
+        .route("/docs", get(async || Redirect::to("docs/")))
         .route("/docs/", get(index))
         .route("/docs/index.html", get(index))
         .route("/docs/start.js", get(start))
