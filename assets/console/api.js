@@ -8,6 +8,12 @@ export class Refusal extends Error {
   }
 }
 
+/**
+ * The URL of the service, also below a path of a proxy. It is made of its parts, because the address of the page may have a
+ * password in it.
+ */
+export const service = location.origin + new URL('../..', import.meta.url).pathname.slice(0, -1);
+
 /** The JSON that a request is answered with. A path begins with `/`. */
 export async function call(method, path, body) {
   const init = { method, headers: { Accept: 'application/json' } };
@@ -17,8 +23,7 @@ export async function call(method, path, body) {
   }
   let response;
   try {
-    // With the origin before it, because the address of the page may have a password in it.
-    response = await fetch(location.origin + path, init);
+    response = await fetch(service + path, init);
   } catch {
     throw new Refusal(0, { title: 'No answer', detail: 'The service gives no answer.' });
   }
@@ -58,7 +63,7 @@ export function curl(method, path, body) {
   if (method !== 'GET') words.push('-X', method);
   if (session.glance?.identity) words.push('-H "Authorization: Bearer $KEYLATCH_API_KEY"');
   if (body !== undefined) words.push('-d', quoted(JSON.stringify(body)));
-  return [...words, quoted(location.origin + path)].join(' ');
+  return [...words, quoted(service + path)].join(' ');
 }
 
 function quoted(text) {

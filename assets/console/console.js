@@ -70,7 +70,7 @@ async function enter() {
       h('p', { class: 'note bad' }, refusal.message),
       refusal.status === 401 && h('p', {}, 'Your browser asks for a name and a password: the password is your API key, the name is any.'),
       h('p', { class: 'buttons' }, refusal.status === 401
-        ? h('a', { class: 'button', href: '/console/sign-in' }, 'Sign in')
+        ? h('a', { class: 'button', href: 'console/sign-in' }, 'Sign in')
         : h('button', { type: 'button', onclick: route }, 'Try again'))));
     return false;
   }

@@ -1,6 +1,6 @@
 // The held locks, live: one stream of the service, which sends what changed twice a second at most.
 
-import { call, Refusal, session } from './api.js';
+import { call, Refusal, service, session } from './api.js';
 
 /** The lengths that a bar begins with, in seconds: the first of them that a lease fits into. */
 const SPANS = [1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 1800, 3600, 6 * 3600, 86400];
@@ -24,7 +24,7 @@ export function follow(prefix) {
   if (source && state.prefix === prefix) return;
   stop();
   Object.assign(state, { is: 'connecting', prefix, more: false, refusal: null });
-  source = new EventSource(`${location.origin}/console/locks?prefix=${encodeURIComponent(prefix)}`);
+  source = new EventSource(`${service}/console/locks?prefix=${encodeURIComponent(prefix)}`);
   const opened = source;
   let is_first = true;
   // A stream that comes back begins with all locks again.

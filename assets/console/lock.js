@@ -1,6 +1,6 @@
 // One lock: its holders, its queue, its earlier grants; and the break of a lease, which asks twice.
 
-import { call, curl, lockPath, session } from './api.js';
+import { call, curl, lockPath, service, session } from './api.js';
 import { commands, count, facts, h, moment, redraw, say, span } from './dom.js';
 import * as feed from './feed.js';
 
@@ -35,7 +35,7 @@ class LockPage {
   }
 
   start() {
-    const events = new EventSource(`${location.origin}${lockPath(this.name, '/events')}`);
+    const events = new EventSource(`${service}${lockPath(this.name, '/events')}`);
     for (const event of ['snapshot', 'acquired', 'renewed', 'broken', 'released', 'expired']) {
       events.addEventListener(event, () => this.lookSoon());
     }

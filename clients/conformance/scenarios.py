@@ -64,6 +64,23 @@ async def wait_ends(stage):
 
 
 @scenario
+async def one_waits(stage):
+    """A wait behind too many ends at once, and is not begun again"""
+    one, two = await stage.program(), await stage.program()
+    wait = {"name": "a", "ttl_ms": 5000, "wait_ms": 20000, "max_ahead": 0}
+    await one.do("lock", lease="l", name="a", ttl_ms=20000)
+    waiting = one.start("lock", lease="m", **wait)
+    await eventually(lambda: has_waiters(one, 1))
+    begun = len(stage.proxy.requests)
+    got = await two.do("lock", lease="n", **wait)
+    assert "held" in got, got
+    creates = [line for line in stage.proxy.requests[begun:] if line.startswith("POST")]
+    assert len(creates) == 1, creates
+    await one.do("release", lease="l")
+    assert (await waiting)["fencing_token"] > 0
+
+
+@scenario
 async def lease_is_renewed(stage):
     """A lease is renewed past its TTL"""
     one = await stage.program()

@@ -23,6 +23,9 @@ func member(name string, value any) LockOption { return func(c *claim) { c.body[
 // Wait is how long to wait in the queue; not at all by default.
 func Wait(wait time.Duration) LockOption { return func(c *claim) { c.wait = wait } }
 
+// MaxAhead waits only where at most so many wait already. With 0 one holds the lock, and one waits.
+func MaxAhead(most int) LockOption { return member("max_ahead", most) }
+
 // TTL is how long the lease outlives this process; 30 s by default.
 func TTL(ttl time.Duration) LockOption { return func(c *claim) { c.ttl = ttl } }
 

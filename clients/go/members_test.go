@@ -95,7 +95,7 @@ func bodies(t *testing.T) map[string]map[string]any {
 	})
 	ctx, all := context.Background(), []keylatch.LockOption{
 		keylatch.TTL(time.Second), keylatch.Wait(time.Second), keylatch.Owner("ann"), keylatch.Limit(2), keylatch.Entry("e"),
-		keylatch.MaxHold(time.Second),
+		keylatch.MaxHold(time.Second), keylatch.MaxAhead(0),
 	}
 	if lease, err := client.Lock(ctx, "a", all...); err == nil {
 		_, _ = lease.Release(ctx)

@@ -93,7 +93,7 @@ class Program:
 
         names = {"ttl_ms": "ttl", "wait_ms": "wait"}
         options = {to: command[key] / 1000 for key, to in names.items() if key in command}
-        others = ("owner", "limit", "entry", "token")
+        others = ("max_ahead", "owner", "limit", "entry", "token")
         options |= {key: command[key] for key in others if key in command}
         return options | ({"on_lost": on_lost} if "lease" in command else {})
 

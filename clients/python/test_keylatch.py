@@ -692,7 +692,7 @@ class Members(unittest.TestCase):
     def test_each_member_of_the_api_can_be_sent(self) -> None:
         fake = Recording()
         client = fake.client()
-        options: dict[str, Any] = {"wait": 1, "ttl": 30, "owner": "ann", "limit": 3}
+        options: dict[str, Any] = {"wait": 1, "max_ahead": 0, "ttl": 30, "owner": "ann", "limit": 3}
         lease = client.lock("a", entry="inner", token="t" * 20, **options).acquire()
         lease.extend(20)
         client.break_lock("a", "it hangs", by="ann", grace=1)

@@ -595,7 +595,7 @@ test('each member that the API takes from a client can be sent', async () => {
       return await fetch(input, init);
     },
   });
-  const all = { wait: 10, ttl: 3000, owner: 'ann', limit: 3 };
+  const all = { wait: 10, maxAhead: 0, ttl: 3000, owner: 'ann', limit: 3 };
   const [one, two, three] = [unused(), unused(), unused()];
   for (const lease of [await recording.lock(one, { ...all, entry: 'outer' }), await recording.lock([two, three], all)]) {
     await eventually(() => members.has(lease.name === one ? 'PUT locks/' : 'PUT locks'));

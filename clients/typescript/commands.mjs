@@ -7,7 +7,9 @@ export function program(settings, say) {
   const client = new Client(settings);
   const [leases, runs, watches, blocks] = [new Map(), new Map(), new Map(), new Map()];
 
-  const options = ({ ttl_ms, wait_ms, owner, limit, entry, token }) => ({ ttl: ttl_ms, wait: wait_ms, owner, limit, entry, token });
+  const options = ({ ttl_ms: ttl, wait_ms: wait, max_ahead: maxAhead, owner, limit, entry, token }) => ({
+    ...{ ttl, wait, maxAhead, owner, limit, entry, token },
+  });
   const onceOptions = ({ fingerprint, lease_ms: lease, wait_ms: wait, retention_ms: retention, on_crash: onCrash, scope }) => ({
     ...{ fingerprint, lease, wait, retention, onCrash, scope },
   });

@@ -40,6 +40,9 @@ pub struct LeaseArguments {
     /// Try once, and do not wait
     #[arg(short = 'n', long = "try", conflicts_with = "wait")]
     tries_once: bool,
+    /// Wait only where at most so many wait already: with 0, one at a time and one after it
+    #[arg(long, value_name = "N", conflicts_with = "tries_once")]
+    max_ahead: Option<u64>,
     /// A label that says who holds the lock [default: the machine and the process]
     #[arg(long, value_parser = owner)]
     owner: Option<Owner>,
@@ -62,7 +65,8 @@ impl LeaseArguments {
             None => Limit::Exclusive,
         };
         let wait = if self.tries_once { Duration::ZERO } else { self.wait };
-        AcquireOptions { ttl: self.ttl.get(), wait, owner, limit, ..AcquireOptions::default() }
+        let (ttl, max_ahead) = (self.ttl.get(), self.max_ahead);
+        AcquireOptions { ttl, wait, max_ahead, owner, limit, ..AcquireOptions::default() }
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) fn pages(document: &Document) -> serde_json::Result<Router> {
     let index = Html(include_str!("../../assets/docs.html"));
     let start = file(JAVASCRIPT, include_str!("../../assets/docs.js"));
     Ok(Router::new()
-        .route("/docs", get(async || Redirect::to("/docs/")))
+        .route("/docs", get(async || Redirect::to("docs/")))
         .route("/docs/", get(index))
         .route("/docs/index.html", get(index))
         .route("/docs/start.js", get(start))

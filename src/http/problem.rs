@@ -29,6 +29,12 @@ pub(super) fn held(contention: &Contention, waited: Option<Duration>) -> Problem
         .with(|problem| problem.waited_ms = waited.map(keylatch_wire::millis))
 }
 
+/// More wait than the client would wait behind. Without `waited_ms`, as it did not wait.
+pub(super) fn crowded(contention: &Contention) -> Problem {
+    let detail = "More clients wait for the lock than `max_ahead` says. You do not wait.";
+    of_contention(detail, contention)
+}
+
 /// The client holds the lock already, and is not alone. Without `waited_ms`, also where it asked to
 /// wait: by that the Rust client knows that no repeat helps.
 pub(super) fn not_alone(contention: &Contention) -> Problem {
@@ -79,6 +85,11 @@ fn with_holding(problem: Problem, holding: Option<&Holding>, ahead: u64) -> Prob
 /// One of several locks is not to be had.
 pub(super) fn set_held(held: &Contention, waited: Option<Duration>) -> Problem {
     self::held(held, waited).with(|problem| problem.name = Some(held.name.as_str().to_owned()))
+}
+
+/// More wait for one of several locks than the client would wait behind.
+pub(super) fn set_crowded(held: &Contention) -> Problem {
+    crowded(held).with(|problem| problem.name = Some(held.name.as_str().to_owned()))
 }
 
 /// The client holds one of several locks already, and would hold it while it waits for another.

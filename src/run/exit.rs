@@ -19,7 +19,7 @@ Exit codes:
   64   the arguments are wrong
   69   the service cannot be reached, or cannot answer
   70   something on this machine is missing, such as random bytes
-  73   another client held the lock until the wait was over
+  73   another client held the lock until the wait was over, or too many waited
   75   the lock was lost or about to end, and COMMAND was stopped
   76   the service refuses the request, or is no keylatch
   126  COMMAND cannot be executed

@@ -66,6 +66,7 @@ mod listing;
 mod lock_names;
 mod locks;
 mod logging;
+mod max_ahead;
 mod metrics_page;
 mod observed_guards;
 mod open_ends;

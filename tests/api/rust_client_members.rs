@@ -67,6 +67,7 @@ async fn send_all(client: &Client) {
     let options = AcquireOptions {
         ttl: SECOND,
         wait: SECOND,
+        max_ahead: Some(0),
         limit: Limit::Counted(2),
         entry: Some("e".to_owned()),
         ..AcquireOptions::default()

@@ -170,8 +170,7 @@ async fn without_scripts_the_page_leads_to_the_same_facts() {
     page.disable_javascript().await;
     page.goto(&console.url("")).await;
     shows(&page, "live by JavaScript").await;
-    for path in ["/v1/info", "/v1/locks", "/v1/idempotency?state=unknown", "/metrics", "/problems"]
-    {
+    for path in ["v1/info", "v1/locks", "v1/idempotency?state=unknown", "metrics", "problems"] {
         let link = format!("document.querySelector('main a[href=\"{path}\"]')?.offsetHeight > 0");
         assert_eq!(page.eval(&link).await, true, "{path}");
     }

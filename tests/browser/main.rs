@@ -16,4 +16,5 @@ mod foreign_pages;
 mod keys;
 mod openapi_page;
 mod pages;
+mod path_prefix;
 mod problem_pages;

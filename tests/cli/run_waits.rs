@@ -129,3 +129,28 @@ async fn client_that_is_first_in_line_has_none_ahead() {
     let said = "held by 1 client that shares it; none ahead";
     assert!(ended.stdout.contains(said), "{ended:?}");
 }
+
+#[tokio::test]
+async fn run_with_max_ahead_0_waits_alone_or_exits_at_once() {
+    let service = Service::start("memory:").await;
+    let held = service.create("a", &json!({"owner": "runner 7", "ttl_ms": 60_000})).await;
+    let environment = [("KEYLATCH_URL", &*service.url())];
+    let wait = ["--wait", "1m", "--max-ahead", "0"];
+    let run = [&["run"], &wait[..], &["a", "--", "echo", "ran"]].concat();
+    let next = KEYLATCH.start(&run, &environment);
+    service.has_waiting("a", 1).await;
+    let skip = [&["run", "--held-exit", "0"], &run[1..]].concat();
+    let acquire = [&["lock", "acquire"], &wait[..], &["a"]].concat();
+    for (arguments, code) in [(&run, 73), (&skip, 0), (&acquire, 73)] {
+        let ended = KEYLATCH.run_with(arguments, &environment).await;
+        assert_eq!((ended.code, &*ended.stdout), (Some(code), ""), "{ended:?}");
+        assert!(ended.stderr.starts_with("keylatch: `a` is held by runner 7, for "), "{ended:?}");
+        assert!(ended.stderr.contains(" s unless renewed, and 1 waits for it"), "{ended:?}");
+    }
+    assert_eq!(service.release("a", &held.token()).await.status, 204);
+    let next = next.ended().await;
+    assert_eq!((next.code, &*next.stdout), (Some(0), "ran\n"), "{next:?}");
+    let arguments = ["run", "-n", "--max-ahead", "0", "a", "--", "true"];
+    let ended = KEYLATCH.run_with(&arguments, &environment).await;
+    assert_eq!(ended.code, Some(64), "{ended:?}");
+}

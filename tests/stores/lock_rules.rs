@@ -123,11 +123,13 @@ fn step_with(
         owner.and_then(|owner| Owner::parse(&format!("owner {owner}")).expect("a valid owner"))
     });
     let queue = prop::option::of(select(vec![90_u64, 150, 270]).prop_map(Duration::from_secs));
+    let wait = (queue, prop::option::weighted(0.2, 0..2_u64));
     let kind = (limit, entry.clone());
-    let acquire = (holder.clone(), ttl.clone(), owner, attempt.clone(), queue, kind).prop_map(
-        |(token, ttl, owner, attempt, queue, (limit, entry))| {
+    let acquire = (holder.clone(), ttl.clone(), owner, attempt.clone(), wait, kind).prop_map(
+        |(token, ttl, owner, attempt, (queue, max_ahead), (limit, entry))| {
             let command = AcquireCommand::new(token, ttl, attempt);
-            LockCommand::Acquire(AcquireCommand { owner, queue, limit, entry, ..command })
+            let command = AcquireCommand { owner, queue, max_ahead, limit, entry, ..command };
+            LockCommand::Acquire(command)
         },
     );
     let command = prop_oneof![
@@ -270,9 +272,9 @@ fn clocks(reply: &LockReply) -> Vec<LeaseClock> {
     match reply {
         LockReply::Acquire(AcquireReply::Granted(leases) | AcquireReply::Repeated(leases))
         | LockReply::Renew(RenewReply::Renewed(leases)) => leases.iter().map(of_lease).collect(),
-        LockReply::Acquire(AcquireReply::Busy(why) | AcquireReply::NotAlone(why)) => {
-            why.holding.as_ref().map(of_holding).unwrap_or_default()
-        }
+        LockReply::Acquire(
+            AcquireReply::Busy(why) | AcquireReply::Crowded(why) | AcquireReply::NotAlone(why),
+        ) => why.holding.as_ref().map(of_holding).unwrap_or_default(),
         LockReply::Look(Some(holding)) | LockReply::Break(BreakReply::Mismatch(holding)) => {
             of_holding(holding)
         }
@@ -349,6 +351,7 @@ fn timeless_acquire(reply: AcquireReply) -> AcquireReply {
         AcquireReply::Granted(leases) => AcquireReply::Granted(timeless_leases(leases)),
         AcquireReply::Repeated(leases) => AcquireReply::Repeated(timeless_leases(leases)),
         AcquireReply::Busy(why) => AcquireReply::Busy(of_contention(why)),
+        AcquireReply::Crowded(why) => AcquireReply::Crowded(of_contention(why)),
         AcquireReply::NotAlone(why) => AcquireReply::NotAlone(of_contention(why)),
         other @ (AcquireReply::WaitEnded(_) | AcquireReply::Full) => other,
     }

@@ -82,6 +82,16 @@ async fn waiter_acquires_after_release() {
     assert!(waited.fencing_token() > lease.fencing_token());
 }
 
+/// It does not know how many wait.
+#[tokio::test]
+async fn max_ahead_gets_501() {
+    let nodes = RedlockNodes::start().await;
+    let service = Service::start_with(nodes.config()).await;
+    let asked = service.create("deploy", &json!({"wait_ms": 1000, "max_ahead": 0})).await;
+    asked.is_problem(501, "not-supported");
+    assert_eq!(service.look("deploy").await.status, 404);
+}
+
 /// Its waiters are in no order, and a list of those at one instance would pass for all.
 #[tokio::test]
 async fn console_has_no_queue() {

@@ -29,6 +29,7 @@ type command struct {
 	Names       []string `json:"names"`
 	TTLMs       *int64   `json:"ttl_ms"`
 	WaitMs      int64    `json:"wait_ms"`
+	MaxAhead    *int     `json:"max_ahead"`
 	LeaseMs     int64    `json:"lease_ms"`
 	RetentionMs int64    `json:"retention_ms"`
 	TakeMs      int64    `json:"take_ms"`
@@ -80,6 +81,9 @@ func (p *program) say(line object) {
 func (c command) options() []keylatch.LockOption {
 	options := []keylatch.LockOption{
 		keylatch.Wait(millis(c.WaitMs)), keylatch.Entry(c.Entry), keylatch.Token(c.Token),
+	}
+	if c.MaxAhead != nil {
+		options = append(options, keylatch.MaxAhead(*c.MaxAhead))
 	}
 	if c.TTLMs != nil {
 		options = append(options, keylatch.TTL(millis(*c.TTLMs)))

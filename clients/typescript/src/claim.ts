@@ -7,6 +7,8 @@ import { type Attempt, foreign, given, newToken, plain, type Transport } from '.
 export interface LockOptions {
   /** How long to wait in the queue; 0 by default, `Infinity` for ever. */
   wait?: number;
+  /** To wait only where at most so many wait already: with 0 one holds the lock, and one waits. */
+  maxAhead?: number;
   /** How long the lease outlives this process; 30 s by default. */
   ttl?: number;
   /** A label for people that says who holds the lock; that of the client by default. */
@@ -51,10 +53,11 @@ export class Claim {
   }
 
   creation(wait: number): Record<string, unknown> {
-    const { owner = this.transport.owner, limit, entry, maxHold } = this.options;
+    const { owner = this.transport.owner, maxAhead, limit, entry, maxHold } = this.options;
     return {
       ttl_ms: given(this.ttl),
       wait_ms: given(wait),
+      max_ahead: given(maxAhead),
       names: this.isSet ? this.names : undefined,
       owner,
       mode: limit === undefined ? undefined : 'shared',

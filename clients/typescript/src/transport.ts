@@ -221,7 +221,8 @@ export class Transport {
     const [end, patience] = [began + wait, began + Math.max(wait, timeout)];
     for (let [longest, isDone, left] = [REQUEST_WAIT, false, this.#options.retries ?? Infinity]; ; ) {
       const sent = clock.now();
-      const asked = Math.max(0, Math.min(end - sent, longest));
+      // The service takes whole milliseconds alone.
+      const asked = Math.max(0, Math.min(Math.ceil(end - sent), longest));
       let failure: unknown;
       try {
         signal?.throwIfAborted();

@@ -430,6 +430,7 @@ fn options(command: &Value) -> Result<AcquireOptions, Failure> {
     Ok(AcquireOptions {
         ttl: Duration::from_millis(number(command, "ttl_ms", 30_000)),
         wait: Duration::from_millis(number(command, "wait_ms", 0)),
+        max_ahead: command["max_ahead"].as_u64(),
         owner: given("owner"),
         limit,
         token: command["token"].as_str().map(Token::parse).transpose()?,

@@ -72,6 +72,8 @@ pub struct Held {
     /// Its holder, of several the one whose lease ends first. `None` where the lock was free then,
     /// for a waiter that was before.
     pub holder: Option<Holder>,
+    /// How many wait before this client.
+    pub ahead: u64,
 }
 
 impl std::fmt::Display for Held {
@@ -81,7 +83,12 @@ impl std::fmt::Display for Held {
         };
         let owner = holder.owner.as_deref().unwrap_or("a client without a label");
         let left = Duration::from_millis(holder.expires_in_ms).as_secs_f64();
-        write!(f, "`{}` is held by {owner}, for {left:.1} s unless renewed", self.name)
+        write!(f, "`{}` is held by {owner}, for {left:.1} s unless renewed", self.name)?;
+        match self.ahead {
+            0 => Ok(()),
+            1 => f.write_str(", and 1 waits for it"),
+            several => write!(f, ", and {several} wait for it"),
+        }
     }
 }
 

@@ -20,6 +20,8 @@ pub struct AcquireOptions {
     /// How long to wait for the lock: [`FOREVER`] for as long as it takes. A response that is on
     /// its way is still read, and an outage of up to 5 s is outlasted in any case.
     pub wait: Duration,
+    /// Wait only where at most so many wait already; `None` for any number.
+    pub max_ahead: Option<u64>,
     /// How long the connection of a [`hold`](crate::Client::hold) may have the lock, if the service
     /// is to end it then.
     pub max_hold: Option<Duration>,
@@ -56,6 +58,7 @@ impl Default for AcquireOptions {
         Self {
             ttl: Duration::from_secs(30),
             wait: Duration::ZERO,
+            max_ahead: None,
             max_hold: None,
             owner: None,
             limit: Limit::Exclusive,

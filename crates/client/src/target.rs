@@ -84,6 +84,9 @@ impl Claim {
         if let Limit::Counted(slots) = options.limit {
             body["limit"] = slots.into();
         }
+        if let Some(most) = options.max_ahead {
+            body["max_ahead"] = most.into();
+        }
         if let Some(longest) = options.max_hold {
             body["max_hold_ms"] = millis(longest).into();
         }
@@ -201,7 +204,8 @@ impl Claim {
             Error::Problem(problem) if problem.is(Code::LockHeld) => {
                 let name = problem.name.clone().filter(|name| self.names.contains(name));
                 let name = name.or_else(|| self.names.first().cloned()).unwrap_or_default();
-                Error::Held(Box::new(Held { name, holder: first_holder(*problem) }))
+                let ahead = problem.ahead.unwrap_or_default();
+                Error::Held(Box::new(Held { name, holder: first_holder(*problem), ahead }))
             }
             error => error.unavailable(),
         }

@@ -59,6 +59,11 @@ pub struct CreateLockRequest {
     #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(default = 0, minimum = 0, maximum = 300000))]
     pub wait_ms: Option<u64>,
+    /// Wait only where at most so many wait already: else it is 409 at once. With 0 one holds the
+    /// lock, and one waits. It needs `wait_ms`. Redlock, which has no queue, refuses it.
+    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0))]
+    pub max_ahead: Option<u64>,
     /// `exclusive`, which is the default, or `shared` with others that ask for `shared`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<LockMode>,
@@ -103,6 +108,11 @@ pub struct HoldLockRequest {
     #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(default = 0, minimum = 0, maximum = 300000))]
     pub wait_ms: Option<u64>,
+    /// Wait only where at most so many wait already: else it is 409 at once. With 0 one holds the
+    /// lock, and one waits. It needs `wait_ms`. Redlock, which has no queue, refuses it.
+    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0))]
+    pub max_ahead: Option<u64>,
     /// For how long to hold the lock at most, in milliseconds. Longer than the service allows is
     /// refused; its default limit, which also holds where this member is absent, is a day.
     #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]

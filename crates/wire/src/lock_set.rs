@@ -33,6 +33,11 @@ pub struct CreateLocksRequest {
     #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(default = 0, minimum = 0, maximum = 300000))]
     pub wait_ms: Option<u64>,
+    /// Wait only where at most so many wait already for each of the locks: else it is 409 at once.
+    /// It needs `wait_ms`.
+    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0))]
+    pub max_ahead: Option<u64>,
     /// `exclusive`, which is the default, or `shared` with others that ask for `shared`: the same
     /// for all locks.
     #[serde(skip_serializing_if = "Option::is_none")]

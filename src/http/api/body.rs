@@ -54,6 +54,9 @@ pub(crate) fn acquire_request(
     max_ttl: Ttl,
     max_wait: Duration,
 ) -> Result<lock::AcquireRequest, Problem> {
+    if body.max_ahead.is_some() && body.wait_ms.is_none() {
+        return Err(invalid("max_ahead", "is for a request that waits: give it `wait_ms`"));
+    }
     let wait = Duration::from_millis(body.wait_ms.unwrap_or_default());
     if wait > max_wait {
         return Err(invalid("wait_ms", format!("must be at most {}", millis(max_wait))));
@@ -63,6 +66,7 @@ pub(crate) fn acquire_request(
         names: names.into(),
         token,
         wait,
+        max_ahead: body.max_ahead,
         ttl: ttl(body.ttl_ms, max_ttl)?,
         owner: owner.map_err(|error| invalid("owner", error))?,
         limit: limit(body.mode, body.limit)?,
@@ -132,12 +136,13 @@ pub(crate) fn hold_request(
     max_wait: Duration,
     longest: Duration,
 ) -> Result<lock::HoldRequest, Problem> {
-    let HoldLockRequest { ttl_ms, owner, wait_ms, max_hold_ms, mode, limit, entry } = body;
+    let HoldLockRequest { ttl_ms, owner, wait_ms, max_ahead, max_hold_ms, mode, limit, entry } =
+        body;
     let max_hold = max_hold_ms.map_or(longest, Duration::from_millis);
     if max_hold.is_zero() || max_hold > longest {
         return Err(invalid("max_hold_ms", format!("must be 1 to {}", millis(longest))));
     }
-    let create = CreateLockRequest { ttl_ms, owner, wait_ms, mode, limit, entry };
+    let create = CreateLockRequest { ttl_ms, owner, wait_ms, max_ahead, mode, limit, entry };
     let acquire = acquire_request(create, name, None, max_ttl, max_wait)?;
     Ok(lock::HoldRequest { acquire, token, max_hold, observer: None })
 }
@@ -149,9 +154,10 @@ pub(crate) fn set_acquire_request(
     max_ttl: Ttl,
     max_wait: Duration,
 ) -> Result<lock::AcquireRequest, Problem> {
-    let CreateLocksRequest { names, ttl_ms, owner, wait_ms, mode, limit } = body;
+    let CreateLocksRequest { names, ttl_ms, owner, wait_ms, max_ahead, mode, limit } = body;
     let set = lock_set(&names)?;
-    let create = CreateLockRequest { ttl_ms, owner, wait_ms, mode, limit, entry: None };
+    let entry = None;
+    let create = CreateLockRequest { ttl_ms, owner, wait_ms, max_ahead, mode, limit, entry };
     // What holds for one lock holds for each.
     acquire_request(create, set, token, max_ttl, max_wait)
 }

@@ -21,7 +21,7 @@ use crate::http::extract::{
     WatchedName, segment, unknown_cursor,
 };
 use crate::http::problem::{
-    Code, Problem, free, held, lost, not_alone, of_lock_error, too_many_holders,
+    Code, Problem, crowded, free, held, lost, not_alone, of_lock_error, too_many_holders,
 };
 use keylatch_core::lock::{Acquisition, Grant, LockLoss, LockName, ReleaseReply, Renewal, Token};
 use keylatch_wire::{CreateLockRequest, HeldLock, Lease, LockEntries, LockPage, RenewLockRequest};
@@ -85,6 +85,7 @@ pub(crate) async fn create_lock(
         Acquisition::Held { contention, waited } => {
             Err(held(&contention, (!wait.is_zero()).then_some(waited)))
         }
+        Acquisition::Crowded(contention) => Err(crowded(&contention)),
         Acquisition::NotAlone(contention) => Err(not_alone(&contention)),
         Acquisition::Full => Err(too_many_holders()),
     }

@@ -21,7 +21,7 @@ use crate::http::audit::Auditor;
 use crate::http::caller::Caller;
 use crate::http::extract::{NamedSet, NoQuery, OptionalJson, OptionalToken, RequiredToken};
 use crate::http::problem::{
-    Problem, of_lock_error, set_held, set_lost, set_not_alone, too_many_holders,
+    Problem, of_lock_error, set_crowded, set_held, set_lost, set_not_alone, too_many_holders,
 };
 use keylatch_core::lock::{Acquisition, Grant, LockSet, LostLock, ReleaseReply, Renewal};
 use keylatch_wire::{CreateLocksRequest, LeaseSet, RenewLocksRequest};
@@ -75,6 +75,7 @@ pub(crate) async fn create_lock_set(
         Acquisition::Held { contention, waited } => {
             Err(set_held(&contention, (!wait.is_zero()).then_some(waited)))
         }
+        Acquisition::Crowded(contention) => Err(set_crowded(&contention)),
         Acquisition::NotAlone(contention) => Err(set_not_alone(&contention)),
         Acquisition::Full => Err(too_many_holders()),
     }

@@ -30,7 +30,7 @@ use crate::http::audit::{Auditor, loss_label};
 use crate::http::caller::Caller;
 use crate::http::extract::{Name, OptionalJson, OptionalToken, WatchLimit, WatchedName};
 use crate::http::problem::{
-    Code, Problem, forbidden, held, not_alone, of_lock_error, overloaded, too_many_holders,
+    Code, Problem, crowded, forbidden, held, not_alone, of_lock_error, overloaded, too_many_holders,
 };
 use crate::http::revocation::Revocation;
 use crate::metrics::{Metrics, StreamKind};
@@ -165,6 +165,7 @@ fn why(lost: &LossReason) -> LossEvent {
 fn problem(refused: HoldRefusal) -> Problem {
     match refused {
         HoldRefusal::Held { contention, waited } => held(&contention, Some(waited)),
+        HoldRefusal::Crowded(contention) => crowded(&contention),
         HoldRefusal::NotAlone(contention) => not_alone(&contention),
         HoldRefusal::Full => too_many_holders(),
         HoldRefusal::Failed(error) => of_lock_error(error),

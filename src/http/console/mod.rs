@@ -32,7 +32,8 @@ use super::parts::{Part, ServedParts};
 use super::problem::{Code, Problem};
 use keylatch_core::lock::LockName;
 
-/// The page and what is for it alone. With `shop` it leads to the toy shop.
+/// The page and what is for it alone. Links and redirects are relative, because a proxy may have the
+/// service below a path. With `shop` it leads to the toy shop.
 pub(super) fn routes(shop: bool) -> Router<Arc<Api>> {
     let looks = Extension(Arc::new(held_locks::Looks::default()));
     Router::new()
@@ -55,7 +56,7 @@ async fn index(request: Request, shop: bool) -> Response {
         return page(serves, shop);
     }
     if serves.have(Part::Docs) {
-        return Redirect::to("/docs/").into_response();
+        return Redirect::to("docs/").into_response();
     }
     no_resource().into_response()
 }
@@ -67,8 +68,8 @@ fn page(serves: ServedParts, shop: bool) -> Response {
         }
         format!("<li><a href=\"{path}\">{text}</a></li>")
     };
-    let demo = if shop { link(Part::Guards, "/demo", "Demo") } else { String::new() };
-    let links = link(Part::Docs, "/docs/", "API") + &demo;
+    let demo = if shop { link(Part::Guards, "demo", "Demo") } else { String::new() };
+    let links = link(Part::Docs, "docs/", "API") + &demo;
     let page = include_str!("../../../assets/console/console.html").replace("{{links}}", &links);
     let headers = [
         (header::CONTENT_SECURITY_POLICY, POLICY),
@@ -104,7 +105,7 @@ impl<S: Sync> FromRequestParts<S> for NamedLock {
 /// A browser asks its user for the key, because the path is for identities, and shows the console
 /// again.
 async fn sign_in(_: Caller) -> Redirect {
-    Redirect::to("/")
+    Redirect::to("../")
 }
 
 /// A file that the page loads.

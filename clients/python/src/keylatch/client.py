@@ -90,6 +90,7 @@ class _Client(Generic[AnyLock, AnyOnce]):
         names: str | Sequence[str],
         *,
         wait: float | None = 0.0,
+        max_ahead: int | None = None,
         ttl: float = 30.0,
         owner: str | None = None,
         limit: Limit = None,
@@ -100,10 +101,11 @@ class _Client(Generic[AnyLock, AnyOnce]):
         """A lock, or several at once, which `with` and `async with` get.
 
         All spans are seconds: to wait in the queue (`None`: without end), and for which the lease outlives this
-        process. `limit` is how many may hold the lock together (`"shared"`: any number of readers).
+        process. With `max_ahead` it waits only where at most so many wait already. `limit` is how many may hold the
+        lock together (`"shared"`: any number of readers).
         """
         is_set = not isinstance(names, str)
-        body = members(owner=owner, entry=entry) | limited(limit)
+        body = members(max_ahead=max_ahead, owner=owner, entry=entry) | limited(limit)
         claim = Claim(tuple(names) if is_set else (str(names),), is_set, ttl, wait, body)
         return self._lock(self._transport, claim, on_lost, token)
 
@@ -112,6 +114,7 @@ class _Client(Generic[AnyLock, AnyOnce]):
         name: str,
         *,
         wait: float | None = 0.0,
+        max_ahead: int | None = None,
         ttl: float = 30.0,
         owner: str | None = None,
         limit: Limit = None,
@@ -122,7 +125,7 @@ class _Client(Generic[AnyLock, AnyOnce]):
     ) -> AnyLock:
         """A lock that a connection holds: the service renews it, and frees it when this process is gone, or after
         `max_hold` seconds."""
-        body = members(owner=owner, entry=entry, max_hold_ms=max_hold) | limited(limit)
+        body = members(max_ahead=max_ahead, owner=owner, entry=entry, max_hold_ms=max_hold) | limited(limit)
         return self._lock(self._transport, Claim((name,), False, ttl, wait, body, is_stream=True), on_lost, token)
 
     def watch(self, name: str) -> Watch:

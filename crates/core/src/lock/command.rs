@@ -54,7 +54,10 @@ impl LockCommand {
     /// queue.
     pub fn needs_modes(&self) -> bool {
         match self {
-            Self::Acquire(command) => command.limit.is_shared() || command.entry.is_some(),
+            Self::Acquire(command) => {
+                let has_mode = command.limit.is_shared() || command.entry.is_some();
+                has_mode || command.max_ahead.is_some()
+            }
             Self::Release { entry, .. } => entry.is_some(),
             Self::Break(_) | Self::Recall | Self::LookAtQueue => true,
             Self::Withdraw { .. } | Self::Renew { .. } | Self::Look => false,
@@ -76,6 +79,8 @@ pub struct AcquireCommand {
     /// How long a queue entry lasts that the command keeps when the lock is not to be had now.
     /// Acquiring again with the same token keeps the entry. `None` keeps no entry.
     pub queue: Option<Duration>,
+    /// Behind how many waiters the command keeps a new queue entry at most; `None` for any number.
+    pub max_ahead: Option<u64>,
     /// How many may hold the lock together with the token.
     pub limit: Limit,
     /// The name of the entry; `None` for the unnamed one.
@@ -86,7 +91,7 @@ impl AcquireCommand {
     /// An acquire by `token` alone, without a label and without a queue entry.
     pub fn new(token: TokenHash, ttl: Ttl, attempt: Attempt) -> Self {
         let (limit, entry) = (Limit::Exclusive, None);
-        Self { token, ttl, owner: None, attempt, queue: None, limit, entry }
+        Self { token, ttl, owner: None, attempt, queue: None, max_ahead: None, limit, entry }
     }
 }
 
@@ -139,6 +144,8 @@ pub enum AcquireReply {
     Repeated(Few<Lease>),
     /// Others hold one, or have queue entries before this one.
     Busy(Contention),
+    /// More wait for one than it would wait behind. It has no queue entry.
+    Crowded(Contention),
     /// The token holds one already, and would have to be alone for what it asks: others hold it or
     /// wait for it, or its lease is broken. Or it would wait for others of the locks. Neither is
     /// ever waited for, because two such holders would wait for each other.

@@ -104,6 +104,8 @@ pub enum HoldRefusal {
         /// How long the client has waited.
         waited: Duration,
     },
+    /// The client would have to wait behind more than it said.
+    Crowded(Contention),
     /// The client holds it already, and would have to hold it alone for what it asks.
     NotAlone(Contention),
     /// As many hold it as may, or the client entered it as often as it may.
@@ -224,6 +226,7 @@ impl HoldTask {
             Ok(Acquisition::Held { contention, waited }) => {
                 Err(HoldRefusal::Held { contention, waited })
             }
+            Ok(Acquisition::Crowded(contention)) => Err(HoldRefusal::Crowded(contention)),
             Ok(Acquisition::NotAlone(contention)) => Err(HoldRefusal::NotAlone(contention)),
             Ok(Acquisition::Full) => Err(HoldRefusal::Full),
             Err(error) => Err(HoldRefusal::Failed(error)),

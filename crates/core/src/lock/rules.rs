@@ -41,6 +41,8 @@ struct Taken {
 enum Refusal {
     /// It is behind so many waiters, or others hold the lock.
     Busy(u64),
+    /// It is behind so many waiters, and would not wait behind as many.
+    Crowded(u64),
     /// It would have to be alone, and so many wait.
     NotAlone(u64),
     WaitEnded(Arc<Break>),
@@ -250,7 +252,9 @@ impl LockState {
         }
         let ahead = self.queue.ahead_of(&command.token);
         if !self.has_room_behind(ahead, command.limit) {
-            return Err(Refusal::Busy(ahead));
+            let is_new = self.queue.find(&command.token).is_none();
+            let is_crowded = is_new && command.max_ahead.is_some_and(|most| ahead > most);
+            return Err(if is_crowded { Refusal::Crowded(ahead) } else { Refusal::Busy(ahead) });
         }
         let sole_attempt = self.queue.sole_attempt(&command.token, command.attempt);
         let holder = self.grant(command, sole_attempt, moment);

@@ -44,6 +44,8 @@ pub struct AcquireRequest {
     pub owner: Option<Owner>,
     /// How long to wait for the lock.
     pub wait: Duration,
+    /// Behind how many it would wait at most; `None` for any number.
+    pub max_ahead: Option<u64>,
     /// How many may hold the lock together with the client.
     pub limit: Limit,
     /// The name of the entry; `None` for the unnamed one. A set has no other.
@@ -53,8 +55,8 @@ pub struct AcquireRequest {
 impl AcquireRequest {
     /// A request for the locks alone, under a new token, without a label and without waiting.
     pub fn new(names: impl Into<LockSet>, ttl: Ttl) -> Self {
-        let (names, limit, entry) = (names.into(), Limit::Exclusive, None);
-        Self { names, token: None, ttl, owner: None, wait: Duration::ZERO, limit, entry }
+        let (names, wait, limit) = (names.into(), Duration::ZERO, Limit::Exclusive);
+        Self { names, token: None, ttl, owner: None, wait, max_ahead: None, limit, entry: None }
     }
 }
 
@@ -72,6 +74,8 @@ pub enum Acquisition {
         /// How long the client has waited.
         waited: Duration,
     },
+    /// The client would have to wait behind more than it said. It does not wait.
+    Crowded(Contention),
     /// The client holds one already, and would have to hold it alone for what it asks, or would
     /// wait for others.
     NotAlone(Contention),
@@ -286,6 +290,7 @@ impl LockService {
         let token = request.token.map_or_else(Token::generate, Ok)?;
         let command = AcquireCommand {
             owner: request.owner,
+            max_ahead: request.max_ahead,
             limit: request.limit,
             entry: request.entry,
             ..AcquireCommand::new(token.hash(), request.ttl, self.next_attempt())
@@ -325,6 +330,7 @@ impl LockService {
             AcquireReply::Busy(contention) => {
                 Acquisition::Held { contention, waited: arrived.elapsed() }
             }
+            AcquireReply::Crowded(contention) => Acquisition::Crowded(contention),
             AcquireReply::NotAlone(contention) => Acquisition::NotAlone(contention),
             AcquireReply::WaitEnded(why) => return Err(LockError::WaitEnded(why)),
             AcquireReply::Full => Acquisition::Full,

@@ -69,6 +69,11 @@ impl LockService {
                     on_busy(contention);
                     pause(contention, self.until_tick(&request.names))
                 }
+                // It wrote nothing, so a lost round may still be carried out.
+                Ok(AcquireReply::Crowded(_)) => {
+                    check_no_doubt(lost, attempt.command.ttl)?;
+                    return Ok(LastReply { reply: reply?, attempt, sent });
+                }
                 // A grant, or a refusal that no release changes: neither keeps an entry. But a set
                 // whose wait was ended in one queue still has those in the others, which the ticket
                 // withdraws.

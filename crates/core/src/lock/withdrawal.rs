@@ -38,7 +38,8 @@ pub(super) async fn finish(
         // A named entry may be new although the grant is not.
         Ok(Ok(AcquireReply::Repeated(_))) => attempt.command.entry.is_none(),
         Ok(Ok(AcquireReply::Busy(_))) => attempt.command.queue.is_none(),
-        Ok(Ok(AcquireReply::NotAlone(_) | AcquireReply::WaitEnded(_) | AcquireReply::Full)) => true,
+        Ok(Ok(AcquireReply::Crowded(_) | AcquireReply::NotAlone(_))) => true,
+        Ok(Ok(AcquireReply::WaitEnded(_) | AcquireReply::Full)) => true,
         Ok(Err(error)) => error.effect() == Effect::NotExecuted,
         Err(_) => false,
     };

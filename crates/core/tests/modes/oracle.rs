@@ -38,8 +38,14 @@ impl Oracle {
         group.iter().all(|most| group.len() <= *most)
     }
 
-    /// Grants, repeats or refuses; a refusal keeps a place until `waits_until`.
-    pub(crate) fn acquire(&mut self, wanted: Member, waits_until: Option<u64>) -> &'static str {
+    /// Grants, repeats or refuses; a refusal keeps a place until `waits_until`, a new one behind at
+    /// most `max_ahead` others.
+    pub(crate) fn acquire(
+        &mut self,
+        wanted: Member,
+        max_ahead: Option<usize>,
+        waits_until: Option<u64>,
+    ) -> &'static str {
         let name = wanted.names.first().copied().unwrap_or_default();
         let alone = self.holders.len() == 1;
         if let Some(holder) = self.holders.iter_mut().find(|it| it.token == wanted.token) {
@@ -65,6 +71,9 @@ impl Oracle {
             self.holders.iter().chain(before).map(|it| it.most).chain([wanted.most]).collect();
         let all_fit = (self.holders.len() + 1..=group.len()).all(|len| Self::fit(&group[..len]));
         if !all_fit {
+            if place.is_none() && max_ahead.is_some_and(|most| self.line.len() > most) {
+                return "crowded";
+            }
             if let Some(end) = waits_until {
                 let waiter = Member { end, ..wanted };
                 match place {

@@ -23,7 +23,7 @@ const WAIT_MILLIS: u64 = 700;
 
 #[derive(Debug, Clone)]
 enum Step {
-    Acquire { token: u8, limit: u8, name: u8, waits: bool },
+    Acquire { token: u8, limit: u8, name: u8, max_ahead: Option<u8>, waits: bool },
     Renew { token: u8 },
     Release { token: u8, name: Option<u8> },
     Break { token: u8, grace: Option<u64> },
@@ -33,11 +33,13 @@ fn step() -> impl Strategy<Value = (u64, Step)> {
     let token = 0_u8..5;
     // 0 stands for any number; 1 for a holder alone.
     let acquire = (token.clone(), prop_oneof![2 => Just(1_u8), 3 => Just(0), 3 => 2_u8..4]);
-    let acquire = (acquire, prop_oneof![5 => Just(0_u8), 1 => 1_u8..3], any::<bool>());
-    let acquire = acquire.prop_map(|((token, limit), name, waits)| Step::Acquire {
+    let waits = (prop::option::weighted(0.3, 0_u8..3), any::<bool>());
+    let acquire = (acquire, prop_oneof![5 => Just(0_u8), 1 => 1_u8..3], waits);
+    let acquire = acquire.prop_map(|((token, limit), name, (max_ahead, waits))| Step::Acquire {
         token,
         limit,
         name,
+        max_ahead,
         waits,
     });
     let release = (token.clone(), prop::option::of(0_u8..3));
@@ -78,6 +80,7 @@ pub(crate) fn word(reply: &AcquireReply) -> &'static str {
         AcquireReply::Granted(_) => "granted",
         AcquireReply::Repeated(_) => "repeated",
         AcquireReply::Busy(_) => "busy",
+        AcquireReply::Crowded(_) => "crowded",
         AcquireReply::NotAlone(_) => "not alone",
         AcquireReply::WaitEnded(_) => "ended",
         AcquireReply::Full => "full",
@@ -128,12 +131,15 @@ impl Pair {
     /// The answer of both to a step.
     fn answers(&mut self, step: &Step) -> (&'static str, &'static str) {
         match *step {
-            Step::Acquire { token, limit: number, name, waits } => {
-                let command = self.acquire(token, number, name, waits);
+            Step::Acquire { token, limit: number, name, max_ahead, waits } => {
+                let mut command = self.acquire(token, number, name, waits);
+                command.max_ahead = max_ahead.map(u64::from);
+                let command = LockCommand::Acquire(command);
                 let (most, names) = (limit(number).holders(), BTreeSet::from([name]));
                 let (joined, end) = (self.now, self.now + TTL_MILLIS);
                 let wanted = Member { token, most, joined, end, names, broken: false };
-                let expected = self.oracle.acquire(wanted, waits.then_some(self.now + WAIT_MILLIS));
+                let until = waits.then_some(self.now + WAIT_MILLIS);
+                let expected = self.oracle.acquire(wanted, max_ahead.map(usize::from), until);
                 let LockReply::Acquire(reply) = self.run(&command) else { unreachable!() };
                 self.check_repeat(&command, &reply);
                 (expected, word(&reply))
@@ -160,16 +166,16 @@ impl Pair {
         }
     }
 
-    fn acquire(&mut self, token: u8, number: u8, name: u8, waits: bool) -> LockCommand {
+    fn acquire(&mut self, token: u8, number: u8, name: u8, waits: bool) -> AcquireCommand {
         self.attempts += 1;
         let ttl = Ttl::from_millis(TTL_MILLIS).expect("a TTL");
         let attempt = Attempt::new(self.attempts);
-        LockCommand::Acquire(AcquireCommand {
+        AcquireCommand {
             queue: waits.then_some(Duration::from_millis(WAIT_MILLIS)),
             limit: limit(number),
             entry: entry(name),
             ..AcquireCommand::new(token_hash(token), ttl, attempt)
-        })
+        }
     }
 
     /// What was granted is not granted again, and a repeat changes nothing.

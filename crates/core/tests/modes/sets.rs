@@ -25,7 +25,7 @@ const WAIT_MILLIS: u64 = 700;
 
 #[derive(Debug, Clone)]
 enum Step {
-    Acquire { token: u8, most: u8, waits: bool },
+    Acquire { token: u8, most: u8, max_ahead: Option<u8>, waits: bool },
     Renew { token: u8 },
     Release { token: u8 },
     Withdraw { token: u8 },
@@ -35,9 +35,16 @@ enum Step {
 fn step() -> impl Strategy<Value = (Vec<usize>, u64, Step)> {
     let token = 0_u8..6;
     let most = prop_oneof![3 => Just(1_u8), 1 => Just(0), 2 => Just(2)];
-    let acquire = (token.clone(), most, any::<bool>());
+    let max_ahead = prop::option::weighted(0.3, 0_u8..3);
+    let acquire = (token.clone(), most, max_ahead, any::<bool>());
+    let acquire = acquire.prop_map(|(token, most, max_ahead, waits)| Step::Acquire {
+        token,
+        most,
+        max_ahead,
+        waits,
+    });
     let step = prop_oneof![
-        7 => acquire.prop_map(|(token, most, waits)| Step::Acquire { token, most, waits }),
+        7 => acquire,
         1 => token.clone().prop_map(|token| Step::Renew { token }),
         2 => token.clone().prop_map(|token| Step::Release { token }),
         1 => token.prop_map(|token| Step::Withdraw { token }),
@@ -89,8 +96,10 @@ impl Locks {
     /// What the rules say to a step, in a word.
     fn take(&mut self, locks: &[usize], step: &Step, attempt: u64) -> String {
         let command = match *step {
-            Step::Acquire { token, most, waits } => {
-                LockCommand::Acquire(acquire(token, most, waits, attempt))
+            Step::Acquire { token, most, max_ahead, waits } => {
+                let max_ahead = max_ahead.map(u64::from);
+                let command = acquire(token, most, waits, attempt);
+                LockCommand::Acquire(AcquireCommand { max_ahead, ..command })
             }
             Step::Renew { token } => {
                 LockCommand::Renew { token: token_hash(token), ttl: Some(ttl()) }
@@ -104,7 +113,9 @@ impl Locks {
         };
         match self.run(locks, &command) {
             LockReply::Acquire(reply) => match &reply {
-                AcquireReply::Busy(why) | AcquireReply::NotAlone(why) => {
+                AcquireReply::Busy(why)
+                | AcquireReply::Crowded(why)
+                | AcquireReply::NotAlone(why) => {
                     format!("{} {}", word(&reply), why.name.as_str())
                 }
                 _ => word(&reply).to_owned(),
@@ -150,11 +161,18 @@ struct Models {
 }
 
 impl Models {
-    fn acquire(&mut self, locks: &[usize], wanted: &Member, waits_until: Option<u64>) -> String {
-        let [lock] = locks else { return self.acquire_all(locks, wanted, waits_until) };
+    fn acquire(
+        &mut self,
+        locks: &[usize],
+        wanted: &Member,
+        max_ahead: Option<usize>,
+        waits_until: Option<u64>,
+    ) -> String {
+        let said_of_set = |it: &mut Self| it.acquire_all(locks, wanted, max_ahead, waits_until);
+        let [lock] = locks else { return said_of_set(self) };
         let mut alone = copy(&self.locks[*lock]);
-        let said = alone.acquire(wanted.clone(), waits_until);
-        let said_of_set = self.acquire_all(locks, wanted, waits_until);
+        let said = alone.acquire(wanted.clone(), max_ahead, waits_until);
+        let said_of_set = said_of_set(self);
         // The model of sets is that of one lock, for a set of one.
         assert_eq!(said_of_set.split(" lock").next(), Some(said));
         assert_eq!(tokens(&self.locks[*lock]), tokens(&alone));
@@ -166,15 +184,17 @@ impl Models {
         &mut self,
         locks: &[usize],
         wanted: &Member,
+        max_ahead: Option<usize>,
         waits_until: Option<u64>,
     ) -> String {
         let mut tried: Vec<Oracle> = locks.iter().map(|lock| copy(&self.locks[*lock])).collect();
-        let said: Vec<_> = tried.iter_mut().map(|it| it.acquire(wanted.clone(), None)).collect();
+        let each = tried.iter_mut();
+        let said: Vec<_> = each.map(|it| it.acquire(wanted.clone(), max_ahead, None)).collect();
         let first = |what| {
             let place = said.iter().position(|said| *said == what)?;
             Some(format!("{what} {}", name(locks[place]).as_str()))
         };
-        if let Some(refused) = first("not alone") {
+        if let Some(refused) = first("not alone").or_else(|| first("crowded")) {
             return refused;
         }
         let Some(busy) = first("busy") else {
@@ -256,11 +276,12 @@ proptest! {
             let before: Vec<_> = (0..LOCKS).map(|lock| rules.live(lock)).collect();
             let found = rules.take(locks, step, number as u64 + 1);
             let expected = match *step {
-                Step::Acquire { token, most, waits } => {
+                Step::Acquire { token, most, max_ahead, waits } => {
                     let most = limit(most).holders();
                     let (names, end) = (BTreeSet::from([0]), now + TTL_MILLIS);
                     let wanted = Member { token, most, joined: now, end, names, broken: false };
-                    models.acquire(locks, &wanted, waits.then_some(now + WAIT_MILLIS))
+                    let until = waits.then_some(now + WAIT_MILLIS);
+                    models.acquire(locks, &wanted, max_ahead.map(usize::from), until)
                 }
                 Step::Renew { token } => models.renew(locks, token, now + TTL_MILLIS),
                 Step::Release { token } => models.release(locks, token),
@@ -279,7 +300,10 @@ proptest! {
             };
             prop_assert_eq!(&found, &expected, "step {}: {:?} on {:?}", number, step, locks);
             let is_refused = match step {
-                Step::Acquire { waits, .. } => found.starts_with("not alone") || found.starts_with("busy") && !waits,
+                Step::Acquire { waits, .. } => {
+                    ["not alone", "crowded"].iter().any(|word| found.starts_with(word))
+                        || found.starts_with("busy") && !waits
+                }
                 Step::Renew { .. } => found.starts_with("lost"),
                 Step::Release { .. } => found == format!("lost {}", locks.len()),
                 Step::Withdraw { .. } => false,
@@ -327,7 +351,7 @@ proptest! {
                 let (locks, most) = &sets[number];
                 let token = u8::try_from(number).expect("a small number");
                 asked += 1;
-                let step = Step::Acquire { token, most: *most, waits: true };
+                let step = Step::Acquire { token, most: *most, max_ahead: None, waits: true };
                 if rules.take(locks, &step, asked) == "granted" {
                     served.push(number);
                 }

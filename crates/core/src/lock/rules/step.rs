@@ -94,6 +94,7 @@ fn acquire(found: &mut [Lock<'_>], command: &AcquireCommand) -> AcquireReply {
         state.contention(key, moment.now, ahead, most_ahead)
     };
     match refusal {
+        Refusal::Crowded(ahead) => AcquireReply::Crowded(contention(ahead)),
         Refusal::Busy(ahead) if !holds => AcquireReply::Busy(contention(ahead)),
         Refusal::Busy(ahead) | Refusal::NotAlone(ahead) => {
             AcquireReply::NotAlone(contention(ahead))
@@ -139,12 +140,13 @@ impl Refusal {
         match self {
             Self::WaitEnded(_) => 0,
             Self::NotAlone(_) | Self::Full => 1,
-            Self::Busy(_) => 2,
+            Self::Crowded(_) => 2,
+            Self::Busy(_) => 3,
         }
     }
 
     fn ahead(&self) -> u64 {
-        if let Self::Busy(ahead) = self { *ahead } else { 0 }
+        if let Self::Busy(ahead) | Self::Crowded(ahead) = self { *ahead } else { 0 }
     }
 }
 

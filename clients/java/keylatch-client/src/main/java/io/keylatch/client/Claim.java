@@ -58,6 +58,9 @@ final class Claim {
     private Map<String, Object> creation(long wait) {
         Map<String, Object> body = renewal(lock.ttl);
         body.put("wait_ms", Wire.millis(wait));
+        if (lock.maxAhead != null) {
+            body.put("max_ahead", lock.maxAhead);
+        }
         if (!lock.owner.isEmpty()) {
             body.put("owner", lock.owner);
         }

@@ -20,6 +20,7 @@ public final class NamedLock implements Cloneable {
     String owner;
     boolean isShared;
     Integer limit;
+    Integer maxAhead;
     String entry;
     Token token;
     boolean isRenewed = true;
@@ -77,6 +78,13 @@ public final class NamedLock implements Cloneable {
             other.isShared = true;
             other.limit = limit;
         });
+    }
+
+    /** Waits only where at most so many wait already.
+     * @param most with 0 one holds the lock, and one waits
+     * @return the lock with it */
+    public NamedLock maxAhead(int most) {
+        return with(other -> other.maxAhead = most);
     }
 
     /** Enters under a name. With {@link #token} it enters a lock again that the token holds.

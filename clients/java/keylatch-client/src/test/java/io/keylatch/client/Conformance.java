@@ -126,6 +126,7 @@ final class Conformance {
     private NamedLock settings(Document command, NamedLock of) {
         NamedLock lock = command.has("ttl_ms") ? of.ttl(millis(command, "ttl_ms")) : of;
         lock = command.has("owner") ? lock.owner(command.text("owner")) : lock;
+        lock = command.has("max_ahead") ? lock.maxAhead((int) command.count("max_ahead")) : lock;
         lock = command.has("entry") ? lock.entry(command.text("entry")) : lock;
         lock = command.has("token") ? lock.token(command.text("token")) : lock;
         if (command.has("limit")) {

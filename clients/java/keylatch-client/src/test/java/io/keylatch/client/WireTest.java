@@ -543,9 +543,9 @@ class WireTest {
             }
             return path.equals("/v1/locks/a") ? "200 {\"name\":\"a\",\"holders\":[{\"slot\":1}]}" : path.endsWith("/hold") ? "400 " : null;
         }));
-        NamedLock all = keylatch.lock("a").limit(2).entry("e").owner("ann").maxHold(Duration.ofSeconds(1));
+        NamedLock all = keylatch.lock("a").maxAhead(0).limit(2).entry("e").owner("ann").maxHold(Duration.ofSeconds(1));
         all.acquire().close();
-        keylatch.locks("a", "b").limit(2).acquire().close();
+        keylatch.locks("a", "b").maxAhead(0).limit(2).acquire().close();
         assertThrows(ProblemException.class, () -> all.hold(Duration.ZERO));
         keylatch.breakLock("a", "it hangs", "ann", Duration.ofSeconds(1));
         Once once = keylatch.once("k").fingerprint("f").request("a=1", "text/plain", Map.of("A", List.of("b")), new byte[1])
