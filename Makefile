@@ -1,6 +1,6 @@
 # The commands of this project. Each installs what it needs on Debian and Ubuntu.
 
-.PHONY: run test test-all test-long mutants fuzz built lint lint-engines docs deny msrv bench contract readers openapi openapi-lint sdk-check dist dist-service dist-clients dist-check deploy-check examples clients systemd g++ go java nginx webdis prometheus node rails redis-server postgresql etcd zookeeper chromium pngquant console-pictures venv etcd-messages llvm-tools
+.PHONY: run test test-all test-long mutants fuzz built lint lint-engines docs deny msrv bench contract readers openapi openapi-lint sdk-check dist dist-service dist-clients dist-check deploy-check examples clients image-check packages-check image-tools systemd g++ go java nginx webdis prometheus node rails redis-server postgresql etcd zookeeper chromium pngquant console-pictures venv etcd-messages llvm-tools
 
 run:
 	cargo run --release
@@ -155,6 +155,7 @@ console-pictures: chromium pngquant
 # takes twice.
 docs: $(DOCS_TOOLS)/.$(MDBOOK)-$(LYCHEE)
 	python3 .ci/words.py
+	python3 .ci/published.py
 	@rm -rf target/book && $(DOCS_TOOLS)/bin/mdbook build 2>&1 | tee target/book.log
 	@test -f target/book/index.html && ! grep -qE '\b(WARN|ERROR)\b' target/book.log
 	$(DOCS_TOOLS)/bin/lychee --offline --include-fragments --no-progress --root-dir "$(CURDIR)/target/book" \
@@ -237,19 +238,34 @@ $(ETCD_TOOLS)/.$(PROTOC_GEN_PROST): | venv
 	cargo install protoc-gen-prost --locked --version $(PROTOC_GEN_PROST) --root $(ETCD_TOOLS) --target-dir target/tools
 	@touch "$@"
 
-# What a release has, in target/dist: of the service archives with stripped binaries, a Debian package, checksums. Then the package is
-# unpacked and started. TARGETS names other targets than this machine's own and the static one.
+# What a release has, in target/dist: of the service archives with stripped binaries, a Debian package, a wheel and npm packages that
+# carry the static binary, a list of what is in it, checksums. Then the package is unpacked and started. TARGETS names other targets
+# than this machine's own and the static one.
 CARGO_DEB = 3.8.0
+CARGO_CYCLONEDX = 0.5.9
 
 dist: dist-service dist-clients
 
-dist-service: $(if $(PROFILE),llvm-tools redis-server) target/cargo-deb-$(CARGO_DEB)
-	PATH="$(CURDIR)/target/cargo-deb-$(CARGO_DEB)/bin:$$PATH" TARGETS="$(TARGETS)" deploy/dist.sh
+dist-service: node $(if $(PROFILE),llvm-tools redis-server) target/cargo-deb-$(CARGO_DEB) target/cargo-cyclonedx-$(CARGO_CYCLONEDX) $(CLIENT_TOOLS)/.installed
+	PATH="$(CURDIR)/target/cargo-deb-$(CARGO_DEB)/bin:$(CURDIR)/target/cargo-cyclonedx-$(CARGO_CYCLONEDX)/bin:$$PATH" \
+		PYTHON="$(CURDIR)/$(CLIENT_TOOLS)/bin/python" TARGETS="$(TARGETS)" deploy/dist.sh
 	deploy/debian/check.sh target/dist/*.deb
 
 target/cargo-deb-$(CARGO_DEB):
 	cargo install cargo-deb --locked --version $(CARGO_DEB) --root $@.new --target-dir target/tools
 	mv $@.new $@
+
+target/cargo-cyclonedx-$(CARGO_CYCLONEDX):
+	cargo install cargo-cyclonedx --locked --version $(CARGO_CYCLONEDX) --root $@.new --target-dir target/tools
+	mv $@.new $@
+
+# What `make dist` has built, on a Debian without Rust.
+packages-check: image-tools
+	deploy/packages/check.sh
+
+# The image, built and run without a container engine, and the compose files.
+image-check: go image-tools
+	deploy/image/check.sh
 
 # The systemd units, and the Debian package if `make dist` has made one.
 dist-check: systemd
@@ -399,6 +415,14 @@ systemd:
 		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
 		$$sudo apt-get update -q && \
 		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy systemd; \
+	}
+
+image-tools:
+	@command -v buildah >/dev/null && command -v debootstrap >/dev/null || { \
+		echo "installing buildah and debootstrap (Debian packages)"; \
+		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
+		$$sudo apt-get update -q && \
+		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy --no-install-recommends buildah debootstrap; \
 	}
 
 redis-server:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What a release has, in target/dist: for each target an archive with the stripped binary, its manual and its completions;
-# the Debian package; and the checksums of all. `make dist` calls it.
+# the Debian package; the wheel and the npm packages that carry a static binary; what the binary is made of (CycloneDX); and
+# the checksums of all. `make dist` calls it, with cargo-deb and cargo-cyclonedx in PATH, and in PYTHON one with `build`.
 #
 # TARGETS names the targets. Unless it is set, they are this machine's own, and the static one with musl where rustup has
 # it (`rustup target add`) and musl-gcc is there (Debian package musl-tools).
@@ -52,8 +53,13 @@ for target in $TARGETS; do
     rm "target/dist/$name/systemd/check.sh"
     tar -C target/dist -czf "target/dist/$name.tar.gz" "$name"
     rm -r "target/dist/${name:?}"
+    deploy/packages/build.sh "$target" "$CARGO_TARGET_DIR/$target/dist/keylatch" "${PYTHON:-python3}"
 done
 
 cargo-deb --no-build --profile dist --locked --target "$host" --output target/dist/
 rm -r "$share"
+# cargo-cyclonedx writes one beside each Cargo.toml of the workspace.
+cargo cyclonedx --quiet --format json --features full --target "$host" --override-filename keylatch.cdx
+mv keylatch.cdx.json "target/dist/keylatch-$version.cdx.json"
+find crates -name keylatch.cdx.json -delete
 (cd target/dist && sha256sum -- * > SHA256SUMS && cat SHA256SUMS)
