@@ -42,7 +42,8 @@ run-%:
 test-all: redis-server postgresql etcd zookeeper chromium
 	cargo test $(TESTED) --features $(ALL_FEATURES) --lib $(addprefix --test ,$(filter-out cli,$(QUICK))) -- \
 		$(NARROW) $(OTHERS)
-	cargo test $(TESTED) --features $(ALL_FEATURES) $(addprefix --test ,cli $(SLOW))
+	cargo test $(TESTED) --features $(ALL_FEATURES) --test cli -- $(WIDE)
+	cargo test $(TESTED) --features $(ALL_FEATURES) $(addprefix --test ,$(SLOW))
 	$(MAKE) contract readers clients
 
 # The binary and the examples that other commands run, with the features of all tests, so that those have built them.
@@ -295,6 +296,7 @@ examples: chromium rails $(DEPLOY_TOOLS)/.installed built
 # scenarios against a keylatch, behind a proxy that loses, delays and cuts.
 CLIENT_PYTHON = httpx==0.28.1 sniffio==1.3.1 mypy==2.4.1 ruff==0.17.6 build==1.6.1 hatchling==1.33.0 \
 	psycopg[binary]==3.3.9 gunicorn==27.0.1 celery==5.7.0
+CLIENT_NODE = deno@2.9.6 bun@1.4.5 publint@0.3.25 @arethetypeswrong/cli@0.18.5 jest@30.5.2 pyright@1.1.414
 CLIENT_TOOLS = target/client-tools
 
 # What generators make of the OpenAPI document: it compiles, and makes calls against a keylatch. The linters of the document.
@@ -323,15 +325,20 @@ $(SDK_TOOLS)/.installed: Makefile | venv node
 	@touch "$@"
 
 clients: go java node postgresql redis-server chromium $(CLIENT_TOOLS)/.installed built
-	clients/check.sh $(KEYLATCH) $(CLIENT_TOOLS) target/debug/examples
+	$(MAKE) --jobs=2 --output-sync clients-python clients-typescript clients-go clients-java
+	$(MAKE) clients-together
+
+clients-%:
+	clients/check.sh $* $(KEYLATCH) $(CLIENT_TOOLS) target/debug/examples
 
 # What is published of the clients and the crates, built and installed from there, with its README run.
 dist-clients: go java node $(CLIENT_TOOLS)/.installed
 	clients/dist.sh $(CLIENT_TOOLS)
 
-$(CLIENT_TOOLS)/.installed: Makefile | venv
+$(CLIENT_TOOLS)/.installed: Makefile | venv node
 	python3 -m venv --clear $(CLIENT_TOOLS)
 	$(CLIENT_TOOLS)/bin/pip install --quiet --disable-pip-version-check --only-binary :all: $(addprefix ',$(addsuffix ',$(CLIENT_PYTHON)))
+	npm install --silent --no-fund --no-audit --prefix $(CLIENT_TOOLS)/javascript $(CLIENT_NODE)
 	@touch "$@"
 
 $(DEPLOY_TOOLS)/.installed: Makefile | venv node
