@@ -14,9 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use hyper::{Method, Response};
 use keylatch_core::lock::{FencingToken, Token};
-use keylatch_wire::{
-    Code, DescribedRequest, IdempotencyRecord, OnCrash, ProblemDocument, millis,
-};
+use keylatch_wire::{Code, DescribedRequest, IdempotencyRecord, OnCrash, ProblemDocument, millis};
 use serde_json::json;
 
 use crate::clock::BootInstant;

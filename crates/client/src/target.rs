@@ -74,7 +74,7 @@ impl Claim {
     /// The request that asks for the locks, by this step of their path.
     pub(crate) fn creation(&self, step: &str, wait: Duration) -> Call {
         let options = &self.options;
-        let mut body = self.renewal(options.ttl);
+        let mut body = self.lasting(options.ttl);
         body["wait_ms"] = millis(wait).into();
         let owner = options.owner.as_ref().or(self.connection.settings.owner.as_ref());
         body["owner"] = owner.map(String::as_str).into();
@@ -96,12 +96,16 @@ impl Claim {
         self.call(Method::POST, step).with_body(&body)
     }
 
-    pub(crate) fn renewal(&self, ttl: Duration) -> Call {
+    fn lasting(&self, ttl: Duration) -> Value {
         let mut body = json!({"ttl_ms": millis(ttl)});
         if self.is_set {
             body["names"] = self.names.as_slice().into();
         }
-        self.call(Method::PUT, "").with_body(&body)
+        body
+    }
+
+    pub(crate) fn renewal(&self, ttl: Duration) -> Call {
+        self.call(Method::PUT, "").with_body(&self.lasting(ttl))
     }
 
     /// Starts the TTL of the lease again, unless the response takes longer than `limit`.

@@ -56,8 +56,7 @@ impl LockService {
         // Before the first round, or a wakeup in between would go unheard.
         let mut wakeups = self.wakeups(&request.names, &request.command.token);
         loop {
-            let attempt = Arc::new(round(&request, number));
-            let sent = Instant::now();
+            let (attempt, sent) = (Arc::new(round(&request, number)), Instant::now());
             let reply = self.attempt(&attempt).await;
             let pause = match &reply {
                 Ok(AcquireReply::Busy(contention)) => {
@@ -69,23 +68,19 @@ impl LockService {
                     on_busy(contention);
                     pause(contention, self.until_tick(&request.names))
                 }
-                // It wrote nothing, so a lost round may still be carried out.
-                Ok(AcquireReply::Crowded(_)) => {
-                    check_no_doubt(lost, attempt.command.ttl)?;
-                    return Ok(LastReply { reply: reply?, attempt, sent });
-                }
                 // A grant, or a refusal that no release changes: neither keeps an entry. But a set
                 // whose wait was ended in one queue still has those in the others, which the ticket
                 // withdraws.
                 Ok(found) => {
+                    if matches!(found, AcquireReply::Crowded(_)) {
+                        // It wrote nothing, so a lost round may still be carried out.
+                        check_no_doubt(lost, attempt.command.ttl)?;
+                    }
                     entry.last.take_if(|_| !matches!(found, AcquireReply::WaitEnded(_)));
                     return Ok(LastReply { reply: reply?, attempt, sent });
                 }
-                Err(StoreError::Unsupported) => return Err(StoreError::Unsupported.into()),
-                // Nothing but its queue makes a lock so large.
-                Err(StoreError::TooLarge { .. }) => return Err(full_queue(lost, &attempt)),
                 Err(error) => {
-                    lost = LostRound::of(error, sent).or(lost);
+                    lost = LostRound::after(error, sent, lost, &attempt)?;
                     PAUSE_AFTER_ERROR
                 }
             };
@@ -149,8 +144,22 @@ struct LostRound {
 }
 
 impl LostRound {
-    fn of(error: &StoreError, sent: Instant) -> Option<Self> {
-        (error.effect() == Effect::Unknown).then_some(Self { sent, is_overtaken: false })
+    /// The round that is in doubt after one that failed, unless the next would fail as well.
+    fn after(
+        error: &StoreError,
+        sent: Instant,
+        before: Option<Self>,
+        attempt: &PendingAttempt,
+    ) -> Result<Option<Self>, LockError> {
+        match error {
+            StoreError::Unsupported => Err(StoreError::Unsupported.into()),
+            // Nothing but its queue makes a lock so large.
+            StoreError::TooLarge { .. } => Err(full_queue(before, attempt)),
+            error if error.effect() == Effect::Unknown => {
+                Ok(Some(Self { sent, is_overtaken: false }))
+            }
+            _ => Ok(before),
+        }
     }
 }
 

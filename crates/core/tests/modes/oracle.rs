@@ -66,11 +66,7 @@ impl Oracle {
             return "repeated";
         }
         let place = self.line.iter().position(|it| it.token == wanted.token);
-        let before = self.line.iter().take(place.unwrap_or(self.line.len()));
-        let group: Vec<Most> =
-            self.holders.iter().chain(before).map(|it| it.most).chain([wanted.most]).collect();
-        let all_fit = (self.holders.len() + 1..=group.len()).all(|len| Self::fit(&group[..len]));
-        if !all_fit {
+        if !self.would_fit(&wanted, place) {
             if place.is_none() && max_ahead.is_some_and(|most| self.line.len() > most) {
                 return "crowded";
             }
@@ -88,6 +84,15 @@ impl Oracle {
         self.line.retain(|it| it.token != wanted.token);
         self.holders.push(wanted);
         "granted"
+    }
+
+    /// Whether all holders fit together with those before this place in the line, and with who is
+    /// to have it.
+    fn would_fit(&self, wanted: &Member, place: Option<usize>) -> bool {
+        let before = self.line.iter().take(place.unwrap_or(self.line.len()));
+        let group: Vec<Most> =
+            self.holders.iter().chain(before).map(|it| it.most).chain([wanted.most]).collect();
+        (self.holders.len() + 1..=group.len()).all(|len| Self::fit(&group[..len]))
     }
 
     /// Leaves one entry, or all.

@@ -112,14 +112,7 @@ impl Locks {
             }
         };
         match self.run(locks, &command) {
-            LockReply::Acquire(reply) => match &reply {
-                AcquireReply::Busy(why)
-                | AcquireReply::Crowded(why)
-                | AcquireReply::NotAlone(why) => {
-                    format!("{} {}", word(&reply), why.name.as_str())
-                }
-                _ => word(&reply).to_owned(),
-            },
+            LockReply::Acquire(reply) => named(&reply),
             LockReply::Renew(RenewReply::Renewed(leases)) => {
                 assert_eq!(leases.len(), locks.len());
                 "renewed".to_owned()
@@ -152,6 +145,16 @@ fn acquire(token: u8, most: u8, waits: bool, attempt: u64) -> AcquireCommand {
     let queue = waits.then_some(Duration::from_millis(WAIT_MILLIS));
     let command = AcquireCommand::new(token_hash(token), ttl(), Attempt::new(attempt));
     AcquireCommand { queue, limit: limit(most), ..command }
+}
+
+/// The reply in a word, with the lock that is in the way.
+fn named(reply: &AcquireReply) -> String {
+    match reply {
+        AcquireReply::Busy(why) | AcquireReply::Crowded(why) | AcquireReply::NotAlone(why) => {
+            format!("{} {}", word(reply), why.name.as_str())
+        }
+        _ => word(reply).to_owned(),
+    }
 }
 
 /// The model: a lock each, and a set is what all of its locks say.
