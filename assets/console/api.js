@@ -3,7 +3,7 @@
 /** What a request was refused with: a problem document, or what stands for one. */
 export class Refusal extends Error {
   constructor(status, problem) {
-    super(problem.detail ?? problem.title ?? `The service answered ${status}.`);
+    super(problem.detail ?? problem.title ?? `The service responded with ${status}.`);
     Object.assign(this, { status, problem, code: problem.code });
   }
 }
@@ -14,22 +14,94 @@ export class Refusal extends Error {
  */
 export const service = location.origin + new URL('../..', import.meta.url).pathname.slice(0, -1);
 
-/** The JSON that a request is answered with. A path begins with `/`. */
-export async function call(method, path, body) {
-  const init = { method, headers: { Accept: 'application/json' } };
+/** The API key that the user has given: this tab remembers it, and no other. */
+const KEY = 'keylatch-api-key';
+
+export const apiKey = () => sessionStorage.getItem(KEY);
+
+export function setApiKey(key) {
+  if (key) sessionStorage.setItem(KEY, key);
+  else sessionStorage.removeItem(KEY);
+}
+
+/** The response to a request. A path begins with `/`. */
+async function send(method, path, { body, accept, signal }) {
+  const init = { method, headers: { Accept: accept }, signal };
   if (body !== undefined) {
     init.headers['Content-Type'] = 'application/json';
     init.body = JSON.stringify(body);
+  }
+  if (apiKey()) {
+    init.headers.Authorization = `Bearer ${apiKey()}`;
+    // So that the browser does not ask for a password once the service no longer knows the key.
+    init.credentials = 'omit';
   }
   let response;
   try {
     response = await fetch(service + path, init);
   } catch {
-    throw new Refusal(0, { title: 'No answer', detail: 'The service gives no answer.' });
+    throw new Refusal(0, { title: 'No response', detail: 'The service does not respond.' });
   }
-  const json = await response.json().catch(() => ({}));
-  if (!response.ok) throw new Refusal(response.status, json);
-  return json;
+  if (!response.ok) throw new Refusal(response.status, await response.json().catch(() => ({})));
+  return response;
+}
+
+/** The JSON that the service responds with. */
+export async function call(method, path, body) {
+  const response = await send(method, path, { body, accept: 'application/json' });
+  return response.json().catch(() => ({}));
+}
+
+/** How long a stream that broke off waits before it is opened again. */
+const PAUSE = 2000;
+
+/**
+ * Follows a stream of events until the function that this gives is called, and opens it again where it breaks off. `on`
+ * has a listener for each event by its name; `open`, and `lost` where there is no connection; and `refused`.
+ */
+export function events(path, on) {
+  const end = new AbortController();
+  follow(path, on, end.signal);
+  return () => end.abort();
+}
+
+async function follow(path, on, signal) {
+  for (;;) {
+    let refusal = null;
+    try {
+      const response = await send('GET', path, { accept: 'text/event-stream', signal });
+      on.open?.();
+      await readEvents(response.body.pipeThrough(new TextDecoderStream()), on);
+    } catch (failure) {
+      // A connection that breaks off in the middle is no refusal.
+      if (failure instanceof Refusal && failure.status !== 0) refusal = failure;
+    }
+    if (signal.aborted) return;
+    if (refusal) on.refused?.(refusal);
+    else on.lost?.();
+    if (refusal && refusal.status < 500) return;
+    await new Promise((wake) => setTimeout(wake, PAUSE));
+  }
+}
+
+/** Calls a listener for each event of a stream, whose data are one line (WHATWG HTML, 9.2.6). */
+async function readEvents(stream, on) {
+  let rest = '';
+  for await (const text of chunks(stream)) {
+    const blocks = (rest + text).split('\n\n');
+    rest = blocks.pop();
+    for (const block of blocks) {
+      const field = (name) => block.match(new RegExp(`^${name}: ?(.*)$`, 'm'))?.[1];
+      const event = field('event');
+      if (event) on[event]?.(JSON.parse(field('data') ?? 'null'));
+    }
+  }
+}
+
+/** The parts of a stream: not every browser iterates over one. */
+async function* chunks(stream) {
+  const reader = stream.getReader();
+  for (let part = await reader.read(); !part.done; part = await reader.read()) yield part.value;
 }
 
 /** What is known of the service and of who uses the console, by the last glance. */

@@ -53,7 +53,7 @@ export function facts(pairs) {
 /** The commands for what a page shows, one above the other. */
 export function commands(list) {
   return h('details', { class: 'commands' },
-    h('summary', {}, 'The same with curl'),
+    h('summary', {}, 'Do this with curl'),
     list.map(([title, command]) => h('div', {},
       h('p', { class: 'hint' }, title),
       h('pre', { tabindex: 0 }, h('code', {}, command)),
@@ -66,6 +66,15 @@ async function copy(text) {
     say('Copied.');
   } catch {
     say('This page may not copy: select the command.');
+  }
+}
+
+/** Whether what a view shows is of before the service went away; and since when, in words. */
+export function freeze(view, note, lostAt) {
+  view.classList.toggle('frozen', lostAt !== null);
+  if (lostAt !== null) {
+    note.className = 'note bad';
+    write(note, `Connection lost at ${new Date(lostAt).toLocaleTimeString()}. This was the state then.`);
   }
 }
 
@@ -83,10 +92,14 @@ export function span(ms) {
   return parts.slice(0, 2).join(' ') || '0 s';
 }
 
-/** A moment for people, or nothing. */
+/** A moment as people say it, or nothing. A longer look shows it exactly. */
 export function moment(text) {
   const at = Date.parse(text ?? '');
-  return Number.isNaN(at) ? '' : h('time', { datetime: text, title: text }, new Date(at).toLocaleString());
+  if (Number.isNaN(at)) return '';
+  const ago = Date.now() - at;
+  // The clocks of the service and of this machine differ a little.
+  const words = Math.abs(ago) < 2000 ? 'just now' : ago > 0 ? `${span(ago)} ago` : `in ${span(-ago)}`;
+  return h('time', { datetime: text, title: new Date(at).toLocaleString() }, words);
 }
 
 export function count(number) {

@@ -1,17 +1,20 @@
 // The held locks, live: one stream of the service, which sends what changed twice a second at most.
 
-import { call, Refusal, service, session } from './api.js';
+import { events, session } from './api.js';
 
 /** The lengths that a bar begins with, in seconds: the first of them that a lease fits into. */
 const SPANS = [1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 1800, 3600, 6 * 3600, 86400];
 
 /** The locks by name. Each has what a row shows, and when its first lease `ends` on this page's clock. */
 export const locks = new Map();
-/** How the stream is: `connecting`, `live`, `trouble` or `closed`, and why it is closed. */
-export const state = { is: 'closed', prefix: null, more: false, refusal: null };
+/**
+ * How the stream is: `connecting`, `live`, `trouble` (the store does not respond), `lost` and since when, or `closed`; and
+ * what it was refused with.
+ */
+export const state = { is: 'closed', prefix: null, more: false, lostAt: null, refusal: null };
 
 const listeners = new Set();
-let source = null;
+let close = null;
 
 /** Calls `listener` after each change, until the function that this gives is called. */
 export function listen(listener) {
@@ -21,27 +24,28 @@ export function listen(listener) {
 
 /** Follows the locks below a prefix; nothing happens where it does so already. */
 export function follow(prefix) {
-  if (source && state.prefix === prefix) return;
+  if (close && state.prefix === prefix) return;
   stop();
-  Object.assign(state, { is: 'connecting', prefix, more: false, refusal: null });
-  source = new EventSource(`${service}/console/locks?prefix=${encodeURIComponent(prefix)}`);
-  const opened = source;
-  let is_first = true;
-  // A stream that comes back begins with all locks again.
-  source.onopen = () => { is_first = true; };
-  source.addEventListener('changes', ({ data }) => {
-    if (is_first) locks.clear();
-    is_first = false;
-    take(JSON.parse(data));
+  Object.assign(state, { is: 'connecting', prefix, more: false, lostAt: null, refusal: null });
+  let isFirst = true;
+  close = events(`/console/locks?prefix=${encodeURIComponent(prefix)}`, {
+    // A stream that comes back begins with all locks again.
+    open: () => { isFirst = true; },
+    changes: (changes) => {
+      if (isFirst) locks.clear();
+      isFirst = false;
+      take(changes);
+    },
+    trouble: () => tell({ is: 'trouble', lostAt: null }),
+    lost: () => tell({ is: 'lost', lostAt: state.lostAt ?? Date.now() }),
+    refused: (refusal) => tell({ is: 'closed', lostAt: null, refusal }),
   });
-  source.addEventListener('trouble', () => tell({ is: 'trouble' }));
-  source.onerror = () => (opened.readyState === EventSource.CLOSED ? explain(opened, prefix) : tell({ is: 'connecting' }));
   tell({});
 }
 
 export function stop() {
-  source?.close();
-  source = null;
+  close?.();
+  close = null;
   locks.clear();
   Object.assign(state, { is: 'closed', prefix: null });
 }
@@ -55,7 +59,7 @@ function take({ held, gone, more }) {
   const now = performance.now();
   for (const name of gone) locks.delete(name);
   for (const lock of held) locks.set(lock.name, row(lock, locks.get(lock.name), now));
-  tell({ is: 'live', more });
+  tell({ is: 'live', more, lostAt: null, refusal: null });
 }
 
 /** What a row shows of a lock, be it held by one or by several. */
@@ -84,18 +88,6 @@ function span(left) {
   return 1000 * (SPANS.find((seconds) => left <= seconds * 1000) ?? left / 1000);
 }
 
-/** A stream says only that it was refused, so a request for the same locks finds out why. */
-async function explain(opened, prefix) {
-  if (opened !== source) return;
-  source = null;
-  try {
-    await call('GET', `/v1/locks?limit=1&prefix=${encodeURIComponent(prefix)}`);
-    tell({ is: 'closed', refusal: new Refusal(503, { detail: 'The service has no room for another stream.' }) });
-  } catch (refusal) {
-    tell({ is: 'closed', refusal });
-  }
-}
-
 function tell(change) {
   Object.assign(state, change);
   for (const listener of listeners) listener();
@@ -105,7 +97,7 @@ function tell(change) {
 addEventListener('visibilitychange', () => {
   const prefix = state.prefix;
   if (document.hidden) {
-    source?.close();
-    source = null;
+    close?.();
+    close = null;
   } else if (prefix !== null && session.glance) follow(prefix);
 });

@@ -2,26 +2,29 @@
 
 import { curl, look, session } from './api.js';
 import { chart, duration, rate } from './charts.js';
-import { commands, count, facts, h, redraw, write } from './dom.js';
+import { commands, count, facts, freeze, h, redraw, write } from './dom.js';
 import * as feed from './feed.js';
 
 const PERIOD = 3000;
 /** How many samples the service keeps. */
 const SLOTS = 120;
+const OBSERVED_TITLE = 'What observing guards would have done';
 
 export const title = 'At a glance';
 
 export function show(view) {
   const held = h('b', { id: 'held' }, '…');
   const [now, store, charts, keys, observed] = [h('div'), h('div'), h('div', { class: 'charts' }), h('div'), h('div')];
+  const [note, banner] = [h('p', { class: 'note' }), h('div')];
   view.append(
     h('h1', { tabindex: -1 }, title),
+    note, banner,
     h('div', { class: 'cards' },
       h('section', { 'aria-labelledby': 'now-title' }, h('h2', { id: 'now-title' }, 'Now'),
         h('p', { class: 'big' }, h('a', { href: '#/locks' }, held, ' held')), keys, observed, now),
       h('section', { 'aria-labelledby': 'store-title' }, h('h2', { id: 'store-title' }, 'Store'), store)),
     h('section', { 'aria-labelledby': 'charts-title' }, h('h2', { id: 'charts-title' }, 'The last minutes'),
-      h('p', { class: 'hint' }, 'Of this instance, every five seconds. An answer contains the wait for a lock; a step of the store does not.'),
+      h('p', { class: 'hint' }, 'Of this instance, every five seconds. “Responses” include the time that a request waits for a lock; “Store” does not.'),
       charts),
     commands([
       ['The store and its promise', curl('GET', '/v1/info')],
@@ -29,11 +32,15 @@ export function show(view) {
       ['The counters, for Prometheus', curl('GET', '/metrics')],
     ]));
   const draw = (glance) => {
-    redraw(keys, ...keysOf(glance));
+    freeze(view, note, null);
+    write(note, '');
+    redraw(banner, ...bannerOf(glance));
+    keys.replaceChildren(...keysOf(glance));
     observed.replaceChildren(...observedOf(glance));
     now.replaceChildren(...nowOf(glance));
     store.replaceChildren(...storeOf(glance));
-    charts.replaceChildren(...chartsOf(glance));
+    // What someone points at stays.
+    if (!charts.matches(':hover')) charts.replaceChildren(...chartsOf(glance));
   };
   const prefix = session.readable('locks');
   const drawHeld = () => {
@@ -45,12 +52,16 @@ export function show(view) {
   if (prefix !== null) feed.follow(prefix);
   drawHeld();
   draw(session.glance);
+  let lostAt = null;
   const timer = setInterval(async () => {
     if (document.hidden) return;
     try {
       draw(await look());
+      lostAt = null;
     } catch (refusal) {
-      now.replaceChildren(h('p', { class: 'note bad' }, refusal.message));
+      lostAt ??= Date.now();
+      freeze(view, note, lostAt);
+      if (refusal.status !== 0) write(note, refusal.message);
     }
   }, PERIOD);
   return () => {
@@ -59,37 +70,48 @@ export function show(view) {
   };
 }
 
-/** How many keys need a person, and how many do not. */
+function many(number, records) {
+  return number === null ? '?' : `${count(number)}${number === records.counted_to ? ' and more' : ''}`;
+}
+
+/** The one thing that needs a person. */
+function bannerOf({ records }) {
+  if (!records?.unknown || session.readable('keys') === null) return [];
+  const number = many(records.unknown, records);
+  return [h('p', { class: 'banner bad' },
+    h('span', {}, records.unknown === 1 ? '1 unknown outcome needs a person.' : `${number} unknown outcomes need a person.`),
+    h('a', { class: 'button', href: '#/keys' }, `Review ${number}`))];
+}
+
+/** How many keys there are in each state. */
 function keysOf({ records }) {
   if (!records || session.readable('keys') === null) return [];
-  const many = (number) => (number === null ? '?' : `${count(number)}${number === records.counted_to ? ' and more' : ''}`);
+  const of = (number) => many(number, records);
   return [
-    h('p', { class: 'big' }, h('a', { href: '#/keys', class: records.unknown === 0 ? '' : 'is-bad' },
-      records.unknown === 1 ? '1 unknown outcome' : `${many(records.unknown)} unknown outcomes`)),
     facts([
-      ['Keys in flight', many(records.in_flight)],
+      ['Unknown outcomes', records.unknown === 0 ? '✓ none' : of(records.unknown)],
+      ['Keys in flight', of(records.in_flight)],
       ['Keys done', records.done === null ? 'not counted by this store' : count(records.done)],
     ]),
   ];
 }
 
-/** What the guards that only observe would have done. */
+/** A way to what the guards that only observe would have done. */
 function observedOf({ observed }) {
-  const guards = Object.entries(observed);
-  if (guards.length === 0) return [];
-  return [h('p', { class: 'hint' }, 'Guards that only observe, at the instance that answers:'), facts(guards)];
+  if (Object.keys(observed).length === 0) return [];
+  return [h('p', {}, h('a', { href: '#/observed' }, OBSERVED_TITLE))];
 }
 
 /** What this instance does, whichever others share the store. */
 function nowOf({ waiters, in_flight, connections, shed, streams }) {
   return [
-    h('p', { class: 'hint' }, 'At the instance that answers:'),
+    h('p', { class: 'hint' }, 'This instance:'),
     facts([
       ['Requests that wait for a lock', count(waiters)],
       ['Streams', `hold ${count(streams.hold)}, watch ${count(streams.watch)}, console ${count(streams.console)}`],
       ['Requests under way', count(in_flight)],
       ['Connections', count(connections)],
-      ['Turned away because full', shed > 0 ? h('b', { class: 'is-bad' }, count(shed)) : '0'],
+      ['Rejected (overloaded)', shed > 0 ? h('b', { class: 'is-bad' }, count(shed)) : '0'],
     ]),
   ];
 }
@@ -100,29 +122,20 @@ function storeOf({ store, version }) {
   const advice = store.advice.map((text) => h('p', { class: 'note wait' }, text));
   return [
     h('p', { class: 'big' }, store.kind, ' ', h('span', { class: `badge ${store.reachable ? 'good' : 'bad'}` }, tier)),
-    h('p', {}, store.tier_means ?? 'The store gives no answer. Clients read 503 and may repeat safely.'),
+    h('p', {}, store.tier_means ?? 'The store does not respond. Clients get 503 and can retry safely.'),
     ...advice,
     facts([['Instances that share it', instances ?? 'not known'], ...Object.entries(others), ['keylatch', version]]),
   ];
 }
 
-function chartsOf({ samples, sample_ms }) {
-  const seconds = sample_ms / 1000;
-  const each = (member) => (sample) => sample[member];
-  const per = (member) => (sample) => sample[member] / seconds;
+function chartsOf(glance) {
+  const seconds = glance.sample_ms / 1000;
+  const line = (name, kind, member, per = 1) => ({ name, kind, of: (sample) => (sample[member] === null ? null : sample[member] / per) });
+  const draw = (title, format, ...lines) => chart(title, lines, glance, SLOTS, format);
   return [
-    chart('Requests', [{ name: '', kind: 'one', of: per('requests') }], samples, SLOTS, rate),
-    chart('Refusals', [
-      { name: '4xx ', kind: 'one', of: per('refused') },
-      { name: '5xx ', kind: 'two', of: per('failed') },
-    ], samples, SLOTS, rate),
-    chart('Answers', [
-      { name: 'p50 ', kind: 'one', of: each('p50_us') },
-      { name: 'p99 ', kind: 'two', of: each('p99_us') },
-    ], samples, SLOTS, duration),
-    chart('Steps of the store', [
-      { name: 'p50 ', kind: 'one', of: each('step_p50_us') },
-      { name: 'p99 ', kind: 'two', of: each('step_p99_us') },
-    ], samples, SLOTS, duration),
+    draw('Requests', rate, line('', 'one', 'requests', seconds)),
+    draw('Refusals', rate, line('4xx', 'one', 'refused', seconds), line('5xx', 'two', 'failed', seconds)),
+    draw('Responses', duration, line('p50', 'one', 'p50_us'), line('p99', 'two', 'p99_us')),
+    draw('Store', duration, line('p50', 'one', 'step_p50_us'), line('p99', 'two', 'step_p99_us')),
   ];
 }

@@ -1,7 +1,7 @@
 // The keys by state: first those that need a person, oldest first; and the settling of many at once.
 
 import { call, curl, session } from './api.js';
-import { commands, count, h, moment, redraw, span, write } from './dom.js';
+import { commands, count, freeze, h, moment, redraw, span, write } from './dom.js';
 import { STATES, maySettle, reasonOf, recordPath, requestOf, settleDialog, viewOf } from './records.js';
 
 /** How many rows the table has until the user wants more. */
@@ -61,6 +61,7 @@ class List {
   cursor = null;
   hidden = 0;
   reads = 0;
+  lostAt = null;
   isGone = false;
 
   constructor() {
@@ -74,10 +75,10 @@ class List {
     this.bar = h('div', { class: 'buttons' }, this.settle, this.more);
     this.when = h('th', { scope: 'col' });
     this.shell = h('div');
-    const heads = ['Key', 'Request', 'Whose', 'Attempts'].map((text) => h('th', { scope: 'col' }, text));
+    const heads = ['Key', 'Request', 'User', 'Attempts'].map((text) => h('th', { scope: 'col' }, text));
     this.element = h('section', {}, this.note, this.status, this.selector,
       h('table', { class: 'list', 'aria-label': 'Keys', 'aria-describedby': 'keys-status' },
-        h('thead', {}, h('tr', {}, h('td'), heads, this.when, h('th', { scope: 'col' }, 'Why, or what came of it'))),
+        h('thead', {}, h('tr', {}, h('td'), heads, this.when, h('th', { scope: 'col' }, 'Result'))),
         this.body),
       this.bar);
   }
@@ -86,7 +87,7 @@ class List {
     const tab = ([state, text]) => h('label', { class: 'check' },
       h('input', { type: 'radio', name: 'state', value: state, checked: state === choice.state, onchange: () => this.choose({ state }) }), ` ${text}`);
     return h('form', { class: 'controls', onsubmit: (event) => event.preventDefault() },
-      h('fieldset', { class: 'states' }, h('legend', {}, 'Whose outcome is'), Object.entries(STATES).map(tab)),
+      h('fieldset', { class: 'states' }, h('legend', {}, 'Status'), Object.entries(STATES).map(tab)),
       h('label', {}, 'Keys that begin with', this.search('key', 'key-prefix')),
       h('label', {}, 'Paths that begin with', this.search('prefix', 'path-prefix')));
   }
@@ -141,13 +142,15 @@ class List {
       }
       const since = (record) => Date.parse(record.ended_at ?? record.begun_at ?? '') || 0;
       records = records.toSorted((one, other) => since(one) - since(other));
-      Object.assign(this, { records, cursor, hidden });
+      Object.assign(this, { records, cursor, hidden, lostAt: null });
       write(this.note, '');
     } catch (refusal) {
       if (read !== this.reads || this.isGone) return;
+      this.lostAt = refusal.status === 0 ? this.lostAt ?? Date.now() : null;
       write(this.note, refusal.message);
     }
-    this.draw();
+    freeze(this.element, this.note, this.lostAt);
+    if (this.lostAt === null) this.draw();
   }
 
   /** The records that the table shows. */
@@ -171,7 +174,8 @@ class List {
   summary(shown, isAllOfUnknown) {
     const isSearch = choice.key || choice.prefix;
     if (shown === 0 && this.cursor) return 'None is found yet.';
-    if (shown === 0) return isAllOfUnknown && !isSearch ? 'No outcome is unknown. Nothing needs you.' : 'There is none.';
+    if (shown === 0 && isAllOfUnknown && !isSearch) return 'No outcome is unknown. Nothing needs you.';
+    if (shown === 0) return isSearch ? 'There is none. Type less of the beginning, or choose another status.' : 'There is none. Choose another status.';
     if (this.cursor) return `${count(shown)} and more shown, in no order.`;
     const all = shown < this.records.length ? ` of ${count(this.records.length)}` : '';
     return `${count(shown)}${all} shown, the oldest first.`;
@@ -195,11 +199,11 @@ class List {
     return h('tr', {},
       h('td', {}, box),
       h('th', { scope: 'row' }, nameOf(record)),
-      cell('Request', requestOf(record)),
-      cell('Whose', record.principal || '–'),
+      h('td', { 'data-label': 'Request', class: 'words' }, requestOf(record)),
+      cell('User', record.principal || '–'),
       cell('Attempts', String(record.attempts)),
       cell(this.when.textContent, when),
-      cell('Why, or what came of it', end || '–'));
+      h('td', { 'data-label': 'Result', class: 'words' }, end || '–'));
   }
 
   isSelected(record) {

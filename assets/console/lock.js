@@ -1,7 +1,7 @@
 // One lock: its holders, its queue, its earlier grants; and the break of a lease, which asks twice.
 
-import { call, curl, lockPath, service, session } from './api.js';
-import { commands, count, facts, h, moment, redraw, say, span } from './dom.js';
+import { call, curl, events, lockPath, session } from './api.js';
+import { commands, count, facts, freeze, h, moment, redraw, say, span } from './dom.js';
 import * as feed from './feed.js';
 
 /** The least time between two looks, however fast the lock changes. */
@@ -13,21 +13,23 @@ export const title = 'Lock';
 
 export function show(view, name) {
   const [holders, queue, history, act] = [h('div'), h('div'), h('div'), h('div')];
-  const shell = h('div');
+  const [shell, note] = [h('div'), h('p', { class: 'note' })];
   view.append(
     h('p', {}, h('a', { href: '#/locks' }, '‹ All locks')),
     h('h1', { tabindex: -1 }, name),
+    note,
     h('section', { 'aria-labelledby': 'holders' }, h('h2', { id: 'holders' }, 'Held by'), holders, act),
     h('section', { 'aria-labelledby': 'queue' }, h('h2', { id: 'queue' }, 'Queue'), queue),
     h('section', { 'aria-labelledby': 'history' }, h('h2', { id: 'history' }, 'Earlier grants'), history),
     shell);
   feed.stop();
-  const page = new LockPage(name, { holders, queue, history, act, shell });
+  const page = new LockPage(name, { view, note, holders, queue, history, act, shell });
   return page.start();
 }
 
 class LockPage {
   ticking = [];
+  lostAt = null;
 
   constructor(name, parts) {
     this.name = name;
@@ -35,15 +37,14 @@ class LockPage {
   }
 
   start() {
-    const events = new EventSource(`${service}${lockPath(this.name, '/events')}`);
-    for (const event of ['snapshot', 'acquired', 'renewed', 'broken', 'released', 'expired']) {
-      events.addEventListener(event, () => this.lookSoon());
-    }
+    const lookSoon = () => this.lookSoon();
+    const changes = ['snapshot', 'acquired', 'renewed', 'broken', 'released', 'expired'].map((event) => [event, lookSoon]);
+    const close = events(lockPath(this.name, '/events'), Object.fromEntries(changes));
     const looking = setInterval(() => document.hidden || this.lookSoon(), PERIOD);
     const ticking = setInterval(() => this.tick(), 1000);
     this.look();
     return () => {
-      events.close();
+      close();
       clearInterval(looking);
       clearInterval(ticking);
       clearTimeout(this.timer);
@@ -69,6 +70,10 @@ class LockPage {
     ]);
     this.timer = undefined;
     if (this.isGone) return;
+    this.lostAt = lock.status === 0 ? this.lostAt ?? Date.now() : null;
+    freeze(this.parts.view, this.parts.note, this.lostAt);
+    if (this.lostAt !== null) return;
+    this.parts.note.textContent = '';
     this.drawHolders(lock);
     this.drawQueue(queue);
     this.drawHistory(history);
@@ -93,53 +98,85 @@ class LockPage {
   }
 
   drawHolders(lock) {
-    this.ticking = [];
     if (lock instanceof Error) {
+      this.drawn = null;
+      this.ticking = [];
       const isFree = lock.code === 'lock-not-held';
       this.parts.holders.replaceChildren(h('p', { class: isFree ? 'empty' : 'note bad' }, isFree ? 'No client holds the lock.' : lock.message));
-      return this.offer([]);
+      return this.offer(null);
     }
     const holders = lock.holders ?? [lock];
+    this.ends = holders.map((holder) => performance.now() + holder.expires_in_ms);
+    // What a user is about to press stays where it is until a holder changes.
+    const drawn = JSON.stringify(holders.map(({ owner, slot, fencing_token, broken }) => [owner, slot, fencing_token, broken]));
+    if (this.drawn === drawn) return;
+    this.drawn = drawn;
+    this.ticking = [];
     const rest = (lock.holding ?? 1) - holders.length;
-    this.parts.holders.replaceChildren(
-      ...holders.map((holder) => this.holder(lock, holder)),
+    redraw(this.parts.holders,
+      lock.holders ? this.table(lock) : this.holder(lock),
       rest > 0 ? h('p', { class: 'hint' }, `and ${count(rest)} more`) : '');
-    this.offer(holders.filter((holder) => !holder.broken));
+    this.offer(lock.holders || lock.broken ? null : lock);
   }
 
-  holder(lock, holder) {
+  /** Several holders, a row each. */
+  table({ holders, limit }) {
+    const may = this.mayBreak();
+    const heads = ['Holder', 'Slot', 'Time left', 'Held for', 'Fencing token'].map((text) => h('th', { scope: 'col' }, text));
+    const row = (holder, i) => {
+      const { left, age } = this.clocks(holder, i);
+      const cell = (label, child) => h('td', { 'data-label': label }, child);
+      return h('tr', { class: 'holder' },
+        h('th', { scope: 'row' }, ownerOf(holder), brokenNote(holder)),
+        cell('Slot', String(holder.slot)),
+        cell('Time left', left),
+        cell('Held for', age),
+        cell('Fencing token', String(holder.fencing_token)),
+        may && h('td', {}, !holder.broken && h('button', {
+          type: 'button', class: 'second small', 'aria-label': `Break the lease of ${ownerOf(holder)}, slot ${holder.slot}`, onclick: () => this.ask(holder),
+        }, 'Break…')));
+    };
+    return h('div', {},
+      h('p', { class: 'hint' }, `Shared${limit ? `, by at most ${limit}` : ''}.`),
+      h('table', { class: 'list', 'aria-label': 'Holders' },
+        h('thead', {}, h('tr', {}, heads, may && h('td'))),
+        h('tbody', {}, holders.map(row))));
+  }
+
+  /** How long the lease of a holder lasts and has lasted, each second. */
+  clocks(holder, i) {
     const [left, age] = [h('span'), h('span')];
-    const ends = performance.now() + holder.expires_in_ms;
     const since = Date.parse(holder.acquired_at);
     this.ticking.push(() => {
-      left.textContent = span(ends - performance.now() + 500);
+      left.textContent = span(this.ends[i] - performance.now() + 500);
       age.textContent = span(Date.now() - since);
     });
-    const { broken } = holder;
+    return { left, age };
+  }
+
+  mayBreak() {
+    return session.glance.breaks && session.may('locks', 'break', this.name);
+  }
+
+  holder(lock) {
+    const { left, age } = this.clocks(lock, 0);
     return h('div', { class: 'holder' },
-      h('p', { class: 'big' }, holder.owner ?? 'A client without a label'),
-      broken && h('p', { class: 'note bad' }, `Broken${broken.by ? ` by ${broken.by}` : ''}: ${broken.reason}`),
+      h('p', { class: 'big' }, ownerOf(lock)),
+      brokenNote(lock),
       facts([
         ['Time left', left],
         ['Held for', age],
-        ['Since', moment(holder.acquired_at)],
-        ['Fencing token', String(holder.fencing_token)],
+        ['Since', new Date(lock.acquired_at).toLocaleString()],
+        ['Fencing token', String(lock.fencing_token)],
         ['Mode', lock.mode ?? 'exclusive'],
-        ['Limit', holder.limit ?? lock.limit],
-        ['Slot', holder.slot],
       ]));
   }
 
-  /** The button to break, where there is something to break and the user may. */
-  offer(holders) {
-    const may = session.glance.breaks && session.may('locks', 'break', this.name) && holders.length > 0;
-    const fences = may ? holders.map((holder) => `${holder.fencing_token}/${holder.slot}`).join() : '';
-    // What a user is about to press stays where it is.
-    if (this.offered === fences) return;
-    this.offered = fences;
-    this.parts.act.replaceChildren(...(may ? holders.map((holder) => h('div', { class: 'buttons' },
-      h('button', { type: 'button', class: 'second', onclick: () => this.ask(holder) },
-        holders.length > 1 ? `Break the lease of ${holder.owner ?? 'the client'}…` : 'Break the lease…'))) : []));
+  /** The button to break the one lease, where there is one and the user may. */
+  offer(holder) {
+    const buttons = holder && this.mayBreak() && h('div', { class: 'buttons' },
+      h('button', { type: 'button', class: 'second', onclick: () => this.ask(holder) }, 'Break the lease…'));
+    this.parts.act.replaceChildren(...[buttons].filter(Boolean));
   }
 
   ask(holder) {
@@ -154,10 +191,10 @@ class LockPage {
 
   drawQueue(queue) {
     if (queue instanceof Error) {
-      const text = queue.code === 'not-supported' ? 'The store keeps no queue: clients wait in no order.' : queue.message;
+      const text = queue.code === 'not-supported' ? 'This store keeps no queue: clients wait in no order.' : queue.message;
       return this.parts.queue.replaceChildren(h('p', { class: 'note wait' }, text));
     }
-    const row = (waiter) => h('li', {}, h('b', {}, waiter.owner ?? 'a client without a label'), ' ', since(waiter),
+    const row = (waiter) => h('li', {}, h('b', {}, ownerOf(waiter)), ' ', since(waiter),
       `${waiter.mode ? `, ${waiter.mode}` : ''}${waiter.limit ? `, at most ${waiter.limit} together` : ''}`);
     const { waiting } = queue;
     this.parts.queue.replaceChildren(
@@ -171,12 +208,21 @@ class LockPage {
     const ends = history.ends.toReversed();
     this.parts.history.replaceChildren(
       ends.length ? h('ul', { class: 'ends' }, ends.map(endRow)) : h('p', { class: 'empty' }, 'No earlier grant is remembered.'),
-      h('p', { class: 'hint' }, 'Releases are the latest that this instance served since ', moment(history.releases_since), '. The store keeps breaks and expiries alone.'));
+      h('p', { class: 'hint' }, 'Breaks and expiries come from the store; releases only from this instance, which started ', moment(history.releases_since), '.'));
   }
 
   tick() {
+    if (this.lostAt !== null) return;
     for (const tick of this.ticking) tick();
   }
+}
+
+function ownerOf({ owner }) {
+  return owner ?? 'a client without a label';
+}
+
+function brokenNote({ broken }) {
+  return broken && h('p', { class: 'note bad' }, `Broken${broken.by ? ` by ${broken.by}` : ''}: ${broken.reason}`);
 }
 
 /** For how long a client has waited; the moment since when shows on a longer look. */
@@ -192,10 +238,9 @@ function endRow(end) {
   const held = Date.parse(end.ended_at) - Date.parse(end.acquired_at);
   return h('li', {},
     h('span', { class: `badge ${BADGES[end.how] ?? ''}` }, end.how), ' ',
-    h('b', {}, end.owner ?? 'a client without a label'), ' ', moment(end.ended_at),
+    h('b', {}, ownerOf(end)), ' ', moment(end.ended_at),
     h('span', { class: 'detail' },
-      ` held for ${held < 1000 ? `${Math.max(0, held)} ms` : span(held)} since `, moment(end.acquired_at),
-      `, fencing token ${end.fencing_token}${end.by ? `, by ${end.by}` : ''}`),
+      ` held for ${held < 1000 ? `${Math.max(0, held)} ms` : span(held)} since ${new Date(end.acquired_at).toLocaleString()}, fencing token ${end.fencing_token}${end.by ? `, by ${end.by}` : ''}`),
     end.reason && h('div', {}, end.reason));
 }
 
@@ -206,7 +251,7 @@ function breakDialog(name, holder, send) {
   const soon = h('input', { type: 'checkbox', id: 'at-once' });
   const note = h('p', { class: 'note bad', role: 'alert' });
   const button = h('button', { class: 'danger' }, 'Break the lease');
-  const owner = holder.owner ?? 'a client without a label';
+  const owner = ownerOf(holder);
   let isSure = false;
   const submit = async (event) => {
     event.preventDefault();
@@ -230,10 +275,10 @@ function breakDialog(name, holder, send) {
   const dialog = h('dialog', { 'aria-labelledby': 'break-title', onclose: () => dialog.remove() },
     h('form', { onsubmit: submit },
       h('h2', { id: 'break-title' }, `Break the lease of ${owner}?`),
-      h('p', { class: 'hint' }, 'The lease cannot be renewed any more. It ends when it would have ended, and the holder reads your reason. Only the fencing token stops a holder that does not look.'),
+      h('p', { class: 'hint' }, 'The holder can no longer renew, and gets your reason. It keeps the lock until the lease expires.'),
       h('label', { class: 'field' }, 'Why (the holder and the history show it)', reason),
-      h('label', { class: 'field' }, session.glance.identity ? `Who, beside ${session.glance.identity} (if you like)` : 'Who breaks it (if you like)', by),
-      h('label', { class: 'field check' }, soon, ' End it at once, even while the holder counts on it'),
+      h('label', { class: 'field' }, session.glance.identity ? `Your name, besides ${session.glance.identity} (optional)` : 'Your name (optional)', by),
+      h('label', { class: 'field check' }, soon, ' End it now (the holder may still be working)'),
       note,
       h('div', { class: 'buttons' }, button,
         h('button', { type: 'button', class: 'second', onclick: () => dialog.close() }, 'Keep it'))));

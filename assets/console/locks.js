@@ -1,7 +1,7 @@
 // The held locks, live. The page draws the rows of one page of the list and no others.
 
 import { curl, session } from './api.js';
-import { commands, count, h, span, write } from './dom.js';
+import { commands, count, freeze, h, span, write } from './dom.js';
 import * as feed from './feed.js';
 
 const ROWS = 50;
@@ -45,16 +45,19 @@ class List {
   rows = new Map();
   isScheduled = false;
   isGone = false;
+  invited = null;
 
   constructor() {
     this.body = h('tbody');
     this.status = h('p', { class: 'hint', id: 'locks-status' });
     this.note = h('p', { class: 'note' });
+    this.empty = h('div', { class: 'empty' });
     this.previous = h('button', { type: 'button', class: 'second small', onclick: () => this.turn(-1) }, 'Previous');
     this.next = h('button', { type: 'button', class: 'second small', onclick: () => this.turn(1) }, 'Next');
     const head = ['Lock', 'Holder', 'Time left', 'Held for', 'Queue'].map((text) => h('th', { scope: 'col' }, text));
     this.element = h('section', {},
       this.note, this.status,
+      this.empty,
       h('table', { class: 'list', 'aria-label': 'Held locks', 'aria-describedby': 'locks-status' }, h('thead', {}, h('tr', {}, head)), this.body),
       h('div', { class: 'buttons' }, this.previous, this.next));
   }
@@ -73,8 +76,8 @@ class List {
     const pause = h('input', { type: 'checkbox', id: 'pause', checked: choice.paused, onchange: () => this.choose({ paused: pause.checked }) });
     return h('form', { class: 'controls', onsubmit: (event) => { event.preventDefault(); this.filter(prefix.value); } },
       h('label', {}, 'Names that begin with ', prefix),
-      h('label', {}, 'First the ', sort),
-      h('label', { class: 'check' }, pause, ' Stand still'));
+      h('label', {}, 'Sort by ', sort),
+      h('label', { class: 'check' }, pause, ' Pause'));
   }
 
   filter(prefix) {
@@ -110,16 +113,32 @@ class List {
     this.place(all.slice(from, from + ROWS));
     const shown = all.length > ROWS ? `, ${count(from + 1)} to ${count(Math.min(from + ROWS, all.length))} shown` : '';
     write(this.status, feed.state.is === 'connecting' && !all.length ? 'Connecting…' : `${feed.held()} held${shown}`);
+    this.invite(all.length === 0 && feed.state.is === 'live');
     this.previous.disabled = choice.page === 0;
     this.next.disabled = choice.page >= pages - 1;
     this.previous.parentElement.hidden = pages === 1;
     this.warn();
   }
 
+  /** What to type where there is nothing to see. */
+  invite(isEmpty) {
+    this.element.querySelector('table').hidden = isEmpty;
+    const invited = isEmpty ? choice.prefix : null;
+    if (invited === this.invited) return;
+    this.invited = invited;
+    const command = curl('POST', '/v1/locks/deploy', { owner: 'me', ttl_ms: 60000 });
+    this.empty.replaceChildren(...(isEmpty ? [
+      h('p', {}, choice.prefix ? `No lock whose name begins with “${choice.prefix}” is held.` : 'No lock is held. Take one, and it is here within a second:'),
+      !choice.prefix && h('pre', { tabindex: 0 }, h('code', {}, command)),
+    ].filter(Boolean) : []));
+  }
+
   warn() {
-    const { is, more, refusal } = feed.state;
+    const { is, more, lostAt, refusal } = feed.state;
+    freeze(this.element, this.note, lostAt);
+    if (lostAt !== null) return;
     const text = refusal ? refusal.message
-      : is === 'trouble' ? 'The store gives no answer: what is shown may be old.'
+      : is === 'trouble' ? 'The store does not respond: what is shown may be old.'
         : more ? 'There are more locks than this page shows: type the beginning of a name.' : '';
     this.note.className = `note ${refusal ? 'bad' : 'wait'}`;
     write(this.note, text);
@@ -144,6 +163,7 @@ class List {
   }
 
   tick() {
+    if (feed.state.lostAt !== null) return;
     for (const row of this.rows.values()) row.tick();
   }
 }
@@ -159,7 +179,7 @@ class Row {
     this.waiting = h('span');
     this.element = h('tr', {},
       h('th', { scope: 'row' }, h('a', { href: `#/locks/${encodeURIComponent(name)}` }, name)),
-      cell('Holder', this.owner, ' ', this.mark),
+      h('td', { 'data-label': 'Holder', class: 'words' }, this.owner, ' ', this.mark),
       cell('Time left', h('span', { class: 'bar', 'aria-hidden': 'true' }, this.inner), this.left),
       cell('Held for', this.age),
       cell('Queue', this.waiting));
@@ -172,7 +192,7 @@ class Row {
     write(this.mark, lock.broken ? 'broken' : lock.shared ? 'shared' : '');
     this.mark.className = `badge ${lock.broken ? 'bad' : ''}`;
     write(this.waiting, lock.waiting ? count(lock.waiting) : '–');
-    this.tick();
+    if (feed.state.lostAt === null) this.tick();
   }
 
   tick() {

@@ -1,6 +1,6 @@
 // Records of idempotency keys: how the service names them, and how an unknown outcome is settled.
 
-import { call, session } from './api.js';
+import { call, service, session } from './api.js';
 import { h, say } from './dom.js';
 
 export const STATES = { unknown: 'Unknown', 'in-flight': 'In flight', done: 'Done' };
@@ -8,13 +8,18 @@ export const STATES = { unknown: 'Unknown', 'in-flight': 'In flight', done: 'Don
 /** What a reason means, for people. */
 const REASONS = {
   interrupted: 'the run was cut off',
-  failed: 'the service behind answered with an error',
+  failed: 'the upstream responded with an error',
   panicked: 'the run failed',
-  'no-answer': 'the service behind gave no answer',
+  'no-answer': 'the upstream did not respond',
 };
 
 export function reasonOf({ reason }) {
   return reason ? REASONS[reason] ?? reason : '';
+}
+
+/** The page of the problem that a request with this key gets. */
+export function problemOf({ state }) {
+  return `${service}/problems/${state === 'unknown' ? 'outcome-unknown' : 'request-in-progress'}`;
 }
 
 /** The part of a URL that names the record. An identity's own keys have its name as their principal. */
@@ -69,7 +74,7 @@ export function settleDialog(records, done) {
   const status = h('input', { type: 'number', id: 'status', min: 200, max: 599, value: 200 });
   const body = h('textarea', { id: 'body', rows: 3, spellcheck: 'false' });
   const answer = h('div', { hidden: true },
-    h('label', { class: 'field' }, 'HTTP status of the answer that repeats read', status),
+    h('label', { class: 'field' }, 'HTTP status of the response that retries get', status),
     h('label', { class: 'field' }, 'Its body: JSON or text (if there is one)', body));
   const reason = h('input', { type: 'text', id: 'reason', required: true, maxlength: 256, autocomplete: 'off' });
   const by = h('input', { type: 'text', id: 'by', maxlength: 200, autocomplete: 'off' });
@@ -92,16 +97,16 @@ export function settleDialog(records, done) {
   };
   const form = h('form', { onsubmit: submit },
     h('h2', { id: 'settle-title' }, many ? `What happened to these ${records.length} requests?` : 'What happened to the request?'),
-    h('p', { class: 'hint' }, 'Find out first: ask the service behind, or the bank. What you say here is what every repeat reads.'),
+    h('p', { class: 'hint' }, 'Find out first: ask the upstream, or the bank. Retries get what you say here.'),
     h('fieldset', {}, h('legend', { class: 'unseen' }, 'What happened'),
-      radio('not-executed', 'It was not done: the key is free, and the next request runs.'),
-      radio('completed', 'It was done: every repeat reads an answer, and nothing runs.')),
+      radio('not-executed', 'It did not happen. The key is free, and the next request runs.'),
+      radio('completed', 'It succeeded. Retries get the response below, and nothing runs.')),
     answer,
     h('label', { class: 'field' }, 'How you found out', reason),
-    h('label', { class: 'field' }, session.glance.identity ? `Who, beside ${session.glance.identity} (if you like)` : 'Who says so (if you like)', by),
+    h('label', { class: 'field' }, session.glance.identity ? `Your name, besides ${session.glance.identity} (optional)` : 'Your name (optional)', by),
     note,
     h('div', { class: 'buttons' }, button,
-      h('button', { type: 'button', class: 'second', onclick: () => dialog.close() }, 'Not now')));
+      h('button', { type: 'button', class: 'second', onclick: () => dialog.close() }, 'Cancel')));
   const dialog = h('dialog', { 'aria-labelledby': 'settle-title', onclose: () => dialog.remove() }, form);
   document.body.append(dialog);
   dialog.showModal();

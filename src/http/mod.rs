@@ -28,6 +28,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::http::HeaderName;
+use axum::middleware::map_response;
 use axum::routing::{any, get};
 use tower::util::MapResponseLayer;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -101,8 +102,7 @@ pub fn router(
     let (short, rest) = short_routes().split_for_parts();
     let own = short
         .route("/v1/locks/", any(locks::empty_name))
-        .merge(console::routes(extras.sandbox))
-        .with_state(api)
+        .with_state(Arc::clone(&api))
         .merge(assets::module())
         .merge(if extras.sandbox { assets::shop() } else { Router::new() })
         .route("/problems", get(problem_pages::list))
@@ -112,7 +112,11 @@ pub fn router(
     // A client may wait before its request takes its time.
     let waiting = RequestLayer { deadline: requests.deadline + max_wait, ..requests.clone() };
     let long_poll = layered(long_poll, waiting);
-    let own = layered(own, requests.clone());
+    let console = console::routes(extras.sandbox).with_state(api);
+    let console = console.method_not_allowed_fallback(system::method_not_allowed);
+    let console = layered(console, requests.clone());
+    let console = console.layer(map_response(console::without_password_box));
+    let own = layered(own, requests.clone()).merge(console);
     let of_app =
         guards.rest()?.map(|rest| rest.merge(guarded.clone()).nest(guards::OWN, own.clone()));
     let all = own.merge(long_poll).merge(guarded).merge(shop);

@@ -14,11 +14,14 @@
 //! The check reads the head alone. Tested in `tests/api/hosts.rs`, `foreign_pages.rs`,
 //! `shared_origins.rs` and `cors.rs`.
 
+use std::convert::Infallible;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody as _};
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
 use axum::http::{
     Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Version, header,
 };
@@ -75,6 +78,15 @@ impl ConnectionInfo {
     /// The scheme by which the client asked.
     pub(super) fn scheme(&self) -> &'static str {
         if self.is_tls { "https" } else { "http" }
+    }
+}
+
+/// Of the listener that the request came to.
+impl<S: Sync> FromRequestParts<S> for ServedParts {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(parts.extensions.get::<ConnectionInfo>().map_or(Self::ALL, |info| info.serves))
     }
 }
 

@@ -10,10 +10,11 @@ use std::sync::LazyLock;
 
 use axum::body::Bytes;
 use axum::extract::Path;
-use axum::http::header;
-use axum::response::{Html, IntoResponse};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{Html, IntoResponse, Response};
 
 use super::assets::POLICY;
+use super::parts::{Part, ServedParts};
 use super::problem::{Code, Problem};
 use keylatch_axum::status_code;
 use keylatch_wire::Retry;
@@ -26,17 +27,18 @@ use keylatch_wire::Retry;
     responses((status = 200, description = "A page for people", body = String, content_type = "text/html")))]
 pub(super) async fn get_problem_page(
     Path(slug): Path<String>,
+    serves: ServedParts,
 ) -> Result<impl IntoResponse, Problem> {
-    static PAGES: LazyLock<HashMap<&str, Bytes>> = LazyLock::new(|| {
+    static PAGES: LazyLock<HashMap<&str, Page>> = LazyLock::new(|| {
         // Two codes with one slug have the page of the first.
         let codes: Vec<_> = Code::all().collect();
         codes.into_iter().rev().map(|code| (code.slug(), page_of(code))).collect()
     });
     let unknown = || Problem::new(Code::NotFound, "There is no such problem.");
-    Ok(served(PAGES.get(&*slug).ok_or_else(unknown)?))
+    Ok(PAGES.get(&*slug).ok_or_else(unknown)?.served(serves))
 }
 
-fn page_of(code: Code) -> Bytes {
+fn page_of(code: Code) -> Page {
     let slug = code.slug();
     let others = Code::all().filter(|other| other.slug() == slug && *other != code);
     let others: String = others.map(|other| format!(" or {}", status_code(other))).collect();
@@ -51,16 +53,28 @@ fn page_of(code: Code) -> Bytes {
         retry = next_request(code.retry()),
         command = escaped(command_for(code)),
     );
-    page(code.title(), "..", &body)
+    Page::new(code.title(), "..", &body)
 }
 
 /// All problems, in the order of their statuses.
-pub(super) async fn list() -> impl IntoResponse {
-    static LIST: LazyLock<Bytes> = LazyLock::new(page_of_all);
-    served(&LIST)
+pub(super) async fn list(serves: ServedParts) -> impl IntoResponse {
+    static LIST: LazyLock<Page> = LazyLock::new(page_of_all);
+    LIST.served(serves)
 }
 
-fn page_of_all() -> Bytes {
+/// The page of a browser that follows a link to nowhere.
+pub(super) fn no_page(path: &str, serves: ServedParts) -> Response {
+    let root = ["."].into_iter().chain(path.split('/').skip(2).map(|_| "..")).collect::<Vec<_>>();
+    let body = format!(
+        "<h1>There is no such page</h1>\n<section>\n<p>Nothing is at <code>{}</code>.</p>\n\
+         </section>\n",
+        escaped(path)
+    );
+    let page = Page::new("There is no such page", &root.join("/"), &body);
+    (StatusCode::NOT_FOUND, page.served(serves)).into_response()
+}
+
+fn page_of_all() -> Page {
     let row = |code: Code| {
         format!(
             "<tr><td data-label=\"Status\">{status}</td>\
@@ -79,18 +93,38 @@ fn page_of_all() -> Bytes {
          <th scope=\"col\">Status</th><th scope=\"col\">Code</th><th scope=\"col\">What happened</th>\
          </tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n</section>\n",
     );
-    page("Problems", ".", &body)
+    Page::new("Problems", ".", &body)
 }
 
-/// A whole page; `body` is HTML. Beside an app behind keylatch `root` is below a path, so that
-/// links are relative.
-fn page(title: &str, root: &str, body: &str) -> Bytes {
-    let frame = include_str!("../../assets/problem.html");
-    frame.replace("{{root}}", root).replace("{{title}}", title).replace("{{body}}", body).into()
+/// A whole page: on a listener that serves the console with its menu, and without it.
+struct Page {
+    with_menu: Bytes,
+    without: Bytes,
 }
 
-fn served(page: &Bytes) -> impl IntoResponse + use<> {
-    ([(header::CONTENT_SECURITY_POLICY, POLICY)], Html(page.clone()))
+impl Page {
+    /// `body` is HTML. Beside an app behind keylatch `root` is below a path, so that links are
+    /// relative.
+    fn new(title: &str, root: &str, body: &str) -> Self {
+        let frame = include_str!("../../assets/problem.html").replace("{{title}}", title);
+        let of = |menu: &str| -> Bytes {
+            let page = frame.replace("{{menu}}", menu).replace("{{root}}", root);
+            page.replace("{{body}}", body).into()
+        };
+        Self { with_menu: of(include_str!("../../assets/menu.html")), without: of("") }
+    }
+
+    fn served(&self, serves: ServedParts) -> impl IntoResponse + use<> {
+        let page = if serves.have(Part::Console) { &self.with_menu } else { &self.without };
+        ([(header::CONTENT_SECURITY_POLICY, POLICY)], Html(page.clone()))
+    }
+}
+
+/// Whether the first media type that the client takes is HTML, as that of a browser is.
+pub(super) fn prefers_html(headers: &HeaderMap) -> bool {
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    let first = accept.unwrap_or_default().split([',', ';']).next().unwrap_or_default();
+    first.trim().eq_ignore_ascii_case("text/html")
 }
 
 /// What a client sends next, in words.

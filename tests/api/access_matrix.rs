@@ -76,11 +76,10 @@ const NEEDS: [(&str, &str, Need); 35] = [
 ];
 
 /// What the routes of the console ask for, which are not in the document.
-const CONSOLE: [(&str, Need); 9] = [
+const CONSOLE: [(&str, Need); 8] = [
     ("/", Open),
     ("/assets/page.css", Open),
     ("/assets/console/console.js", Open),
-    ("/console/sign-in", Identity),
     ("/console/glance", Identity),
     ("/console/locks?prefix={name}", Lock("read")),
     ("/console/queue?name={name}", Lock("read")),

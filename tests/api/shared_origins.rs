@@ -91,7 +91,7 @@ async fn console_is_not_served_beside_guards() {
     let beside = Service::start_with(config).await;
     let alone = Service::start_with(keyring.config()).await;
     assert_eq!(log.text().matches("serves").count(), 1, "{}", log.text());
-    for path in ["/", "/console/sign-in", "/console/glance", "/docs/", "/openapi.json"] {
+    for path in ["/", "/console/glance", "/docs/", "/openapi.json"] {
         let get = async |service: &Service| {
             let get = service.request(Method::GET, path).bearer_auth(&key);
             Answer::of(get.header("Accept", "text/html")).await.status.as_u16()

@@ -24,6 +24,12 @@ impl Console {
         Self { service, browser: Browser::start().await }
     }
 
+    /// Ends the service; the browser stays.
+    pub(crate) async fn stop(self) -> Browser {
+        self.service.stop().await;
+        self.browser
+    }
+
     pub(crate) fn url(&self, view: &str) -> String {
         format!("http://{}/{view}", self.service.address)
     }
@@ -52,6 +58,14 @@ impl Console {
 pub(crate) async fn shows(page: &Page, text: &str) {
     let text = serde_json::Value::from(text);
     page.until(&format!("document.body.innerText.includes({text})")).await;
+}
+
+/// Gives an API key to the page that asks for one.
+pub(crate) async fn sign_in(page: &Page, key: &str) {
+    shows(page, "Paste an API key").await;
+    page.click("#api-key", 1).await;
+    page.type_text(key).await;
+    page.press("Enter").await;
 }
 
 /// Goes from element to element by Tab until the one that a script describes has the focus.
@@ -177,19 +191,55 @@ async fn without_scripts_the_page_leads_to_the_same_facts() {
 }
 
 #[tokio::test]
-async fn browser_asks_for_the_key_and_shows_what_it_may_read() {
+async fn card_takes_the_key_and_the_console_shows_what_it_may_read() {
     let mut keyring = Keyring::default();
     let key =
         keyring.add("team", "allow = [{ locks = \"team-a/\", may = [\"read\", \"acquire\"] }]");
     let console = Console::over(Service::start_with(keyring.config()).await).await;
     let page = console.visit("livez").await;
-    page.expect_challenge("*/console/glance").await;
-    page.eval("location.href = '/#/locks'").await;
-    page.sign_in(&key).await;
+    page.goto(&console.url("#/locks")).await;
+    sign_in(&page, "wrong").await;
+    shows(&page, "This API key is not valid.").await;
+    sign_in(&page, &key).await;
     shows(&page, "team").await;
     shows(&page, "0 held").await;
     assert_eq!(page.eval("document.querySelector('#prefix').value").await, "team-a/");
     page.eval("document.querySelector('#prefix').value = ''").await;
     page.eval("document.querySelector('#prefix').dispatchEvent(new Event('input'))").await;
     shows(&page, "You may not read all locks of this prefix").await;
+    page.click("#who summary", 1).await;
+    shows(&page, "read, acquire locks that begin with team-a/").await;
+    // The tab remembers the key, and no other tab does.
+    page.reload().await;
+    shows(&page, "0 held").await;
+    let other = console.visit_until("#/locks", "Paste an API key").await;
+    assert_eq!(other.eval("sessionStorage.length").await, 0);
+    page.click("#who summary", 1).await;
+    page.click("#who button", 1).await;
+    shows(&page, "Paste an API key").await;
+}
+
+#[tokio::test]
+async fn keys_search_move_in_the_list_and_help() {
+    let console = Console::open().await;
+    for number in 0..3 {
+        console.hold(&format!("jobs/{number}"), "worker").await;
+    }
+    let page = console.visit_until("#/locks", "3 held").await;
+    page.eval("document.activeElement.blur()").await;
+    let at = "document.activeElement.textContent";
+    for (key, name) in [("j", "jobs/0"), ("j", "jobs/1"), ("j", "jobs/2"), ("k", "jobs/1")] {
+        page.press(key).await;
+        page.until(&format!("{at} === '{name}'")).await;
+    }
+    page.press("/").await;
+    page.until("document.activeElement.id === 'prefix'").await;
+    // In a field it is a character.
+    page.press("j").await;
+    page.until("document.activeElement.value === 'j'").await;
+    page.eval("document.activeElement.blur()").await;
+    page.press("?").await;
+    shows(&page, "search in this view").await;
+    page.press("Escape").await;
+    page.until("document.querySelector('dialog') === null").await;
 }

@@ -15,7 +15,7 @@ use keylatch_testkit::{Answer, Keyring, Page, Service, eventually};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::console::{Console, shows, tab_to};
+use crate::console::{Console, shows, sign_in, tab_to};
 
 /// How many keys the table has until the user wants more.
 const PAGE: usize = 200;
@@ -102,7 +102,7 @@ async fn one_unknown_payment_among_ten_thousand_is_found_and_settled() {
     let began = Instant::now();
     shows(&page, "1 unknown outcome").await;
     shows(&page, "9,999").await;
-    page.click("a[href='#/keys'].is-bad", 1).await;
+    page.click(".banner a", 1).await;
     page.until("document.querySelectorAll('tbody tr').length === 1").await;
     page.click_on(
         "[...document.links].find(({ textContent }) => textContent.startsWith('payment-'))",
@@ -112,7 +112,7 @@ async fn one_unknown_payment_among_ten_thousand_is_found_and_settled() {
     // The list has the words of the key's own page too.
     shows(&page, "‹ All keys").await;
     shows(&page, "POST /v1/payments").await;
-    shows(&page, "the service behind answered with an error").await;
+    shows(&page, "the upstream responded with an error").await;
     page.click("section .buttons button", 1).await;
     choose(&page, "completed").await;
     page.click("#body", 1).await;
@@ -120,7 +120,7 @@ async fn one_unknown_payment_among_ten_thousand_is_found_and_settled() {
     page.click("#reason", 1).await;
     page.type_text("the bank has it").await;
     page.click("dialog .buttons button", 1).await;
-    shows(&page, "The answer that repeats read").await;
+    shows(&page, "The response that retries get").await;
     eprintln!(
         "found and settled by 7 presses and 2 texts in {:.1} s",
         began.elapsed().as_secs_f64()
@@ -272,10 +272,10 @@ async fn glance_that_is_drawn_again_leaves_the_focus_where_it_is() {
     begin(&console.service, "payment-7", "/payments", 1500).await;
     lost(&console.service, 1).await;
     let page = console.visit_until("", "1 unknown outcome").await;
-    tab_to(&page, "at.textContent === '1 unknown outcome'").await;
+    tab_to(&page, "at.textContent === 'Review 1'").await;
     begin(&console.service, "payment-8", "/payments", 1500).await;
     shows(&page, "2 unknown outcomes").await;
-    assert_eq!(page.eval("document.activeElement.textContent").await, "2 unknown outcomes");
+    assert_eq!(page.eval("document.activeElement.textContent").await, "Review 2");
 }
 
 #[tokio::test]
@@ -311,9 +311,8 @@ async fn reader_has_no_button_to_settle() {
     let begun = begin.bearer_auth(&shop).json(&json!({"lease_ms": 1500}));
     assert_eq!(Answer::of(begun).await.status, 201);
     let page = console.visit("livez").await;
-    page.expect_challenge("*/console/glance").await;
-    page.eval("location.href = '/#/keys/payment-7?principal=shop'").await;
-    page.sign_in(&reader).await;
+    page.goto(&console.url("#/keys/payment-7?principal=shop")).await;
+    sign_in(&page, &reader).await;
     shows(&page, "the run was cut off").await;
     assert_eq!(page.eval("document.querySelectorAll('main .buttons').length").await, 0);
 }

@@ -32,7 +32,8 @@ const DIALOG: &str = "document.querySelector('dialog') !== null";
 const COPIED: &str = "document.querySelector('#said').textContent === 'Copied.'";
 const FOLDED: &str = "document.querySelector('details').open === false";
 const ASKS_WHY: &str = "document.querySelector('#reason').matches(':user-invalid')";
-const NONE: &str = "document.querySelector('#keys-status').textContent === 'There is none.'";
+const NONE: &str =
+    "document.querySelector('#keys-status').textContent.startsWith('There is none.')";
 const IN_LOCKS: &str = "document.querySelector('h1')?.textContent === 'Locks'";
 const IN_KEYS: &str = "document.querySelector('h1')?.textContent === 'Keys'";
 const KEY: &str = "#/keys/payment-7?method=POST&path=%2Fpayments&principal=";
@@ -52,8 +53,8 @@ const VIEWS: &[View] = &[
             ("API", "location.pathname === '/docs/'"),
             ("Demo", "location.pathname === '/demo'"),
             ("61 locks held", IN_LOCKS),
-            ("1 unknown outcome", IN_KEYS),
-            ("The same with curl", FOLDED),
+            ("Review 1", IN_KEYS),
+            ("Do this with curl", FOLDED),
             ("Copy", COPIED),
         ],
     },
@@ -68,7 +69,7 @@ const VIEWS: &[View] = &[
             ("#pause", "document.querySelector('#pause').checked"),
             ("deploy", "document.querySelector('h1')?.textContent === 'deploy'"),
             ("Next", "document.body.innerText.includes('51 to 61 shown')"),
-            ("The same with curl", FOLDED),
+            ("Do this with curl", FOLDED),
             ("Copy", COPIED),
         ],
     },
@@ -90,7 +91,7 @@ const VIEWS: &[View] = &[
         presses: &[
             ("‹ All locks", IN_LOCKS),
             ("Break the lease…", DIALOG),
-            ("The same with curl", FOLDED),
+            ("Do this with curl", FOLDED),
             ("Copy", COPIED),
         ],
     },
@@ -123,7 +124,7 @@ const VIEWS: &[View] = &[
             ),
             ("Select payment-7", "document.body.innerText.includes('Settle the key that')"),
             ("payment-7", "document.querySelector('h1')?.textContent === 'payment-7'"),
-            ("The same with curl", FOLDED),
+            ("Do this with curl", FOLDED),
             ("Copy", COPIED),
         ],
     },
@@ -156,7 +157,8 @@ const VIEWS: &[View] = &[
         presses: &[
             ("‹ All keys", IN_KEYS),
             ("Settle it…", DIALOG),
-            ("The same with curl", FOLDED),
+            ("What clients get", "location.pathname === '/problems/outcome-unknown'"),
+            ("Do this with curl", FOLDED),
             ("Copy", COPIED),
         ],
     },
@@ -171,7 +173,7 @@ const VIEWS: &[View] = &[
             ("#reason", "document.querySelector('#reason').value !== ''"),
             ("#by", "document.querySelector('#by').value !== ''"),
             ("Settle it", "document.querySelector('dialog :user-invalid') !== null"),
-            ("Not now", NO_DIALOG),
+            ("Cancel", NO_DIALOG),
         ],
     },
     View {

@@ -13,7 +13,7 @@ use keylatch_testkit::{
 use reqwest::Method;
 use serde_json::json;
 
-use crate::console::{Console, shows};
+use crate::console::{Console, shows, sign_in};
 
 /// Waits until the page does not show a text any more.
 async fn hides(page: &Page, text: &str) {
@@ -77,9 +77,9 @@ async fn glance_shows_store_instances_keys_and_charts() {
         );
         assert_eq!(page.eval(&found).await, value, "{fact}");
     }
-    shows(&page, "At the instance that answers:").await;
+    shows(&page, "This instance:").await;
     // The first sample is there after five seconds.
-    for chart in ["Requests: now", "Refusals: now", "Answers: now", "Steps of the store: now"] {
+    for chart in ["Requests: now", "Refusals: now", "Responses: now", "Store: now"] {
         let drawn = format!(
             "[...document.querySelectorAll('.chart svg')].some((chart) =>
                 chart.getAttribute('aria-label').startsWith('{chart}')
@@ -90,12 +90,14 @@ async fn glance_shows_store_instances_keys_and_charts() {
 }
 
 #[tokio::test]
-async fn glance_says_what_an_observing_guard_would_have_done() {
+async fn page_says_what_an_observing_guard_would_have_done() {
     let upstream = Upstream::start().await;
     let observe = |guard: &mut Guard| guard.mode = Mode::Observe;
     let service = guard_orders("memory:", &upstream.url(), observe).await;
     let console = Console::over(service).await;
-    let page = console.visit_until("", "0 duplicates would have run once today").await;
+    let page = console.visit_until("", "What observing guards would have done").await;
+    page.click("main a[href='#/observed']", 1).await;
+    shows(&page, "0 duplicates would have run once today").await;
     for _ in 0..2 {
         assert_eq!(console.service.buy("k-1").await.status, 201);
     }
@@ -109,11 +111,11 @@ async fn store_that_is_away_is_shown_and_its_return_too() {
     console.service.create("deploy", &json!({"ttl_ms": 600_000})).await;
     let page = console.visit_until("#/locks", "1 held").await;
     redis.kill().await;
-    shows(&page, "The store gives no answer: what is shown may be old.").await;
+    shows(&page, "The store does not respond: what is shown may be old.").await;
     shows(&page, "1 held").await;
     redis.restart_empty(&[]).await;
     shows(&page, "0 held").await;
-    hides(&page, "The store gives no answer").await;
+    hides(&page, "The store does not respond").await;
     page.click("a[href='#/']", 1).await;
     shows(&page, "0 locks held").await;
     redis.kill().await;
@@ -129,21 +131,25 @@ async fn console_without_a_stream_says_that_there_is_no_room() {
     let console = Console::over(Service::start_with(config).await).await;
     let mut other = EventStream::of(console.service.request(Method::GET, "/console/locks")).await;
     other.next("changes").await;
-    let _page = console.visit_until("#/locks", "The service has no room for another stream.").await;
+    let _page = console.visit_until("#/locks", "The service has too many streams of events.").await;
 }
 
 #[tokio::test]
 async fn locks_beyond_the_most_that_a_page_has_are_spoken_of() {
     let console = Console::open().await;
-    let page = console.visit("livez").await;
-    page.hold("*/console/locks?prefix*").await;
-    page.eval("location.href = '/#/locks'").await;
-    let held = page.held().await;
     console.service.create("deploy", &json!({})).await;
     let lock = console.service.look("deploy").await.json;
     let changes = json!({"held": [lock], "gone": [], "more": true});
-    let event = format!("retry: 600000\nevent: changes\ndata: {changes}\n\n");
-    page.answer(held, 200, "text/event-stream", &event).await;
+    let page = console.visit("livez").await;
+    page.prepare(&format!(
+        "const real = window.fetch;
+         const event = new TextEncoder().encode('event: changes\\ndata: ' + JSON.stringify({changes}) + '\\n\\n');
+         window.fetch = (url, init) => url.includes('/console/locks?')
+             ? Promise.resolve(new Response(new ReadableStream({{ start: (stream) => stream.enqueue(event) }})))
+             : real(url, init);"
+    ))
+    .await;
+    page.goto(&console.url("#/locks")).await;
     shows(&page, "There are more locks than this page shows: type the beginning of a name.").await;
     shows(&page, "1 and more held").await;
 }
@@ -160,7 +166,7 @@ async fn each_of_several_holders_is_shown_and_broken_alone() {
     page.click("tbody a", 1).await;
     page.until("document.querySelectorAll('.holder').length === 3").await;
     page.click_on(
-        "[...document.querySelectorAll('button')].find(({ textContent }) => textContent.includes('of ben'))",
+        "[...document.querySelectorAll('button')].find(({ ariaLabel }) => ariaLabel?.includes('of ben'))",
         1,
     )
     .await;
@@ -189,7 +195,7 @@ async fn service_without_an_answer_is_tried_again() {
     page.eval("location.href = '/'").await;
     let held = page.held().await;
     page.break_off(held).await;
-    shows(&page, "keylatch gives no answer").await;
+    shows(&page, "keylatch does not respond").await;
     page.hold_nothing().await;
     page.click("#view button", 1).await;
     shows(&page, "0 locks held").await;
@@ -203,11 +209,24 @@ async fn stranger_is_asked_to_sign_in() {
     page.eval("location.href = '/'").await;
     let held = page.held().await;
     page.answer(held, 401, "application/problem+json", "{\"detail\": \"Say who you are.\"}").await;
-    shows(&page, "Who are you?").await;
-    shows(&page, "the password is your API key").await;
+    shows(&page, "Paste an API key").await;
     page.hold_nothing().await;
-    page.click("#view a.button", 1).await;
+    sign_in(&page, "a-key-that-nobody-asks-for").await;
     shows(&page, "0 locks held").await;
+}
+
+#[tokio::test]
+async fn console_freezes_once_the_service_is_gone_and_says_since_when() {
+    for (view, text) in [("#/locks", "1 held"), ("#/locks/deploy", "alice"), ("", "1 lock held")] {
+        let console = Console::open().await;
+        console.service.create("deploy", &json!({"owner": "alice", "ttl_ms": 600_000})).await;
+        let page = console.visit_until(view, text).await;
+        let _browser = console.stop().await;
+        shows(&page, "Connection lost at").await;
+        shows(&page, "This was the state then.").await;
+        shows(&page, text).await;
+        page.until("document.querySelector('.frozen') !== null").await;
+    }
 }
 
 #[tokio::test]

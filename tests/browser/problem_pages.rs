@@ -25,3 +25,14 @@ async fn list_leads_to_every_problem_on_a_phone_without_scripts() {
         assert_eq!(page.eval(fits).await, true, "{link}");
     }
 }
+
+#[tokio::test]
+async fn problems_and_unknown_paths_keep_the_menu() {
+    let console = Console::open().await;
+    for path in ["problems", "problems/lock-held", "no/such/page"] {
+        let page = console.visit(path).await;
+        page.click("nav a[href$='#/locks']", 1).await;
+        page.until("document.querySelector('h1')?.textContent === 'Locks'").await;
+    }
+    shows(&console.visit("no/such/page").await, "There is no such page").await;
+}

@@ -284,7 +284,7 @@ impl Page {
         }
     }
 
-    /// Presses a key of the keyboard, such as `Tab` or `Enter`, in the element that has the focus.
+    /// Presses a key of the keyboard, such as `Tab` or `j`, in the element that has the focus.
     pub async fn press(&self, key: &str) {
         let (code, text) = match key {
             "Tab" => (9, ""),
@@ -293,7 +293,7 @@ impl Page {
             "Backspace" => (8, ""),
             " " => (32, " "),
             "ArrowDown" => (40, ""),
-            other => panic!("no key {other}"),
+            character => (character.to_ascii_uppercase().as_bytes()[0], character),
         };
         let mut event =
             json!({"type": "keyDown", "key": key, "windowsVirtualKeyCode": code, "text": text});
@@ -391,24 +391,6 @@ impl Page {
     pub async fn hold_answers(&self, url: &str) {
         let pattern = json!({"urlPattern": url, "requestStage": "Response"});
         self.call("Fetch.enable", json!({"patterns": [pattern]})).await;
-    }
-
-    /// Has the test asked in place of the user when a URL that fits wants a password.
-    pub async fn expect_challenge(&self, url: &str) {
-        let pattern = json!({"patterns": [{"urlPattern": url}], "handleAuthRequests": true});
-        self.call("Fetch.enable", pattern).await;
-    }
-
-    /// Answers the next challenge with a password.
-    pub async fn sign_in(&self, password: &str) {
-        let held = self.held().await;
-        self.let_go(held).await;
-        let asked = self.event("Fetch.authRequired").await;
-        let answer =
-            json!({"response": "ProvideCredentials", "username": "any", "password": password});
-        let answer = json!({"requestId": asked["requestId"], "authChallengeResponse": answer});
-        self.call("Fetch.continueWithAuth", answer).await;
-        self.hold_nothing().await;
     }
 
     /// Stops nothing, and lets go of what was stopped.

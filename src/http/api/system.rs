@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::{Uri, header};
+use axum::http::{HeaderMap, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::future::join;
 use tokio::time::timeout;
@@ -17,7 +17,9 @@ use super::body::Json;
 use super::record_counts::{COUNT_LIMIT, MAX_COUNT};
 use crate::access::{Identity, Permissions};
 use crate::http::caller::Caller;
+use crate::http::parts::ServedParts;
 use crate::http::problem::{Code, Problem, overloaded};
+use crate::http::problem_pages::{no_page, prefers_html};
 use crate::metrics::RecordCounts;
 use keylatch_core::lock::{LockCounts, LockService};
 use keylatch_core::store::{Effect, ListLocks, StoreHealth};
@@ -151,13 +153,17 @@ async fn count_held(locks: &LockService) -> Option<u64> {
     is_enough.then_some(page.entries.len() as u64)
 }
 
-pub(crate) async fn not_found(uri: Uri) -> Problem {
-    if !uri.path().starts_with("/v1/locks/") {
-        return no_resource();
+pub(crate) async fn not_found(uri: Uri, headers: HeaderMap, serves: ServedParts) -> Response {
+    let path = uri.path();
+    if prefers_html(&headers) {
+        return no_page(path, serves);
+    }
+    if !path.starts_with("/v1/locks/") {
+        return no_resource().into_response();
     }
     let detail = "There is no such resource. A `/` in a name travels as `%2F`. Where a proxy does not let it pass, name the \
                   lock in `names` of `/v1/locks`.";
-    Problem::new(Code::NotFound, detail)
+    Problem::new(Code::NotFound, detail).into_response()
 }
 
 pub(crate) fn no_resource() -> Problem {

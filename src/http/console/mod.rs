@@ -16,20 +16,20 @@ mod records;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Extension, FromRequestParts, Path, Request};
+use axum::extract::{Extension, FromRequestParts, Path};
+use axum::http::header::Entry;
 use axum::http::request::Parts as RequestParts;
 use axum::http::{HeaderMap, header};
-use axum::response::{Html, IntoResponse as _, Redirect, Response};
+use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::get;
 
 use super::api::Api;
 use super::api::system::no_resource;
 use super::assets::{File, JAVASCRIPT, POLICY, STYLE, file};
-use super::caller::Caller;
 use super::extract::pairs;
-use super::origin::ConnectionInfo;
 use super::parts::{Part, ServedParts};
 use super::problem::{Code, Problem};
+use super::problem_pages::prefers_html;
 use keylatch_core::lock::LockName;
 
 /// The page and what is for it alone. Links and redirects are relative, because a proxy may have the
@@ -37,10 +37,9 @@ use keylatch_core::lock::LockName;
 pub(super) fn routes(shop: bool) -> Router<Arc<Api>> {
     let looks = Extension(Arc::new(held_locks::Looks::default()));
     Router::new()
-        .route("/", get(move |request: Request| index(request, shop)))
+        .route("/", get(move |serves, headers| index(serves, headers, shop)))
         .route("/assets/page.css", get(file(STYLE, include_str!("../../../assets/page.css"))))
         .route("/assets/console/{file}", get(asset))
-        .route("/console/sign-in", get(sign_in))
         .route("/console/glance", get(glance::glance))
         .route("/console/locks", get(held_locks::locks).layer(looks))
         .route("/console/queue", get(lock::queue))
@@ -48,17 +47,43 @@ pub(super) fn routes(shop: bool) -> Router<Arc<Api>> {
         .route("/console/keys/{key}", get(records::record))
 }
 
-/// A browser reads the console, and every other client where the API is described.
-async fn index(request: Request, shop: bool) -> Response {
-    let serves =
-        ConnectionInfo::of(&request).map_or(ServedParts::ALL, |connection| connection.serves);
-    if serves.have(Part::Console) && prefers_html(request.headers()) {
+/// The page asks for an API key by itself: at the first challenge, `Basic`, a browser would put its
+/// own box over it.
+pub(super) async fn without_password_box(mut response: Response) -> Response {
+    if let Entry::Occupied(mut challenges) = response.headers_mut().entry(header::WWW_AUTHENTICATE)
+        && let Some(bearer) = challenges.iter().next_back().cloned()
+    {
+        challenges.insert(bearer);
+    }
+    response
+}
+
+/// A browser gets the console, or where that is not served the docs; every other client a few lines
+/// that say where to look.
+async fn index(serves: ServedParts, headers: HeaderMap, shop: bool) -> Response {
+    if !prefers_html(&headers) {
+        return greeting(serves).into_response();
+    }
+    if serves.have(Part::Console) {
         return page(serves, shop);
     }
-    if serves.have(Part::Docs) {
-        return Redirect::to("docs/").into_response();
-    }
-    no_resource().into_response()
+    Redirect::to("docs/").into_response()
+}
+
+/// What a listener serves: a path and what is there.
+const GREETING: [(Part, &str, &str); 5] = [
+    (Part::Api, "/v1/info", "the store, and what it promises"),
+    (Part::Api, "/v1/locks", "the held locks; a POST to /v1/locks/NAME takes one"),
+    (Part::Docs, "/openapi.json", "every request, and /docs to try them in a browser"),
+    (Part::Metrics, "/metrics", "the counters"),
+    (Part::Console, "/problems", "what each problem means, and what to do"),
+];
+
+fn greeting(serves: ServedParts) -> impl IntoResponse {
+    let rows = GREETING.into_iter().filter(|(part, ..)| serves.have(*part));
+    let rows: String = rows.map(|(_, path, what)| format!("{path:<14} {what}\n")).collect();
+    let first = concat!("keylatch ", env!("CARGO_PKG_VERSION"), "\n");
+    ([(header::VARY, "Accept")], first.to_owned() + &rows)
 }
 
 fn page(serves: ServedParts, shop: bool) -> Response {
@@ -80,13 +105,6 @@ fn page(serves: ServedParts, shop: bool) -> Response {
     (headers, Html(page)).into_response()
 }
 
-/// Whether the first media type that the client takes is HTML, as that of a browser is.
-fn prefers_html(headers: &HeaderMap) -> bool {
-    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
-    let first = accept.unwrap_or_default().split([',', ';']).next().unwrap_or_default();
-    first.trim().eq_ignore_ascii_case("text/html")
-}
-
 /// The lock that the query names.
 struct NamedLock(LockName);
 
@@ -100,12 +118,6 @@ impl<S: Sync> FromRequestParts<S> for NamedLock {
         let invalid = || Problem::new(Code::InvalidQuery, "`name` must be the name of a lock.");
         Ok(Self(name.ok_or_else(|| invalid().with_field("name"))?))
     }
-}
-
-/// A browser asks its user for the key, because the path is for identities, and shows the console
-/// again.
-async fn sign_in(_: Caller) -> Redirect {
-    Redirect::to("../")
 }
 
 /// A file that the page loads.
@@ -122,7 +134,9 @@ async fn asset(Path(name): Path<String>) -> Result<File, Problem> {
         "keys.js" => include_str!("../../../assets/console/keys.js"),
         "lock.js" => include_str!("../../../assets/console/lock.js"),
         "locks.js" => include_str!("../../../assets/console/locks.js"),
+        "observed.js" => include_str!("../../../assets/console/observed.js"),
         "records.js" => include_str!("../../../assets/console/records.js"),
+        "shortcuts.js" => include_str!("../../../assets/console/shortcuts.js"),
         _ => return Err(no_resource()),
     };
     Ok(file(if name.ends_with(".css") { STYLE } else { JAVASCRIPT }, text))

@@ -24,6 +24,7 @@ use crate::http::extract::{
     LeftEntry, ListQuery, Name, NamedSet, NoQuery, OptionalJson, OptionalToken, PreferredWait,
     RequiredToken, ResultJson, WatchLimit, WatchedName,
 };
+use crate::http::parts::ServedParts;
 use crate::http::problem::Code::{self, *};
 use crate::http::revocation::Revocation;
 
@@ -146,6 +147,7 @@ parts! {
     Auditor: [];
     Revocation: [];
     Path<String>: [];
+    ServedParts: [];
     LeftEntry: [], "entry" = "Entry";
     WatchLimit: [], "limit" = "Events";
     Caller: [Unauthenticated, QuotaExceeded];
