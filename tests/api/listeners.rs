@@ -120,11 +120,13 @@ async fn listener_serves_its_parts_and_no_others() {
     let everywhere = ["/livez", "/readyz", "/problems/lock-held", "/assets/page.css"];
     let console = ["/console/glance", "/assets/console/console.js"];
     let api = ["/v1/locks", "/v1/locks/a", "/v1/locks/a/history", "/v1/idempotency/k", "/v1/info"];
-    let docs = ["/", "/docs/", "/openapi.json"];
+    let start = ["/"];
+    let docs = ["/docs/", "/openapi.json"];
     let guards = ["/orders", "/demo", "/assets/keylatch.js", "/assets/keylatch.d.ts"];
-    let parts: [(&[&str], &[usize]); 6] = [
+    let parts: [(&[&str], &[usize]); 7] = [
         (&everywhere, &[0, 1, 2, 3, 4, 5, 6]),
         (&api, &[0, 1, 2, 6]),
+        (&start, &[0, 2, 6]),
         (&docs, &[0, 2]),
         (&guards, &[0, 3]),
         (&["/metrics"], &[0, 4]),
