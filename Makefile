@@ -18,7 +18,7 @@ TESTED = --locked --workspace --exclude keylatch-testkit --exclude keylatch-test
 # The tests of the others, by words in their names: PostgreSQL, etcd, ZooKeeper, what starts a Redis of several nodes.
 # Fewer of them run at once, because a node that is late has no vote.
 OTHERS = postgres etcd zookeeper sentinel cluster redlock
-NARROW = --test-threads $$((2 * $$(nproc)))
+NARROW = --test-threads $$((3 * $$(nproc)))
 
 # The tests of every change: rules, memory, the embedded store, one Redis, HTTP and the command. Once compiled, the binaries run
 # beside each other.
