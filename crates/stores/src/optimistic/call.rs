@@ -1,7 +1,8 @@
 //! A call of an engine: how many bytes a row of it has at most, how long it may take, and its error
 //! for each command that it carries.
 //!
-//! Invariant: every call ends, and what a call may have carried out
+//! Both tasks call the engine in this way, that of the single locks and records (`worker.rs`) and
+//! that of the sets (`sets.rs`). Invariant: every call ends, and what a call may have carried out
 //! stays unknown for all of its commands. The fake engine's tests hold it.
 
 use std::sync::Arc;
@@ -10,19 +11,18 @@ use std::time::Duration;
 use keylatch_core::store::StoreError;
 use tokio::time::timeout;
 
-use super::conditional::ConditionalStore;
+use super::conditional::Timeline;
 use super::value::{Kind, Value};
 
 const CALL_LIMIT: Duration = Duration::from_secs(5);
 
-/// A value as the engine keeps it, in no more bytes than it takes.
+/// A value as the engine keeps it, in `limit` bytes at most.
 pub(super) fn encode<E: Kind>(
     value: &Value<E>,
-    engine: &dyn ConditionalStore,
+    timeline: Option<&Timeline>,
+    limit: usize,
 ) -> Result<Vec<u8>, StoreError> {
-    let limit = engine.profile().limits.bytes;
-    let value = value.encode(engine.timeline());
-    let value = value.map_err(|error| StoreError::Refused(error.into()))?;
+    let value = value.encode(timeline).map_err(|error| StoreError::Refused(error.into()))?;
     match value.len() {
         bytes if bytes > limit => Err(StoreError::TooLarge { bytes, limit }),
         _ => Ok(value),

@@ -125,7 +125,7 @@ pub trait ConditionalStore: fmt::Debug + Send + Sync + 'static {
 }
 
 /// Where a value is kept.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
     /// The state of a lock and its queue.
     Lock(LockName),
@@ -179,6 +179,17 @@ impl Key {
             Self::Record(key) => key.bucket(),
             Self::Floor(bucket) => *bucket,
             Self::Id => 0,
+        }
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lock(name) => name.fmt(f),
+            Self::Record(key) => key.fmt(f),
+            Self::Floor(bucket) => write!(f, "Floor({bucket:02x})"),
+            Self::Id => f.write_str("Id"),
         }
     }
 }

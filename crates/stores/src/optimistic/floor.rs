@@ -13,7 +13,7 @@
 //! still has the version in which it was read: before the floor is raised, when the removed row is
 //! there, or not at all.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use keylatch_core::lock::{FencingToken, LockState};
@@ -75,6 +75,12 @@ impl Floors {
         self.refused.insert(bucket);
     }
 
+    /// Those of the buckets whose floors explain a refusal, each once.
+    pub(super) fn refused(&self, buckets: impl Iterator<Item = u8>) -> Vec<u8> {
+        let refused: HashSet<_> = buckets.filter(|bucket| self.refused.contains(bucket)).collect();
+        refused.into_iter().collect()
+    }
+
     /// Until when the engine may carry out a decision by the floor of a bucket.
     pub(super) fn lasts(&self, bucket: u8) -> EngineTime {
         self.read.get(&bucket).map_or(Duration::ZERO, |floor| floor.read_at + GRANT_LASTS)
@@ -90,19 +96,13 @@ impl Floors {
         self.read.remove(&bucket);
     }
 
-    /// Those of the buckets whose floors have to be read. An engine that judges fencing tokens
-    /// itself is asked only where a floor may explain a refusal.
-    pub(super) fn to_read(
-        &self,
-        buckets: impl Iterator<Item = u8>,
-        now: EngineTime,
-        engine_judges: bool,
-    ) -> BTreeSet<u8> {
-        let is_wanted = |bucket: &u8| match engine_judges {
-            true => self.refused.contains(bucket),
-            false => self.of(*bucket, now).is_none(),
-        };
-        buckets.filter(is_wanted).collect()
+    /// Those of the buckets whose floors have to be read, each once.
+    pub(super) fn to_read(&self, buckets: impl Iterator<Item = u8>, now: EngineTime) -> Vec<u8> {
+        let mut missing: Vec<_> =
+            buckets.filter(|bucket| self.of(*bucket, now).is_none()).collect();
+        missing.sort_unstable();
+        missing.dedup();
+        missing
     }
 
     /// Notes the floors of buckets whose rows were read at a time of the engine, by a request of

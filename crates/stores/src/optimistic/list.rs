@@ -8,10 +8,9 @@
 
 use futures_util::future::try_join_all;
 use keylatch_core::idempotency::{RecordKey, RecordState, RecordSummary};
-use keylatch_core::lock::{Holding, LockState};
+use keylatch_core::lock::{Holding, LockState, Moment};
 use keylatch_core::store::{ListLocks, ListRecords, Page, StoreError};
 
-use super::clock::EngineClock;
 use super::conditional::{ConditionalStore, EngineTime, Key, Listing, Removal, Row, Version};
 use super::value::{Kind as _, Value};
 use crate::cursor::{
@@ -48,7 +47,7 @@ pub(super) async fn records(
     query: &ListRecords,
 ) -> Result<Option<Page<RecordSummary>>, StoreError> {
     let Some(mut after) = decode_record_cursor(query.cursor.as_ref()) else { return Ok(None) };
-    let (mut entries, mut looks, clock) = (Vec::new(), 0, EngineClock::default());
+    let (mut entries, mut looks) = (Vec::new(), 0);
     loop {
         let count = (query.limit - entries.len()).clamp(ROWS.0, ROWS.1);
         let RowPage { rows, last, now } = look(engine, query, after, count).await?;
@@ -58,7 +57,7 @@ pub(super) async fn records(
             // What another version wrote is for that one to list.
             let value = row.and_then(|row| Value::decode(&row, engine.timeline()).ok());
             let value: Value<RecordState> = value.unwrap_or_default();
-            let summary = value.state.summary(&key, &clock.moment(now, engine.timeline()));
+            let summary = value.state.summary(&key, &moment_of(engine, now));
             entries.extend(summary.filter(|record| query.filter.admits(record)));
             if entries.len() >= query.limit {
                 break;
@@ -70,6 +69,17 @@ pub(super) async fn records(
             return Ok(Some(Page { entries, next }));
         }
     }
+}
+
+/// The moment of a listing. An engine without a clock has no wall clock either: this process's
+/// dates.
+fn moment_of(engine: &dyn ConditionalStore, now: EngineTime) -> Moment {
+    let unix_micros = match engine.timeline() {
+        Some(timeline) => timeline.unix_micros(),
+        None => u64::try_from(now.as_micros()).unwrap_or(u64::MAX),
+    };
+    let least_micros = unix_micros;
+    Moment { now, unix_micros, least_micros, ..Moment::default() }
 }
 
 /// Some records that a page looks at.

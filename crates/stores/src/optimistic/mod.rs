@@ -1,7 +1,7 @@
 //! The rules over an engine that writes on a condition: one adapter for every engine of that kind.
 //!
 //! [`Optimistic`] is the [`Store`] of any [`ConditionalStore`]. Locks and records have a task each
-//! (`worker.rs`), which runs steps on several locks as well (`sets.rs`). Both decide by the pure
+//! (`worker.rs`), and steps on several locks have a third (`sets.rs`). All decide by the pure
 //! functions of the core (`value.rs`), on an estimate of the engine's clock (`clock.rs`) that the
 //! engine itself confirms; an engine without a clock has that of this process (`timeline.rs`).
 //! Fencing tokens rise by what a row keeps, and over its removal by the floor of its bucket
@@ -20,6 +20,7 @@ pub mod conditional;
 mod floor;
 mod list;
 mod news;
+mod reserved;
 mod sets;
 mod slot;
 mod sweep;
@@ -35,7 +36,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use async_trait::async_trait;
 use futures_util::future::{FutureExt as _, try_join};
 use futures_util::stream::{self, BoxStream, StreamExt as _};
-use keylatch_core::entry::Few;
 use keylatch_core::idempotency::{RecordState, RecordSummary};
 use keylatch_core::lock::{Holding, LockState, Token};
 use keylatch_core::store::{
@@ -49,6 +49,8 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::hints::LocalHints;
 use crate::sweeper;
 use conditional::{Change, ConditionalStore, EngineTime, Guard, Key, Mark, Notice, Outline};
+use reserved::ReservedLocks;
+use sets::{PendingSet, SetWorker};
 use slot::PendingCommand;
 use sweep::RowSweeper;
 use value::{DECISION_LASTS, Kind};
@@ -73,6 +75,8 @@ pub(crate) struct Optimistic {
     /// The tasks that run commands, one of each kind for each part of the engine.
     locks: Vec<mpsc::Sender<PendingCommand<LockState>>>,
     records: Vec<mpsc::Sender<PendingCommand<RecordState>>>,
+    /// The task of steps on several locks, where the engine takes them.
+    sets: Option<mpsc::Sender<PendingSet>>,
     /// Run commands for as long as the store lives.
     workers: Vec<AbortOnDropHandle<()>>,
     /// Hands the engine's notices out, where several tasks read them.
@@ -87,17 +91,21 @@ impl Optimistic {
         let hints = Arc::new(LocalHints::default());
         let (mut locks, mut records, mut workers) = (Vec::new(), Vec::new(), Vec::new());
         let conflicts = Arc::<AtomicU64>::default();
-        let (of_part, dispatch) = notices_by_part(engine.parts().max(1), engine.notices());
-        let new = || (Arc::clone(&engine), Arc::clone(&hints), Arc::clone(&conflicts));
+        let reserved = Arc::<ReservedLocks>::default();
+        let (sets, of_sets, notices) = with_sets(&engine, &hints, &conflicts, &reserved);
+        let shared = || (Arc::clone(&engine), Arc::clone(&hints), Arc::clone(&conflicts));
+        let (of_part, dispatch) = notices_by_part(engine.parts().max(1), notices);
         for notices in of_part {
             let (sender, arrivals) = mpsc::channel(QUEUE);
-            workers.push(tokio::spawn(Worker::new(new()).run(arrivals, notices)));
+            let worker = Worker::new(shared(), Arc::clone(&reserved));
+            workers.push(tokio::spawn(worker.run(arrivals, notices)));
             locks.push(sender);
             let (sender, arrivals) = mpsc::channel(QUEUE);
-            let no_notices = stream::pending().boxed();
-            workers.push(tokio::spawn(Worker::new(new()).run(arrivals, no_notices)));
+            let worker = Worker::new(shared(), Arc::default());
+            workers.push(tokio::spawn(worker.run(arrivals, stream::pending().boxed())));
             records.push(sender);
         }
+        workers.extend(of_sets);
         let sweeper = (!engine.forgets()).then(|| sweeper::start(RowSweeper::of(&engine)));
         Self {
             engine,
@@ -105,6 +113,7 @@ impl Optimistic {
             conflicts,
             locks,
             records,
+            sets,
             workers: workers.into_iter().map(AbortOnDropHandle::new).collect(),
             _dispatch: dispatch.map(AbortOnDropHandle::new),
             _sweeper: sweeper,
@@ -114,15 +123,42 @@ impl Optimistic {
     /// Runs a command; a store that stands on this one has no box more.
     pub(crate) async fn run(&self, command: Command) -> Result<Reply, StoreError> {
         match command {
-            Command::Lock(names, command) => {
-                let names = names.names().iter().cloned().collect();
-                ask(&self.locks, names, command).await.map(Reply::Lock)
+            Command::Lock(names, command) => match names.names() {
+                [name] => ask(&self.locks, name.clone(), command).await,
+                _ => {
+                    let sets = self.sets.as_ref().ok_or(StoreError::Unsupported)?;
+                    deliver(sets, |reply| PendingSet { names, command, reply }).await
+                }
             }
+            .map(Reply::Lock),
             Command::Record(key, command) => {
-                ask(&self.records, Few::from([key]), command).await.map(Reply::Record)
+                ask(&self.records, key, command).await.map(Reply::Record)
             }
         }
     }
+}
+
+/// Starts the task of steps on several locks where the engine takes them: where to send it steps,
+/// the task, and the engine's notices with those of what the task wrote.
+fn with_sets(
+    engine: &Arc<dyn ConditionalStore>,
+    hints: &Arc<LocalHints>,
+    conflicts: &Arc<AtomicU64>,
+    reserved: &Arc<ReservedLocks>,
+) -> (Option<mpsc::Sender<PendingSet>>, Option<JoinHandle<()>>, BoxStream<'static, Notice>) {
+    let notices = engine.notices();
+    if engine.parts() > 1 {
+        return (None, None, notices);
+    }
+    let (sets, arrivals) = mpsc::channel(QUEUE);
+    let (written, writes) = mpsc::unbounded_channel();
+    let writes = stream::unfold(writes, async |mut written| {
+        written.recv().await.map(|notice| (notice, written))
+    });
+    let shared = (Arc::clone(hints), Arc::clone(conflicts), Arc::clone(reserved));
+    let worker = SetWorker::new(Arc::clone(engine), shared, written);
+    let task = tokio::spawn(worker.run(arrivals));
+    (Some(sets), Some(task), stream::select(notices, writes).boxed())
 }
 
 /// The notices of each part of an engine, and the task that hands them out where there are several.
@@ -169,15 +205,20 @@ async fn next_notice(
 /// Hands a command to the task of its kind, and waits for the reply.
 async fn ask<E: Kind>(
     workers: &[mpsc::Sender<PendingCommand<E>>],
-    keys: Few<E::Key>,
+    key: E::Key,
     command: E::Command,
 ) -> Result<E::Reply, StoreError> {
-    let worker = match (&*keys, workers) {
-        ([_, _, ..], [_, _, ..]) => return Err(StoreError::Unsupported),
-        _ => &workers[usize::from(E::bucket(&keys[0])) % workers.len()],
-    };
+    let worker = &workers[usize::from(E::bucket(&key)) % workers.len()];
+    deliver(worker, |reply| PendingCommand { key, command, reply }).await
+}
+
+/// Hands what `ask` makes to a task, and waits for the reply.
+async fn deliver<W, R>(
+    worker: &mpsc::Sender<W>,
+    ask: impl FnOnce(oneshot::Sender<Result<R, StoreError>>) -> W,
+) -> Result<R, StoreError> {
     let (reply, answer) = oneshot::channel();
-    let sent = worker.send(PendingCommand { keys, command, reply }).await;
+    let sent = worker.send(ask(reply)).await;
     sent.map_err(|_| StoreError::Unreachable("the store is closed".into()))?;
     answer.await.unwrap_or_else(|_| Err(StoreError::Lost("the store was closed".into())))
 }

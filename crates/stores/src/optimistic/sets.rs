@@ -1,308 +1,344 @@
-//! Steps on several keys at once: one batch under way, which carries all that wait.
+//! The task that runs the steps on several locks at once: one batch under way, which carries all
+//! that wait.
 //!
-//! A batch claims its keys: the task begins no other call about one of them, and has the batch read
-//! each row once the call that is under way has ended. Then the steps are taken one after the
-//! other, and what came of them is written together or not at all. So each step is atomic, and 200
-//! waiting sets on ten locks keep their entries with one write of ten rows. A batch that meets
-//! changes of other processes over and over lets go of its keys now and then.
+//! The rows of all locks that the steps of a batch are on are read together, the steps are taken
+//! one after the other, and what came of them is written together or not at all. So each step is
+//! atomic, and 200 waiting sets on ten locks keep their entries with one write of ten rows. To the
+//! task of the single locks (`worker.rs`) this one is as another process: the versions of the rows
+//! decide between them, and it says there which rows it wrote, so that waiters and watchers here
+//! hear of it. A batch that met another change has its locks to itself within this process
+//! (`reserved.rs`).
 //!
 //! Invariants: a row that a step depends on is compared in the write that carries the step out,
 //! changed or not; a step that changes nothing is answered only from rows that were read after it
 //! came; a lost answer is unknown for every step of its batch. The conformance of sets and the fake
 //! engine's tests hold it.
 
-use std::collections::hash_map::Entry as SlotEntry;
-use std::collections::{BTreeMap, BTreeSet};
-use std::mem;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
-use keylatch_core::entry::{Entry, Few, Found};
-use keylatch_core::lock::Moment;
+use keylatch_core::entry::{Entry as _, Few, Found};
+use keylatch_core::lock::{
+    FencingToken, LockCommand, LockName, LockReply, LockSet, LockState, Moment,
+};
 use keylatch_core::retry::random_part_of;
 use keylatch_core::store::StoreError;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep};
 
-use super::call::{encode, within_limit};
-use super::conditional::{Change, TOGETHER, WriteReply};
-use super::slot::{PendingCommand, Progress, SetBatch, SetTurn, Slot, fail};
-use super::value::{Draft, Kind};
-use super::worker::{Event, Worker, Write};
+use super::call::{encode, shared, within_limit};
+use super::clock::EngineClock;
+use super::conditional::{
+    Change, ConditionalStore, EngineTime, Guard, Key, Mark, Notice, ReadReply, TOGETHER, Version,
+};
+use super::floor::Floors;
+use super::reserved::ReservedLocks;
+use super::value::{Draft, Kind, StepTraits, Value};
+use crate::hints::LocalHints;
 
-/// How many batches follow one another before other commands on their keys have a turn.
-const IN_A_ROW: u32 = 2;
-/// From how many conflicts in a row on a batch rests before the next try.
+/// How many steps the task takes at once.
+const ARRIVALS: usize = 1024;
+/// From how many conflicts in a row on the task rests before the next try.
 const RESTS_FROM: u32 = 2;
-/// For how many tries at once a batch has its keys to itself within this process.
-const CLAIMED_TRIES: u32 = 8;
+/// For how many tries at once a batch has its locks to itself within this process.
+const RESERVED_TRIES: u32 = 8;
 /// How often the rest doubles with further conflicts, so that of many processes one gets through.
 const DOUBLINGS: u32 = 4;
 
-/// What the steps of a batch come to: replies, and a change of each row that has to be written.
-type SetDecision<E> = (Vec<<E as Entry>::Reply>, Vec<(Write<E>, Change)>);
+/// A step whose caller waits for the reply.
+#[derive(Debug)]
+pub(super) struct PendingSet {
+    pub(super) names: LockSet,
+    pub(super) command: LockCommand,
+    pub(super) reply: oneshot::Sender<Result<LockReply, StoreError>>,
+}
 
-impl<E: Kind> Worker<E> {
-    /// Begins the next batch where none is under way.
-    pub(super) fn start_set(&mut self) {
-        if !matches!(self.set, SetTurn::None) {
-            return;
-        }
-        if self.sets.is_empty() || self.sets_in_a_row == IN_A_ROW {
-            self.sets_in_a_row = 0;
-            return;
-        }
-        self.sets_in_a_row += 1;
-        self.sets.retain(|step| !step.reply.is_closed());
-        let count = that_fit_together(&self.sets);
-        let steps = self.sets.drain(..count).collect();
-        self.claim(SetBatch { steps, keys: BTreeMap::new(), conflicts: 0 });
+impl PendingSet {
+    /// Whether it lets others have the locks: such a step rests for a quarter of the time.
+    fn frees(&self) -> bool {
+        matches!(self.command, LockCommand::Release { .. } | LockCommand::Withdraw { .. })
+    }
+}
+
+/// The task's state.
+#[derive(Debug)]
+pub(super) struct SetWorker {
+    engine: Arc<dyn ConditionalStore>,
+    hints: Arc<LocalHints>,
+    clock: EngineClock,
+    /// Hears which rows were written.
+    written: mpsc::UnboundedSender<Notice>,
+    /// How often a write met that of another process.
+    met: Arc<AtomicU64>,
+    /// The locks that the task of the single locks leaves alone.
+    reserved: Arc<ReservedLocks>,
+}
+
+/// What became of a try.
+enum Try {
+    /// It is carried out, or there was nothing to carry out.
+    Done(Vec<LockReply>),
+    /// Another process changed a row, or the engine's clock judges in another way.
+    Conflict,
+}
+
+/// Rows as they were read together.
+struct Rows {
+    values: BTreeMap<LockName, (Option<Version>, Value<LockState>)>,
+    floors: Floors,
+    /// What the engine's clock showed then.
+    read_at: EngineTime,
+}
+
+/// What the steps of a batch come to.
+struct SetDecision {
+    replies: Vec<LockReply>,
+    changes: Vec<Change>,
+    /// The locks that change, and as what.
+    after: Vec<(LockName, LockState)>,
+}
+
+impl SetWorker {
+    pub(super) fn new(
+        engine: Arc<dyn ConditionalStore>,
+        (hints, met, reserved): (Arc<LocalHints>, Arc<AtomicU64>, Arc<ReservedLocks>),
+        written: mpsc::UnboundedSender<Notice>,
+    ) -> Self {
+        Self { engine, hints, clock: EngineClock::default(), written, met, reserved }
     }
 
-    /// Claims the keys of a batch, and has those read that no call is about.
-    pub(super) fn claim(&mut self, mut batch: SetBatch<E>) {
-        // Nothing of those whose callers have gone is under way.
-        batch.steps.retain(|step| !step.reply.is_closed());
-        if batch.steps.is_empty() {
-            return self.end_set(batch, Ok(Vec::new()));
-        }
-        let keys: BTreeSet<_> = batch.steps.iter().flat_map(|step| step.keys.clone()).collect();
-        for key in keys {
-            let is_free = match self.slots.entry(key.clone()) {
-                SlotEntry::Vacant(slot) => {
-                    slot.insert(Slot::new(Vec::new()));
-                    true
+    /// Runs until the store is dropped.
+    pub(super) async fn run(mut self, mut arrivals: mpsc::Receiver<PendingSet>) {
+        let mut waiting = VecDeque::new();
+        let (mut most, mut conflicts) = (usize::MAX, 0_u32);
+        while gather(&mut arrivals, &mut waiting).await {
+            let taken = that_fit_together(&waiting).min(most);
+            let batch = waiting.make_contiguous().get(..taken).unwrap_or_default();
+            if batch.is_empty() {
+                self.reserved.release();
+                continue;
+            }
+            match self.carry_out(batch).await {
+                Ok(Try::Done(replies)) => {
+                    for (waiting, reply) in waiting.drain(..taken).zip(replies) {
+                        // A caller that has gone reads no reply.
+                        let _ = waiting.reply.send(Ok(reply));
+                    }
                 }
-                SlotEntry::Occupied(mut slot) => {
-                    batch.keys.contains_key(&key) || slot.get_mut().wake()
+                Ok(Try::Conflict) => {
+                    conflicts += 1;
+                    self.meet(batch, conflicts).await;
+                    continue;
                 }
-            };
-            if is_free {
-                self.to_read.push_back(key.clone());
-            }
-            batch.keys.insert(key, if is_free { Progress::Reading } else { Progress::Busy });
-        }
-        self.set = SetTurn::Claims(batch);
-        self.take_claimed();
-    }
-
-    /// Takes the keys of the batch of which no call is under way any more.
-    pub(super) fn take_claimed(&mut self) {
-        let SetTurn::Claims(batch) = &mut self.set else { return };
-        for key in &self.to_read {
-            if let Some(progress) = batch.keys.get_mut(key) {
-                *progress = Progress::Reading;
-            }
-        }
-        self.to_decide.retain(|key| match batch.keys.get_mut(key) {
-            Some(progress @ Progress::Busy) => {
-                *progress = Progress::Reading;
-                self.to_read.push_back(key.clone());
-                false
-            }
-            Some(progress) => {
-                *progress = Progress::Ready;
-                false
-            }
-            None => true,
-        });
-    }
-
-    /// Whether a row is read for the batch.
-    pub(super) fn is_read_for_set(&self, key: &E::Key) -> bool {
-        let SetTurn::Claims(batch) = &self.set else { return false };
-        batch.keys.get(key) == Some(&Progress::Reading)
-    }
-
-    /// Tries to carry out the batch, once all of its rows are read.
-    pub(super) fn try_set(&mut self) {
-        let batch = match mem::replace(&mut self.set, SetTurn::None) {
-            SetTurn::Claims(batch) if batch.keys.values().all(|it| *it == Progress::Ready) => batch,
-            other => return self.set = other,
-        };
-        match self.decide_set(&batch) {
-            Some(Ok((replies, changes))) if changes.is_empty() => self.end_set(batch, Ok(replies)),
-            Some(Ok((replies, changes))) => self.write_set(batch, replies, changes),
-            Some(Err(error)) => self.fail_or_halve(batch, error),
-            None => self.claim(batch),
-        }
-    }
-
-    /// What the steps come to; `None` where a row or a floor has to be read again.
-    fn decide_set(&mut self, batch: &SetBatch<E>) -> Option<Result<SetDecision<E>, StoreError>> {
-        let mut now = self.now()?;
-        let mut bases = BTreeMap::new();
-        for key in batch.keys.keys() {
-            // It is forgotten where notices were missed since it was read.
-            self.remembered.peek(key)?;
-            bases.insert(key, self.basis(key, now)?);
-        }
-        while bases.values().any(|basis| basis.before.has_stamp_of(now)) {
-            now += Duration::from_nanos(1);
-        }
-        let writes_repeated = self.engine.replicates();
-        let drafts = bases.iter().map(|(key, basis)| {
-            (*key, basis.before.draft(Moment { now, ..basis.moment }, writes_repeated))
-        });
-        let (mut drafts, mut changed) = (drafts.collect::<BTreeMap<_, _>>(), BTreeSet::new());
-        let steps = batch.steps.iter();
-        let replies = steps.map(|waiting| step(waiting, &mut drafts, &mut changed)).collect();
-        // What was not over yet when the rows were read is for the engine's clock to judge, even
-        // where no step changes the row.
-        let is_judged_ahead = |key: &E::Key, draft: &Draft<'_, E>| {
-            self.slots.get(key).is_some_and(|slot| draft.guard().from > slot.covered.1)
-        };
-        drafts.retain(|key, draft| changed.contains(*key) || is_judged_ahead(key, draft));
-        let drafts = drafts.into_iter().map(|(key, draft)| {
-            let decided = (draft.guard(), draft.outline());
-            let after = draft.into_value();
-            Ok((key, encode(&after, &*self.engine)?, after, decided))
-        });
-        let drafts = match drafts.collect::<Result<Vec<_>, _>>() {
-            Ok(drafts) => drafts,
-            Err(error) => return Some(Err(error)),
-        };
-        let changes = drafts.into_iter().filter_map(|(key, value, after, decided)| {
-            Some(self.change_of(key, bases.remove(key)?, (after, value), decided))
-        });
-        Some(Ok((replies, changes.collect())))
-    }
-
-    fn write_set(
-        &mut self,
-        batch: SetBatch<E>,
-        replies: Vec<E::Reply>,
-        changes: Vec<(Write<E>, Change)>,
-    ) {
-        let (writes, changes): (Vec<_>, Vec<_>) = changes.into_iter().unzip();
-        let (engine, sent) = (Arc::clone(&self.engine), Instant::now());
-        let writing = async move {
-            let result = within_limit(engine.write_all(&changes)).await;
-            Event::SetWritten { batch, writes, replies, sent, result }
-        };
-        self.under_way.push(writing.boxed());
-        self.set = SetTurn::Away;
-    }
-
-    pub(super) fn have_written_set(
-        &mut self,
-        batch: SetBatch<E>,
-        writes: Vec<Write<E>>,
-        replies: Vec<E::Reply>,
-        (sent, result): (Instant, Result<WriteReply, StoreError>),
-    ) {
-        let writing = match result {
-            Ok(writing) => writing,
-            Err(error) => {
-                for write in &writes {
-                    self.remembered.pop(&write.key);
+                // Some of the steps may fit.
+                Err(StoreError::TooLarge { .. }) if taken > 1 => {
+                    most = taken / 2;
+                    continue;
                 }
-                return self.fail_or_halve(batch, error);
+                Err(error) => {
+                    let error = Arc::new(error);
+                    for waiting in waiting.drain(..taken) {
+                        let _ = waiting.reply.send(Err(shared(&error)));
+                    }
+                }
             }
-        };
-        self.clock.note(writing.now, writing.asked);
-        let versions = writing.versions.iter().copied().collect::<Option<Vec<_>>>();
-        let Some(versions) = versions.filter(|versions| versions.len() == writes.len()) else {
-            return self.meet_set(batch, &writes);
-        };
-        for (write, version) in writes.into_iter().zip(versions) {
-            self.confirm(write, version, writing.now, sent);
+            self.reserved.release();
+            (most, conflicts) = (usize::MAX, 0);
         }
-        self.end_set(batch, Ok(replies));
     }
 
     /// Has the next try of a batch meet no call of this process, and after some conflicts none of
     /// other processes.
-    fn meet_set(&mut self, mut batch: SetBatch<E>, writes: &[Write<E>]) {
-        self.conflicts.fetch_add(1, Ordering::Relaxed);
-        for write in writes {
-            self.refuse(write);
+    async fn meet(&self, batch: &[PendingSet], conflicts: u32) {
+        self.met.fetch_add(1, Ordering::Relaxed);
+        if conflicts.is_multiple_of(RESERVED_TRIES) {
+            self.reserved.release();
+        } else {
+            self.reserved.reserve(names_of(batch));
         }
-        batch.conflicts += 1;
-        if batch.conflicts.is_multiple_of(CLAIMED_TRIES) {
-            self.let_go(mem::take(&mut batch.keys));
+        if let Some(doublings) = conflicts.checked_sub(RESTS_FROM) {
+            let rest = self.clock.round_trip() * (2 << doublings.min(DOUBLINGS));
+            let is_urgent = batch.iter().any(PendingSet::frees);
+            sleep(random_part_of(if is_urgent { rest / 4 } else { rest })).await;
         }
-        let Some(doublings) = batch.conflicts.checked_sub(RESTS_FROM) else {
-            return self.claim(batch);
+    }
+
+    /// Tries to carry out all steps of a batch together.
+    async fn carry_out(&mut self, batch: &[PendingSet]) -> Result<Try, StoreError> {
+        let rows = self.read(batch).await?;
+        let Some(now) = self.clock.shown(self.engine.timeline()) else {
+            return Ok(Try::Conflict);
         };
-        let rest = self.clock.round_trip() * (2 << doublings.min(DOUBLINGS));
-        let resting = sleep(random_part_of(rest)).map(|()| Event::SetRested(batch));
-        self.under_way.push(resting.boxed());
-        self.set = SetTurn::Away;
-    }
-
-    /// Fails the batch for which a row was to be read.
-    pub(super) fn fail_set_of(&mut self, key: &E::Key, error: StoreError) {
-        if self.is_read_for_set(key)
-            && let SetTurn::Claims(batch) = mem::replace(&mut self.set, SetTurn::None)
-        {
-            self.end_set(batch, Err(error));
+        let Some(SetDecision { replies, changes, after }) = self.decide(batch, &rows, now)? else {
+            return Ok(Try::Conflict);
+        };
+        if changes.is_empty() {
+            return Ok(Try::Done(replies));
         }
-    }
-
-    /// Of steps that are too large together some may fit.
-    fn fail_or_halve(&mut self, mut batch: SetBatch<E>, error: StoreError) {
-        if !matches!(error, StoreError::TooLarge { .. }) || batch.steps.len() < 2 {
-            return self.end_set(batch, Err(error));
-        }
-        let rest = batch.steps.split_off(batch.steps.len() / 2);
-        self.sets.splice(..0, rest);
-        self.claim(batch);
-    }
-
-    fn end_set(&mut self, batch: SetBatch<E>, result: Result<Vec<E::Reply>, StoreError>) {
-        match result {
-            Ok(replies) => {
-                for (waiting, reply) in batch.steps.into_iter().zip(replies) {
-                    // A caller that has gone reads no reply.
-                    let _ = waiting.reply.send(Ok(reply));
-                }
+        let writing = within_limit(self.engine.write_all(&changes)).await?;
+        let versions = writing.versions.iter().copied().collect::<Option<Vec<_>>>();
+        let Some(versions) = versions.filter(|versions| versions.len() == changes.len()) else {
+            return Ok(Try::Conflict);
+        };
+        self.clock.note(writing.now, writing.asked);
+        for (name, after) in &after {
+            if let Some((_, before)) = rows.values.get(name) {
+                self.hints.report_ends(name, &before.state, after);
             }
-            Err(error) => fail(batch.steps, &Arc::new(error)),
         }
-        self.let_go(batch.keys);
-        self.set = SetTurn::None;
+        for (change, version) in changes.into_iter().zip(versions) {
+            // Where the task of the single locks has ended, the store is closed.
+            let _ = self.written.send(Notice::Changed(change.key, Some(version)));
+        }
+        Ok(Try::Done(replies))
     }
 
-    /// Has other commands on these keys decided. A call about one that is not ready is under way,
-    /// and ends with that.
-    fn let_go(&mut self, keys: BTreeMap<E::Key, Progress>) {
-        let ready = keys.into_iter().filter(|(_, progress)| *progress == Progress::Ready);
-        self.to_decide.extend(ready.map(|(key, _)| key));
+    /// Reads the rows of all locks of a batch, and the floors of their buckets.
+    async fn read(&mut self, batch: &[PendingSet]) -> Result<Rows, StoreError> {
+        let names = names_of(batch);
+        let buckets: BTreeSet<_> = names.iter().map(|name| name.bucket()).collect();
+        let of_names = names.iter().map(|name| LockState::row_key(name));
+        let keys: Vec<_> = of_names.chain(buckets.iter().copied().map(Key::Floor)).collect();
+        let sent = Instant::now();
+        // A read changes nothing, so its steps were not executed.
+        let reading = within_limit(self.engine.read(&keys)).await;
+        let ReadReply { mut rows, asked, now } =
+            reading.map_err(|error| StoreError::Unreachable(error.into()))?;
+        if rows.len() != keys.len() {
+            return Err(StoreError::Unreachable("the engine left rows out".into()));
+        }
+        self.clock.note(now, asked);
+        let timeline = self.engine.timeline();
+        let (of_buckets, mut floors) = (rows.split_off(names.len()), Floors::default());
+        let unknown = floors.note(buckets.into_iter().zip(of_buckets), timeline, (now, sent));
+        let mut values = BTreeMap::new();
+        for (name, row) in names.into_iter().zip(rows) {
+            let version = row.as_ref().map(|row| row.version);
+            let row = row.or_else(|| unknown.get(&name.bucket()).cloned());
+            let value = row.map(|row| Value::decode(&row, timeline)).transpose();
+            let value = value.map_err(|error| StoreError::Refused(error.into()))?;
+            values.insert(name.clone(), (version, value.unwrap_or_default()));
+        }
+        Ok(Rows { values, floors, read_at: now })
+    }
+
+    /// What the steps come to; `None` where a floor has to be read again.
+    fn decide(
+        &self,
+        batch: &[PendingSet],
+        rows: &Rows,
+        mut now: EngineTime,
+    ) -> Result<Option<SetDecision>, StoreError> {
+        while rows.values.values().any(|(_, value)| value.has_stamp_of(now)) {
+            now += Duration::from_nanos(1);
+        }
+        let moment = self.clock.moment(now, self.engine.timeline());
+        let mut drafts = BTreeMap::new();
+        for (name, (version, value)) in &rows.values {
+            let floor = match version {
+                // The engine judges, and its clock may be ahead of the floor's age.
+                _ if self.engine.forgets() => Some(rows.floors.known(name.bucket())),
+                // A row has a fencing token of its own.
+                Some(_) => Some(FencingToken::NONE),
+                None => rows.floors.of(name.bucket(), now),
+            };
+            let Some(last_fencing_token) = floor else { return Ok(None) };
+            let moment = Moment { last_fencing_token, ..moment };
+            drafts.insert(name, value.draft(moment, self.engine.replicates()));
+        }
+        let mut changed = BTreeSet::new();
+        let replies =
+            batch.iter().map(|waiting| step(waiting, &mut drafts, &mut changed)).collect();
+        // What was not over yet when the rows were read is for the engine's clock to judge, even
+        // where no step changes the row.
+        let is_judged_ahead = |draft: &Draft<'_, LockState>| draft.guard().from > rows.read_at;
+        drafts.retain(|name, draft| changed.contains(*name) || is_judged_ahead(draft));
+        let after = drafts.iter().map(|(name, draft)| ((*name).clone(), draft.state.clone()));
+        let after = after.collect();
+        let changes = drafts.into_iter().map(|(name, draft)| self.change(name, draft, rows));
+        let changes = changes.collect::<Result<_, _>>()?;
+        Ok(Some(SetDecision { replies, changes, after }))
+    }
+
+    fn change(
+        &self,
+        name: &LockName,
+        draft: Draft<'_, LockState>,
+        rows: &Rows,
+    ) -> Result<Change, StoreError> {
+        let (timeline, limit) = (self.engine.timeline(), self.engine.profile().limits.bytes);
+        let was = rows.values.get(name).and_then(|(version, _)| *version);
+        let mut guard = self.clock.guard(draft.guard());
+        let above = was.is_none().then(|| rows.floors.row_of(name.bucket()));
+        if was.is_none() && !self.engine.forgets() {
+            guard = Guard { until: guard.until.min(rows.floors.lasts(name.bucket())), ..guard };
+        }
+        let outline = draft.outline();
+        let value = encode(&draft.into_value(), timeline, limit)?;
+        let (key, mark) = (LockState::row_key(name), Mark::default());
+        Ok(Change { key, was, value, mark, guard, above, outline })
     }
 }
 
-/// Takes one step, and notes all of its keys if it changes anything.
-fn step<'a, E: Kind>(
-    PendingCommand { keys, command, .. }: &'a PendingCommand<E>,
-    drafts: &mut BTreeMap<&'a E::Key, Draft<'_, E>>,
-    changed: &mut BTreeSet<&'a E::Key>,
-) -> E::Reply {
-    let of_set = keys.iter().filter_map(|key| drafts.get(key));
+/// Takes one step, and notes all locks of its set if it changes anything.
+fn step<'a>(
+    PendingSet { names, command, .. }: &'a PendingSet,
+    drafts: &mut BTreeMap<&'a LockName, Draft<'_, LockState>>,
+    changed: &mut BTreeSet<&'a LockName>,
+) -> LockReply {
+    let of_set = names.names().iter().filter_map(|name| drafts.get(name));
     let mut after: Few<_> = of_set.map(|draft| (draft.state.clone(), draft.moment)).collect();
-    let found = keys.iter().zip(&mut after);
+    let found = names.names().iter().zip(&mut after);
     let found = found.map(|(key, (state, moment))| Found { key, state, moment: *moment });
-    let reply = E::step(&mut found.collect::<Few<_>>(), command);
-    let traits = E::traits(command, &reply);
+    let reply = LockState::step(&mut found.collect::<Few<_>>(), command);
+    let traits = StepTraits::of::<LockState>(command, &reply);
     let mut is_change = false;
-    for (key, (after, _)) in keys.iter().zip(after) {
-        if let Some(draft) = drafts.get_mut(key) {
+    for (name, (after, _)) in names.names().iter().zip(after) {
+        if let Some(draft) = drafts.get_mut(name) {
             is_change |= draft.step(after, traits);
         }
     }
     if is_change {
-        changed.extend(keys);
+        changed.extend(names.names());
     }
     reply
 }
 
-/// How many of the steps, the first ones, are on no more keys than one write has.
-fn that_fit_together<E: Kind>(waiting: &[PendingCommand<E>]) -> usize {
-    let mut keys = BTreeSet::new();
-    let fit = waiting.iter().take_while(|step| {
-        keys.extend(&step.keys);
-        keys.len() <= TOGETHER
-    });
-    fit.count()
+/// Has the steps that came wait with the others, and waits for one where there is none. Whether
+/// there may be any.
+async fn gather(
+    arrivals: &mut mpsc::Receiver<PendingSet>,
+    waiting: &mut VecDeque<PendingSet>,
+) -> bool {
+    let (room, mut arrived) = (ARRIVALS.saturating_sub(waiting.len()), Vec::new());
+    if !waiting.is_empty() {
+        arrived.extend(std::iter::from_fn(|| arrivals.try_recv().ok()).take(room));
+    } else if arrivals.recv_many(&mut arrived, room).await == 0 {
+        return false;
+    }
+    waiting.extend(arrived);
+    // Nothing of those whose callers have gone is under way.
+    waiting.retain(|waiting| !waiting.reply.is_closed());
+    true
+}
+
+/// The locks of a batch, each once.
+fn names_of<'a>(batch: impl IntoIterator<Item = &'a PendingSet>) -> Vec<&'a LockName> {
+    let names: BTreeSet<_> = batch.into_iter().flat_map(|waiting| waiting.names.names()).collect();
+    names.into_iter().collect()
+}
+
+/// How many of the steps, the first ones, are on no more locks than one write has.
+fn that_fit_together(waiting: &VecDeque<PendingSet>) -> usize {
+    let (mut names, mut count) = (BTreeSet::new(), 0);
+    for waiting in waiting {
+        names.extend(waiting.names.names());
+        if names.len() > TOGETHER {
+            break;
+        }
+        count += 1;
+    }
+    count
 }

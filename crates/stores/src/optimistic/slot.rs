@@ -9,11 +9,9 @@
 //! Invariant: a slot that rests has no call under way, and a timer that ends its rest. The tests in
 //! `tests/stores/contention.rs` count what rests save.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use keylatch_core::entry::Few;
 use keylatch_core::store::StoreError;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -30,7 +28,7 @@ const CALL_REST: Duration = Duration::from_millis(2);
 /// A command whose caller waits for the reply.
 #[derive(Debug)]
 pub(super) struct PendingCommand<E: Kind> {
-    pub(super) keys: Few<E::Key>,
+    pub(super) key: E::Key,
     pub(super) command: E::Command,
     pub(super) reply: oneshot::Sender<Result<E::Reply, StoreError>>,
 }
@@ -46,6 +44,8 @@ pub(super) struct Slot<E: Kind> {
     pub(super) heard: Option<HeardRow>,
     /// Until when the commands rest. No call is under way then.
     resting: Option<Instant>,
+    /// When the timer of the earliest end of a rest fires.
+    timer: Option<Instant>,
     /// Until when the queue entries rest since the last write.
     joins_rest: Option<Instant>,
     /// Until when the waiter that was called is waited for since the last write.
@@ -85,34 +85,6 @@ pub(super) enum RestCause {
     Call,
 }
 
-/// Where the one batch of steps on several keys is.
-pub(super) enum SetTurn<E: Kind> {
-    /// There is none.
-    None,
-    /// It claims its keys and has their rows read.
-    Claims(SetBatch<E>),
-    /// It is written, or rests after a conflict.
-    Away,
-}
-
-/// Steps that are carried out together.
-pub(super) struct SetBatch<E: Kind> {
-    pub(super) steps: Vec<PendingCommand<E>>,
-    pub(super) keys: BTreeMap<E::Key, Progress>,
-    pub(super) conflicts: u32,
-}
-
-/// How far the claim of a key is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Progress {
-    /// A call about it is under way or about to be.
-    Busy,
-    /// Its row is read for the batch.
-    Reading,
-    /// Its row was read.
-    Ready,
-}
-
 impl<E: Kind> Slot<E> {
     pub(super) fn new(waiting: Vec<PendingCommand<E>>) -> Self {
         Self {
@@ -121,6 +93,7 @@ impl<E: Kind> Slot<E> {
             conflicts: 0,
             heard: None,
             resting: None,
+            timer: None,
             joins_rest: None,
             call_rest: None,
         }
@@ -135,19 +108,19 @@ impl<E: Kind> Slot<E> {
     /// timer has to fire for it.
     pub(super) fn rest(&mut self, cause: RestCause) -> (bool, Option<Instant>) {
         let now = Instant::now();
-        let (rest, lasts) = match cause {
-            RestCause::Joins => (&mut self.joins_rest, JOINS_REST),
-            RestCause::Call => (&mut self.call_rest, CALL_REST),
+        let until = match cause {
+            RestCause::Joins => *self.joins_rest.get_or_insert(now + JOINS_REST),
+            RestCause::Call => *self.call_rest.get_or_insert(now + CALL_REST),
         };
-        let is_first = rest.is_none();
-        let until = *rest.get_or_insert(now + lasts);
         if until <= now {
             return (false, None);
         }
         // What is decided after the rest is not decided from what was read before it.
         self.covered = (0, Duration::ZERO);
         self.resting = Some(until);
-        (true, is_first.then_some(until))
+        let is_timed = self.timer.is_some_and(|timer| timer <= until);
+        self.timer = if is_timed { self.timer } else { Some(until) };
+        (true, Some(until).filter(|_| !is_timed))
     }
 
     /// Ends the rest. Whether there was one: the slot has to be decided or read then.
@@ -155,9 +128,11 @@ impl<E: Kind> Slot<E> {
         self.resting.take().is_some()
     }
 
-    /// Ends a rest that is over. Whether there was one.
+    /// Takes note of a timer that fired. Whether the rest is over by it.
     pub(super) fn time_out(&mut self) -> bool {
-        self.resting.is_some_and(|until| until <= Instant::now()) && self.wake()
+        let now = Instant::now();
+        self.timer = self.timer.filter(|timer| *timer > now);
+        self.resting.is_some() && self.wake()
     }
 
     /// Takes note of what was heard of the row: the latest, where the engine numbers its writes.

@@ -15,12 +15,10 @@ use std::time::Duration;
 
 use keylatch_core::entry::Entry;
 use keylatch_core::idempotency::{
-    BeginReply, CompleteReply, EraseReply, RecordCommand, RecordReply, RecordState, ResolveReply,
-    RunRenewal,
+    BeginReply, CompleteReply, EraseReply, RecordReply, RecordState, ResolveReply, RunRenewal,
 };
 use keylatch_core::lock::{
-    AcquireReply, BreakReply, FencingToken, LockCommand, LockName, LockReply, LockState, Moment,
-    RenewReply,
+    AcquireReply, BreakReply, FencingToken, LockName, LockReply, LockState, Moment, RenewReply,
 };
 use keylatch_core::snapshot::{SnapshotError, deserialize_time};
 use serde::{Deserialize, Serialize};
@@ -54,8 +52,10 @@ pub(crate) trait Kind: HintedEntry {
     fn has_only_joins(&self, after: &Self) -> bool;
     /// Whether the engine is to find it among the few that are marked.
     fn is_marked(&self) -> bool;
-    /// What a step with this reply does beside changing the entry.
-    fn traits(command: &Self::Command, reply: &Self::Reply) -> StepTraits;
+    /// Whether a reply says to its caller what is left of a lease that the caller has.
+    fn is_of_own_lease(reply: &Self::Reply) -> bool;
+    /// Whether a client relies on what a reply says to last.
+    fn is_promise(reply: &Self::Reply) -> bool;
 }
 
 impl Kind for LockState {
@@ -80,21 +80,23 @@ impl Kind for LockState {
         false
     }
 
-    fn traits(command: &LockCommand, reply: &LockReply) -> StepTraits {
-        use AcquireReply::{Granted, Repeated};
-        let is_told = match reply {
-            LockReply::Acquire(Repeated(_)) => true,
+    fn is_of_own_lease(reply: &LockReply) -> bool {
+        match reply {
+            LockReply::Acquire(AcquireReply::Repeated(_)) => true,
             // Some of the locks may have been the caller's already.
-            LockReply::Acquire(Granted(leases)) => leases.len() > 1,
+            LockReply::Acquire(AcquireReply::Granted(leases)) => leases.len() > 1,
             _ => false,
-        };
-        let is_promise = matches!(
+        }
+    }
+
+    fn is_promise(reply: &LockReply) -> bool {
+        use AcquireReply::{Granted, Repeated};
+        matches!(
             reply,
             LockReply::Acquire(Granted(_) | Repeated(_))
                 | LockReply::Renew(RenewReply::Renewed(_))
                 | LockReply::Break(BreakReply::Broken { .. })
-        );
-        StepTraits { is_undo: Self::is_undo(command), is_told, is_promise }
+        )
     }
 }
 
@@ -117,19 +119,21 @@ impl Kind for RecordState {
         self.is_unfinished()
     }
 
-    fn traits(command: &RecordCommand, reply: &RecordReply) -> StepTraits {
+    fn is_of_own_lease(reply: &RecordReply) -> bool {
+        matches!(reply, RecordReply::Begin(BeginReply::Again(_)))
+    }
+
+    fn is_promise(reply: &RecordReply) -> bool {
         use BeginReply::{Again, Started};
         use ResolveReply::{Completed, Freed};
-        let is_promise = matches!(
+        matches!(
             reply,
             RecordReply::Begin(Started(_) | Again(_))
                 | RecordReply::Renew(RunRenewal::Extended)
                 | RecordReply::Complete(CompleteReply::Done(_))
                 | RecordReply::Resolve(Completed(_) | Freed(_))
                 | RecordReply::Erase(EraseReply::Done(_))
-        );
-        let is_told = matches!(reply, RecordReply::Begin(Again(_)));
-        StepTraits { is_undo: Self::is_undo(command), is_told, is_promise }
+        )
     }
 }
 
@@ -192,13 +196,21 @@ pub(super) struct Draft<'a, E> {
 
 /// What a step does beside changing the entry.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct StepTraits {
+pub(super) struct StepTraits {
     /// It undoes another command, which may still be on its way.
     pub(super) is_undo: bool,
     /// Its caller reads what is left of a lease that the caller had.
     pub(super) is_told: bool,
     /// Its caller relies on what the reply says to last.
     pub(super) is_promise: bool,
+}
+
+impl StepTraits {
+    /// Those of a step with this reply.
+    pub(super) fn of<E: Kind>(command: &E::Command, reply: &E::Reply) -> Self {
+        let (is_told, is_promise) = (E::is_of_own_lease(reply), E::is_promise(reply));
+        Self { is_undo: E::is_undo(command), is_told, is_promise }
+    }
 }
 
 impl<E: Kind> Draft<'_, E> {
@@ -309,7 +321,7 @@ impl<E: Kind> Value<E> {
         let mut draft = self.draft(moment, writes_repeated);
         let replies = commands.map(|command| {
             let (after, reply) = draft.state.apply(key, command, &draft.moment);
-            draft.step(after, E::traits(command, &reply));
+            draft.step(after, StepTraits::of::<E>(command, &reply));
             reply
         });
         let replies = replies.collect();
@@ -460,7 +472,7 @@ impl<E: Kind> Value<E> {
 
 #[cfg(test)]
 mod tests {
-    use keylatch_core::lock::{AcquireCommand, Attempt, TokenHash, Ttl};
+    use keylatch_core::lock::{AcquireCommand, Attempt, LockCommand, TokenHash, Ttl};
 
     use super::*;
 

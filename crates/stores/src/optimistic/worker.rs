@@ -13,7 +13,7 @@
 //! the conformance of every engine hold it.
 
 use std::collections::hash_map::Entry as SlotEntry;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,14 +30,15 @@ use tokio::sync::mpsc;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::call::{encode, shared, within_limit};
+use super::call::{encode, within_limit};
 use super::clock::EngineClock;
 use super::conditional::{
-    Change, ConditionalStore, EngineTime, Guard, Key, Mark, Notice, Outline, ReadReply, Row,
-    Version, WriteReply,
+    Change, ConditionalStore, EngineTime, Guard, Key, Mark, Notice, ReadReply, Row, Version,
+    WriteReply,
 };
 use super::floor::Floors;
-use super::slot::{LastRowState, PendingCommand, RestCause, SetBatch, SetTurn, Slot, fail};
+use super::reserved::ReservedLocks;
+use super::slot::{LastRowState, PendingCommand, RestCause, Slot, fail};
 use super::value::{Decision, Kind, Value};
 use crate::hints::LocalHints;
 
@@ -53,6 +54,8 @@ const OWN: NonZero<usize> = NonZero::new(4096).unwrap();
 /// for longer, so a row that is removed is the one that is remembered; an engine that forgets rows
 /// [keeps](super::value::ROW_LINGERS) them longer.
 const REMEMBERED_FOR: Duration = Duration::from_secs(10);
+/// How many commands the task takes at once.
+const ARRIVALS: usize = 1024;
 /// From how many conflicts in a row on a key rests before the next try.
 const RESTS_FROM: u32 = 2;
 
@@ -62,25 +65,23 @@ type EncodedRow = Result<Vec<u8>, StoreError>;
 pub(super) struct Worker<E: Kind> {
     pub(super) engine: Arc<dyn ConditionalStore>,
     pub(super) hints: Arc<LocalHints>,
-    pub(super) clock: EngineClock,
+    clock: EngineClock,
     floors: Floors,
     /// The keys that have commands, or a call under way.
     pub(super) slots: HashMap<E::Key, Slot<E>>,
     /// The keys whose commands are to be decided from what is remembered.
     pub(super) to_decide: VecDeque<E::Key>,
     pub(super) to_read: VecDeque<E::Key>,
-    /// The steps on several keys that wait for their batch, and the batch that has its turn.
-    pub(super) sets: Vec<PendingCommand<E>>,
-    pub(super) set: SetTurn<E>,
-    /// How many batches there were since other commands on their keys had a turn.
-    pub(super) sets_in_a_row: u32,
     pub(super) remembered: LruCache<E::Key, LastRow<E>>,
     /// What this process wrote of late of locks that something here waits for or watches, where the
     /// engine does not number its writes: a notice of it may come after the next write.
     pub(super) own: LruCache<(E::Key, Version), ()>,
     /// How often a write met that of another process.
-    pub(super) conflicts: Arc<AtomicU64>,
-    pub(super) under_way: FuturesUnordered<BoxFuture<'static, Event<E>>>,
+    conflicts: Arc<AtomicU64>,
+    /// The locks that no call is to be begun on, and those of them that wait for one.
+    reserved: Arc<ReservedLocks>,
+    parked: Vec<E::Key>,
+    under_way: FuturesUnordered<BoxFuture<'static, Event<E>>>,
     reads: usize,
     writes: usize,
 }
@@ -102,8 +103,8 @@ impl<E> LastRow<E> {
 }
 
 /// A change that is under way, and what depends on it.
-pub(super) struct Write<E: Kind> {
-    pub(super) key: E::Key,
+struct Write<E: Kind> {
+    key: E::Key,
     commands: Vec<PendingCommand<E>>,
     replies: Vec<E::Reply>,
     before: Value<E>,
@@ -114,7 +115,7 @@ pub(super) struct Write<E: Kind> {
     is_gone: bool,
 }
 
-pub(super) struct ReadKey<E: Kind> {
+struct ReadKey<E: Kind> {
     key: E::Key,
     /// How many commands waited for it when the read began.
     covered: usize,
@@ -122,11 +123,11 @@ pub(super) struct ReadKey<E: Kind> {
     is_heard: bool,
 }
 
-pub(super) struct Basis<E> {
+struct Basis<E> {
     version: Option<Version>,
-    pub(super) before: Value<E>,
+    before: Value<E>,
     /// When the decision is made, above the floor of the bucket.
-    pub(super) moment: Moment,
+    moment: Moment,
     /// Until when the floor holds.
     until: EngineTime,
 }
@@ -137,11 +138,11 @@ enum Step<E: Kind> {
     Nothing,
 }
 
-pub(super) enum Event<E: Kind> {
+enum Event<E: Kind> {
     /// Rows were read, each for so many commands; the floors come after them.
     Read {
         keys: Vec<ReadKey<E>>,
-        floors: BTreeSet<u8>,
+        floors: Vec<u8>,
         sent: Instant,
         result: Result<ReadReply, StoreError>,
     },
@@ -150,14 +151,6 @@ pub(super) enum Event<E: Kind> {
         sent: Instant,
         result: Result<WriteReply, StoreError>,
     },
-    SetWritten {
-        batch: SetBatch<E>,
-        writes: Vec<Write<E>>,
-        replies: Vec<E::Reply>,
-        sent: Instant,
-        result: Result<WriteReply, StoreError>,
-    },
-    SetRested(SetBatch<E>),
     Rested(E::Key),
     TimedOut(E::Key),
 }
@@ -165,6 +158,7 @@ pub(super) enum Event<E: Kind> {
 impl<E: Kind> Worker<E> {
     pub(super) fn new(
         (engine, hints, conflicts): (Arc<dyn ConditionalStore>, Arc<LocalHints>, Arc<AtomicU64>),
+        reserved: Arc<ReservedLocks>,
     ) -> Self {
         let remembered = NonZero::new(REMEMBERED / engine.parts()).unwrap_or(NonZero::<usize>::MIN);
         Self {
@@ -175,12 +169,11 @@ impl<E: Kind> Worker<E> {
             slots: HashMap::new(),
             to_decide: VecDeque::new(),
             to_read: VecDeque::new(),
-            sets: Vec::new(),
-            set: SetTurn::None,
-            sets_in_a_row: 0,
             remembered: LruCache::new(remembered),
             own: LruCache::new(OWN),
             conflicts,
+            reserved,
+            parked: Vec::new(),
             under_way: FuturesUnordered::new(),
             reads: 0,
             writes: 0,
@@ -193,28 +186,28 @@ impl<E: Kind> Worker<E> {
         mut arrivals: mpsc::Receiver<PendingCommand<E>>,
         mut notices: BoxStream<'static, Notice>,
     ) {
+        let mut arrived = Vec::new();
         loop {
             // Commands that are on their way to this task go with those that are here.
             yield_now().await;
-            while let Ok(waiting) = arrivals.try_recv() {
-                self.receive(waiting);
-            }
             self.start();
             tokio::select! {
                 biased;
                 Some(event) = self.under_way.next() => self.finish(event),
+                () = self.reserved.released() => self.to_decide.extend(self.parked.drain(..)),
                 Some(notice) = notices.next() => self.hear(notice),
-                arrived = arrivals.recv() => match arrived {
-                    Some(waiting) => self.receive(waiting),
-                    None => return,
-                },
+                count = arrivals.recv_many(&mut arrived, ARRIVALS) => {
+                    if count == 0 {
+                        return;
+                    }
+                    arrived.drain(..).for_each(|waiting| self.receive(waiting));
+                }
             }
         }
     }
 
     fn receive(&mut self, waiting: PendingCommand<E>) {
-        let [key] = &*waiting.keys else { return self.sets.push(waiting) };
-        match self.slots.entry(key.clone()) {
+        match self.slots.entry(waiting.key.clone()) {
             SlotEntry::Occupied(mut slot) => {
                 slot.get_mut().waiting.push(waiting);
                 if slot.get_mut().wake() {
@@ -222,17 +215,29 @@ impl<E: Kind> Worker<E> {
                 }
             }
             SlotEntry::Vacant(slot) => {
-                self.to_decide.push_back(key.clone());
+                self.to_decide.push_back(waiting.key.clone());
                 slot.insert(Slot::new(vec![waiting]));
             }
         }
     }
 
+    /// Has keys wait on which no call is to be begun now.
+    fn park(&mut self) {
+        let reserved = self.reserved.names();
+        if reserved.is_empty() {
+            return;
+        }
+        let is_reserved =
+            |key: &E::Key| E::lock_name(key).is_some_and(|name| reserved.contains(name));
+        for keys in [&mut self.to_decide, &mut self.to_read] {
+            self.parked.extend(keys.iter().filter(|key| is_reserved(key)).cloned());
+            keys.retain(|key| !is_reserved(key));
+        }
+    }
+
     /// Begins as many calls as may be under way.
     fn start(&mut self) {
-        self.take_claimed();
-        self.try_set();
-        self.start_set();
+        self.park();
         while self.writes < self.engine.writes_at_once() && !self.to_decide.is_empty() {
             let (mut writes, mut changes) = (Vec::new(), Vec::new());
             while changes.len() < BATCH
@@ -252,8 +257,6 @@ impl<E: Kind> Worker<E> {
                 self.write(writes, changes);
             }
         }
-        // Those that let the others have a turn.
-        self.start_set();
         while self.reads < READS && !self.to_read.is_empty() {
             self.read();
         }
@@ -273,29 +276,41 @@ impl<E: Kind> Worker<E> {
         if has_heard && self.slots.get(key).is_some_and(|slot| slot.heard.is_some()) {
             return Step::Read;
         }
-        match self.now().and_then(|now| self.basis(key, now)) {
+        match self.basis(key) {
             Some(basis) => self.decide_from(key, basis),
             None => Step::Read,
         }
     }
 
     fn decide_from(&mut self, key: &E::Key, basis: Basis<E>) -> Step<E> {
-        let Some(slot) = self.slots.get(key) else { return Step::Nothing };
-        let (taken, decision, value) = decide_what_fits(&basis, key, &slot.waiting, &*self.engine);
-        if self.rests(key, &basis.before, &decision) {
+        let Basis { version, before, moment, until } = basis;
+        let Some(slot) = self.slots.get_mut(key) else { return Step::Nothing };
+        let (taken, decision, value) =
+            decide_what_fits(&before, key, &slot.waiting, moment, &*self.engine);
+        if self.rests(key, &before, &decision) {
             return Step::Nothing;
         }
         let Decision { replies, change, guard, outline, .. } = decision;
         let Some((after, value)) = change.zip(value) else {
             return self.answer_covered(key, replies, guard.from);
         };
+        if self.engine.forgets() {
+            self.floors.give(E::bucket(key), after.last);
+        }
+        let guard = self.clock.guard(Guard { until: guard.until.min(until), ..guard });
         let Some(slot) = self.slots.get_mut(key) else { return Step::Nothing };
+        let above = version.is_none().then(|| self.floors.row_of(E::bucket(key)));
         let commands = slot.waiting.drain(..taken).collect();
         slot.covered = (0, Duration::ZERO);
         match value {
             Ok(value) => {
-                let (write, change) = self.change_of(key, basis, (after, value), (guard, outline));
-                Step::Write(Box::new((Write { commands, replies, ..write }, change)))
+                let mark = Mark { was: before.state.is_marked(), is: after.state.is_marked() };
+                let (row_key, was, key) = (E::row_key(key), version, key.clone());
+                let is_new = version.is_none();
+                let is_gone = self.engine.forgets() && outline.lasts.is_zero();
+                let change = Change { key: row_key, was, value, mark, guard, above, outline };
+                let write = Write { key, commands, replies, before, after, is_new, is_gone };
+                Step::Write(Box::new((write, change)))
             }
             Err(error) => {
                 fail(commands, &Arc::new(error));
@@ -303,39 +318,6 @@ impl<E: Kind> Worker<E> {
                 Step::Nothing
             }
         }
-    }
-
-    /// The change of a row, and what depends on it beside commands.
-    pub(super) fn change_of(
-        &mut self,
-        key: &E::Key,
-        Basis { version, before, until, .. }: Basis<E>,
-        (after, value): (Value<E>, Vec<u8>),
-        (guard, outline): (Guard, Outline),
-    ) -> (Write<E>, Change) {
-        let forgets = self.engine.forgets();
-        if forgets {
-            self.floors.give(E::bucket(key), after.last);
-        }
-        let change = Change {
-            key: E::row_key(key),
-            was: version,
-            value,
-            mark: Mark { was: before.state.is_marked(), is: after.state.is_marked() },
-            guard: self.clock.guard(Guard { until: guard.until.min(until), ..guard }),
-            above: version.is_none().then(|| self.floors.row_of(E::bucket(key))),
-            outline,
-        };
-        let write = Write {
-            key: key.clone(),
-            commands: Vec::new(),
-            replies: Vec::new(),
-            before,
-            is_new: version.is_none(),
-            is_gone: forgets && change.outline.lasts.is_zero(),
-            after,
-        };
-        (write, change)
     }
 
     /// Whether the commands of a key rest before the decision is made again and written.
@@ -378,7 +360,8 @@ impl<E: Kind> Worker<E> {
     }
 
     /// What is known of a key; `None` where something has to be read first.
-    pub(super) fn basis(&mut self, key: &E::Key, now: EngineTime) -> Option<Basis<E>> {
+    fn basis(&mut self, key: &E::Key) -> Option<Basis<E>> {
+        let now = self.now()?;
         let row = self.remembered.get(key).filter(|row| row.seen.elapsed() < REMEMBERED_FOR);
         if row.is_some_and(|row| row.state != LastRowState::Current) {
             return None;
@@ -450,15 +433,18 @@ impl<E: Kind> Worker<E> {
         }
         let now = self.now().unwrap_or_default();
         let buckets = keys.iter().map(|read| E::bucket(&read.key));
-        let floors = self.floors.to_read(buckets, now, self.engine.forgets());
+        let floors = if self.engine.forgets() {
+            self.floors.refused(buckets)
+        } else {
+            self.floors.to_read(buckets, now)
+        };
         let rows = keys.iter().map(|read| E::row_key(&read.key));
         let rows: Vec<Key> = rows.chain(floors.iter().copied().map(Key::Floor)).collect();
         let (engine, sent) = (Arc::clone(&self.engine), Instant::now());
         self.reads += 1;
         // No command is answered from what is read because of a notice, and a change of it names
         // its version.
-        let is_for_none = |read: &ReadKey<E>| read.covered == 0 && !self.is_read_for_set(&read.key);
-        let is_peek = floors.is_empty() && keys.iter().all(is_for_none);
+        let is_peek = floors.is_empty() && keys.iter().all(|read| read.covered == 0);
         let reading = async move {
             let reading = if is_peek { engine.peek(&rows) } else { engine.read(&rows) };
             // A key that no row came for would have no call under way and none to come.
@@ -474,10 +460,6 @@ impl<E: Kind> Worker<E> {
 
     fn finish(&mut self, event: Event<E>) {
         match event {
-            Event::SetWritten { batch, writes, replies, sent, result } => {
-                self.have_written_set(batch, writes, replies, (sent, result));
-            }
-            Event::SetRested(batch) => self.claim(batch),
             Event::Rested(key) => self.to_read.push_back(key),
             Event::TimedOut(key) => {
                 if self.slots.get_mut(&key).is_some_and(Slot::time_out) {
@@ -507,7 +489,7 @@ impl<E: Kind> Worker<E> {
     fn have_read(
         &mut self,
         keys: Vec<ReadKey<E>>,
-        floors: &BTreeSet<u8>,
+        floors: &[u8],
         sent: Instant,
         reading: ReadReply,
     ) {
@@ -540,7 +522,6 @@ impl<E: Kind> Worker<E> {
                 let commands = slot.map(|slot| std::mem::take(&mut slot.waiting));
                 let error = Arc::new(StoreError::Refused(error.into()));
                 fail(commands.unwrap_or_default(), &error);
-                self.fail_set_of(&key, shared(&error));
             }
         }
         self.to_decide.push_back(key);
@@ -556,7 +537,6 @@ impl<E: Kind> Worker<E> {
             if let Some(error) = failed.remove(&position) {
                 self.fail_writes(vec![write], &Arc::new(error));
             } else if let Some(version) = version {
-                self.to_decide.push_back(write.key.clone());
                 self.confirm(write, version, writing.now, sent);
             } else if let Some(row) = found.remove(&position) {
                 self.meet_row(write, row, (writing.now, sent));
@@ -567,13 +547,7 @@ impl<E: Kind> Worker<E> {
     }
 
     /// Gives the replies of a change that the engine has carried out.
-    pub(super) fn confirm(
-        &mut self,
-        write: Write<E>,
-        version: Version,
-        now: EngineTime,
-        sent: Instant,
-    ) {
+    fn confirm(&mut self, write: Write<E>, version: Version, now: EngineTime, sent: Instant) {
         let Write { key, commands, replies, before, mut after, is_gone, .. } = write;
         for (waiting, reply) in commands.into_iter().zip(replies) {
             // A caller that has gone reads no reply.
@@ -593,6 +567,7 @@ impl<E: Kind> Worker<E> {
         if let Some(slot) = self.slots.get_mut(&key) {
             slot.succeed(version, self.engine.timeline().is_some());
         }
+        self.to_decide.push_back(key);
     }
 
     /// Decides again from the row that a change found in the place of its own, as if it had been
@@ -610,7 +585,11 @@ impl<E: Kind> Worker<E> {
     /// Has a row read that another process changed, or that the engine's clock judges in another
     /// way.
     fn meet_conflict(&mut self, write: Write<E>) {
-        self.refuse(&write);
+        self.outdate(&write.key, LastRowState::Outdated);
+        if write.is_new {
+            self.floors.forget(E::bucket(&write.key));
+        }
+        self.floors.refuse(E::bucket(&write.key));
         let (key, slot) = self.reclaim(write);
         if slot.conflicts >= RESTS_FROM {
             self.rest(key);
@@ -619,15 +598,6 @@ impl<E: Kind> Worker<E> {
         } else {
             self.to_read.push_back(key);
         }
-    }
-
-    /// Notes that a change was not carried out: its row has changed, or its floor.
-    pub(super) fn refuse(&mut self, write: &Write<E>) {
-        self.outdate(&write.key, LastRowState::Outdated);
-        if write.is_new {
-            self.floors.forget(E::bucket(&write.key));
-        }
-        self.floors.refuse(E::bucket(&write.key));
     }
 
     /// Has the commands of a change that was not carried out wait before those that came since.
@@ -661,7 +631,6 @@ impl<E: Kind> Worker<E> {
                 let covered = covered.min(slot.waiting.len());
                 fail(slot.waiting.drain(..covered).collect(), error);
             }
-            self.fail_set_of(&key, shared(error));
             self.to_decide.push_back(key);
         }
     }
@@ -670,16 +639,18 @@ impl<E: Kind> Worker<E> {
 /// Decides the first of the commands that wait, as many as fit into a row: how many, what they come
 /// to, and the new row if there is one.
 fn decide_what_fits<E: Kind>(
-    Basis { before, moment, .. }: &Basis<E>,
+    before: &Value<E>,
     key: &E::Key,
     waiting: &[PendingCommand<E>],
+    moment: Moment,
     engine: &dyn ConditionalStore,
 ) -> (usize, Decision<E>, Option<EncodedRow>) {
+    let (timeline, limit) = (engine.timeline(), engine.profile().limits.bytes);
     let mut taken = waiting.len();
     loop {
         let commands = waiting[..taken].iter().map(|waiting| &waiting.command);
-        let decision = before.decide(key, commands, *moment, engine.replicates());
-        match decision.change.as_ref().map(|after| encode(after, engine)) {
+        let decision = before.decide(key, commands, moment, engine.replicates());
+        match decision.change.as_ref().map(|after| encode(after, timeline, limit)) {
             Some(Err(StoreError::TooLarge { .. })) if taken > 1 => taken /= 2,
             value => return (taken, decision, value),
         }
