@@ -7,7 +7,7 @@
 * `body`, `body_base64` and `json` exclude one another, and so do `not-executed` or `undone` and an answer.
 * `fingerprint` and `request` exclude one another.
 * `body_base64` has to be base64.
-* A `limit` is for the mode `shared`.
+* A `limit` is for the mode `shared`, and `max_ahead` for a request that waits.
 * A header's value may be a text alone, where the document has the list of values.
 * A member of null is absent, though the document has no null for a member that may be absent. So is a body of null.
 * A name with a dot segment (`.`, `..`) is gone before the request is sent, and a control character in a path
@@ -57,6 +57,7 @@ def is_left_out(body):
     one_body = sum(name in body for name in ("body", "body_base64", "json")) > 1
     no_answer = body.get("outcome") in ("not-executed", "undone") and "answer" in body
     no_limit = "limit" in body and body.get("mode") != "shared"
+    no_wait = "max_ahead" in body and "wait_ms" not in body
     headers = body.get("headers")
     text_header = isinstance(headers, dict) and any(isinstance(value, str) for value in headers.values())
     null_items = any(has_null(one) for name, one in body.items() if name != "json")
@@ -66,7 +67,7 @@ def is_left_out(body):
     token = body.get("fencing_token")
     if isinstance(token, float) and abs(token) > 2**49:
         return True
-    return two_prints or one_body or no_answer or no_limit or text_header or null_items or takes_time or fails or no_base64
+    return two_prints or one_body or no_answer or no_limit or no_wait or text_header or null_items or takes_time or fails or no_base64
 
 
 def is_within(value, above, most):
