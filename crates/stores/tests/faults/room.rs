@@ -3,6 +3,8 @@
 //! Method: locks come and go on the fault disk, and after a sweep the size of the file is compared
 //! with that at rest.
 
+use std::sync::Arc;
+
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use keylatch_stores::test_medium::TestStore;
@@ -59,14 +61,23 @@ async fn locks_that_were_held_at_once_return_their_room_step_by_step() {
     assert_eq!(again.port().look(&locks[0].name).await.unwrap(), None);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn sweep_of_a_store_at_rest_asks_nothing_of_its_disk() {
-    let (_disk, store) = store_at_rest().await;
+    let (disk, store) = store_at_rest().await;
     let swept = store.sweep().now_or_never();
     assert!(swept.is_some_and(|swept| swept.is_ok()), "the sweep waited for the disk");
+    let store = Arc::new(store);
     come_and_go(&store, 10).await;
+    disk.hang();
+    let coming = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { come_and_go(&store, 11).await }
+    });
+    disk.until_it_hangs().await;
     let swept = store.sweep().now_or_never();
     assert!(swept.is_none(), "what was written was not followed by a look at the file");
+    disk.resume();
+    coming.await.unwrap();
 }
 
 /// A store that was used a little.
