@@ -101,7 +101,7 @@ impl FollowedFile {
             match read.map_err(str::to_owned).and_then(replace) {
                 Ok(()) => tracing::info!(file = self.path, "{what} are read again"),
                 Err(error) => {
-                    let stay = "are not read: those of before stay";
+                    let stay = "are not read: the previous ones stay in force";
                     tracing::error!(file = self.path, error, "{what} {stay}");
                 }
             }

@@ -222,7 +222,10 @@ async fn wrong_new_file_changes_nothing_and_is_named_in_the_log() {
         assert_eq!(answer.status, 200, "the identities of before stay: {answer:?}");
     }
     let log = log.text();
-    assert!(log.contains("those of before stay") && !log.contains("by-mistake"), "{log}");
+    assert!(
+        log.contains("the previous ones stay in force") && !log.contains("by-mistake"),
+        "{log}"
+    );
 }
 
 /// The guard that a shop has, before this service.

@@ -168,7 +168,7 @@ impl Builder {
         Self { silence, ..self }
     }
 
-    /// Sends every request by this function in place of connections of the client's own.
+    /// Has this function send every request. The client then opens no connection.
     pub fn transport<F>(
         self,
         send: impl Fn(Request<Full<Bytes>>) -> F + Send + Sync + 'static,

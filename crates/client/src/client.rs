@@ -1,7 +1,7 @@
 //! A client of a service: it acquires locks, leads while it holds one, and shows and breaks them.
 //!
-//! Invariant: no two clients lead at once if each stops at the loss of its lease, which is told
-//! before another client can lead. Tested in `tests/api/rust_client.rs` and in
+//! Invariant: a leader learns of the loss of its lease before another client can lead, so no two
+//! clients lead at once if each stops then. Tested in `tests/api/rust_client.rs` and in
 //! `crates/client/tests/fake.rs`.
 
 use std::convert::Infallible;

@@ -32,7 +32,8 @@ const END_TIME: Duration = Duration::from_secs(30);
 pub struct OnceOptions {
     /// Tells two things apart that have the same key by mistake.
     pub fingerprint: Option<String>,
-    /// In place of a fingerprint, the HTTP request that the thing is, as a guard sees it.
+    /// The HTTP request that the key stands for. The service makes the fingerprint of it, as a
+    /// guard does.
     pub request: Option<DescribedRequest>,
     /// How long the run may go unrenewed before its outcome is unknown.
     pub lease: Duration,

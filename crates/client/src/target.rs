@@ -123,7 +123,7 @@ impl Claim {
         }
         let renewed = self.renew(self.options.ttl, self.connection.settings.timeout).await;
         renewed.map_err(|failure| match failure.error.problem().and_then(|it| self.loss(it)) {
-            // So that it is asked for anew.
+            // The caller retries what is unavailable, and so asks for the lock again.
             Some(_) => Error::Unavailable("the lease was over before its use".to_owned()).into(),
             None => failure,
         })

@@ -1,4 +1,4 @@
-//! What wakes the waiters of this process, and what its watchers and listeners are told.
+//! What wakes the waiters of this process, and what its watchers and listeners hear.
 //!
 //! Several requests with one token share a turn, and a wakeup reaches all of them: the client of
 //! one may be gone. A waiter that subscribes before it acquires misses no wakeup, because its
@@ -209,8 +209,8 @@ impl LocalHints {
     }
 }
 
-/// The hints that are broadcast, or in place of some that they were missed, for as long as what
-/// `guards` keep is wanted.
+/// The hints that are broadcast. A receiver that is too slow gets [`Hint::Missed`] for those that
+/// it lost. The stream keeps `guards` until it is dropped.
 fn told(hints: Receiver<Hint>, guards: impl Send + 'static) -> Hints {
     Box::pin(stream::unfold((hints, guards), async |(mut hints, guards)| {
         let hint = match hints.recv().await {

@@ -5,8 +5,8 @@
 //! then leads to an identity of the file, which says what it may do. The issuer's keys come from a
 //! file, which is followed as the others of the operator are, or from a URL: they are fetched at
 //! start and every five minutes, and sooner where a token names a key that is not among them. Keys
-//! that cannot be fetched change nothing: those of before stay. Until the first are there, a token
-//! gets 503, because nothing says whether it is good.
+//! that cannot be fetched change nothing: the previous ones stay. Until the first are there, a
+//! token gets 503, because nothing says whether it is good.
 //!
 //! Invariant: nothing here prints or logs a token or a claim. Tested in `tests/api/tokens.rs`.
 
@@ -189,7 +189,8 @@ impl Issuer {
                 }
                 Err(_) if failed_before => {}
                 Err(error) => {
-                    let message = "the keys of the issuer are not read: those of before stay";
+                    let message =
+                        "the keys of the issuer are not read: the previous ones stay in force";
                     tracing::error!(from, error, "{message}");
                 }
             }
