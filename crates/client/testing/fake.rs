@@ -311,7 +311,10 @@ impl State {
                 Ok((201, shown(json!({"state": "in-flight", "token": token}))))
             }
             None => Err(Code::RequestInProgress),
-            Some(End::Done(answer)) => Ok((200, shown(json!({"state": "done", "answer": answer})))),
+            Some(End::Done(answer)) => {
+                let done = json!({"state": "done", "status": answer["status"], "answer": answer});
+                Ok((200, shown(done)))
+            }
             Some(End::Unknown) => Err(Code::OutcomeUnknown),
         }
     }

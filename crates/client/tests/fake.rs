@@ -3,7 +3,7 @@
 //!
 //! Method: the client over the fake, on a paused clock.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use keylatch_client::testing::Fake;
@@ -69,9 +69,17 @@ async fn lost_response_under_a_token_of_ones_own_releases_nothing() {
     }
 }
 
+/// With one subscriber alone, tracing remembers whether the first thread that reached a line had a
+/// subscriber, and a test without one silences the line for all. With two it asks each time.
+static SECOND_SUBSCRIBER: LazyLock<tracing::Dispatch> = LazyLock::new(|| {
+    let everything = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE);
+    tracing::Dispatch::new(everything.with_writer(std::io::sink).finish())
+});
+
 /// What a program logs, and counts: each request with its time, and each loss.
 #[tokio::test(start_paused = true)]
 async fn requests_and_losses_are_events() {
+    LazyLock::force(&SECOND_SUBSCRIBER);
     let log = Arc::new(Mutex::new(Vec::new()));
     let written = Arc::clone(&log);
     let subscriber = tracing_subscriber::fmt()
