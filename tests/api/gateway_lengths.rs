@@ -71,6 +71,16 @@ async fn length_of_an_answer_is_the_one_that_was_parsed() {
 }
 
 #[tokio::test]
+async fn upstream_of_http_1_0_changes_no_version_for_the_client() {
+    let (service, upstream) = stage(|_| {}).await;
+    let ask = "GET /orders HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let mut wire = RawConnection::sending(service.address, ask).await;
+    play(&upstream, "\r\n\r\n", "HTTP/1.0 200 OK\r\n\r\n{}").await;
+    let answer = wire.rest().await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+}
+
+#[tokio::test]
 async fn two_equal_lengths_over_http2_are_one_to_the_upstream() {
     let authority = Authority::default();
     let (service, upstream) = stage(|config| config.tls = authority.serve()).await;

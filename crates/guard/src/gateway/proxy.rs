@@ -200,6 +200,8 @@ impl Gateway {
             }
             Ok(Ok(response)) => {
                 let mut response = response.map(Body::new);
+                // The version is that of each connection, and not of what travels (RFC 9110, 2.5).
+                *response.version_mut() = Version::HTTP_11;
                 keep_parsed_length(response.headers_mut());
                 if is_head && !response.headers().contains_key(header::CONTENT_LENGTH) {
                     // What is known to be empty would have the length 0.
