@@ -1,4 +1,4 @@
-"""Reads the pages of docs/ as a newcomer would, for `make docs`: words, hollow pages and dead ends.
+"""Reads the pages of docs/ and internals/ as a newcomer would, for `make docs`: words, hollow pages and dead ends.
 
 A page fails that says "reads" for gets, "repeat" for retry, "answer" for response, or one of the turns that one has to
 read twice; that is hollow on GitHub, because mdBook alone fills it in; or that links to nothing.
@@ -85,7 +85,7 @@ def strange_code(language, readme):
 def main():
     allowed = [line.split("\t") for line in ALLOWED.read_text().splitlines() if line and not line.startswith("#")]
     used, wrong = set(), []
-    for page in sorted(Path("docs").glob("**/*.md")):
+    for page in sorted([*Path("docs").glob("**/*.md"), *Path("internals").glob("*.md")]):
         text = page.read_text()
         lines = text.splitlines() or [""]
         for number, found, advice in findings(text):
