@@ -1,4 +1,4 @@
-"""Reads the pages of docs/ and internals/ as a newcomer would, for `make docs`: words, hollow pages and dead ends.
+"""Reads the README and the pages of docs/ and internals/ as a newcomer would, for `make docs`: words, hollow pages and dead ends.
 
 A page fails that says "reads" for gets, "repeat" for retry, "answer" for response, or one of the turns that one has to
 read twice; that is hollow on GitHub, because mdBook alone fills it in; or that links to nothing.
@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 ALLOWED = Path(".ci/words-allowed.txt")
+TOP = [Path(f"{name}.md") for name in ("README", "ARCHITECTURE", "CONTRIBUTING", "SECURITY")]
 PEOPLE = r"(?:clients?|requests?|callers?|waiters?|users?|customers?|holders?|retries|browsers?|who|others?)"
 CLIENTS = {
     "go": "clients/go",
@@ -85,7 +86,7 @@ def strange_code(language, readme):
 def main():
     allowed = [line.split("\t") for line in ALLOWED.read_text().splitlines() if line and not line.startswith("#")]
     used, wrong = set(), []
-    for page in sorted([*Path("docs").glob("**/*.md"), *Path("internals").glob("*.md")]):
+    for page in [*TOP, *sorted(Path("docs").glob("**/*.md")), *sorted(Path("internals").glob("*.md"))]:
         text = page.read_text()
         lines = text.splitlines() or [""]
         for number, found, advice in findings(text):
