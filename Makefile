@@ -160,7 +160,7 @@ docs: $(DOCS_TOOLS)/.$(MDBOOK)-$(LYCHEE)
 	@rm -rf target/book && $(DOCS_TOOLS)/bin/mdbook build 2>&1 | tee target/book.log
 	@test -f target/book/index.html && ! grep -qE '\b(WARN|ERROR)\b' target/book.log
 	$(DOCS_TOOLS)/bin/lychee --offline --include-fragments --no-progress --root-dir "$(CURDIR)/target/book" \
-		README.md README.zh-CN.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md SECURITY.md CODE_OF_CONDUCT.md 'docs/**/*.md' 'target/book/**/*.html'
+		README.md README.zh-CN.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md SECURITY.md CODE_OF_CONDUCT.md 'internals/*.md' 'docs/**/*.md' 'target/book/**/*.html'
 
 $(DOCS_TOOLS)/.$(MDBOOK)-$(LYCHEE): | venv
 	python3 -m venv --clear $(DOCS_TOOLS)

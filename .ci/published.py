@@ -1,6 +1,7 @@
 """Compares what docs/install.md says is published with the newest release tag, for `make docs`.
 
-Each row of its first table has the version of the newest tag `v*`, or "not yet" while there is none.
+Each row of its first table has the version of the newest tag `v*`, or "not yet" while there is none. So long the README
+says that nothing is published.
 """
 
 import re
@@ -12,4 +13,7 @@ tags = subprocess.run(["git", "tag", "--list", "v*", "--sort=-version:refname"],
 expected = next((tag.removeprefix("v") for tag in tags.stdout.split()), "not yet")
 table = re.search(r"^\| way \| published \|.*\n\|.*\n((?:\|.*\n)+)", Path("docs/install.md").read_text(), re.M)
 rows = [row.split(" | ") for row in table[1].splitlines()]
-sys.exit("\n".join(f"docs/install.md: {row[0]} is said to be published: {row[1]}, and it is: {expected}" for row in rows if row[1] != expected) or 0)
+wrong = [f"docs/install.md: {row[0]} is said to be published: {row[1]}, and it is: {expected}" for row in rows if row[1] != expected]
+if ("Nothing is published yet" in Path("README.md").read_text()) != (expected == "not yet"):
+    wrong.append(f"README.md says otherwise than that is published: {expected}")
+sys.exit("\n".join(wrong) or 0)

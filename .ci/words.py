@@ -1,4 +1,4 @@
-"""Reads the pages of docs/ as a newcomer would, for `make docs`: words, hollow pages and dead ends.
+"""Reads the README and the pages of docs/ and internals/ as a newcomer would, for `make docs`: words, hollow pages and dead ends.
 
 A page fails that says "reads" for gets, "repeat" for retry, "answer" for response, or one of the turns that one has to
 read twice; that is hollow on GitHub, because mdBook alone fills it in; or that links to nothing.
@@ -6,6 +6,7 @@ read twice; that is hollow on GitHub, because mdBook alone fills it in; or that 
 (`*`: the whole page). A line that no page needs fails as well.
 
 `NAME.zh-CN.md` is NAME.md in Chinese. It fails unless it has the code, the heading levels and the figures of NAME.md.
+The page of a client fails on code that the client's README, whose code is run, does not have.
 """
 
 import difflib
@@ -14,7 +15,15 @@ import sys
 from pathlib import Path
 
 ALLOWED = Path(".ci/words-allowed.txt")
+TOP = [Path(f"{name}.md") for name in ("README", "ARCHITECTURE", "CONTRIBUTING", "SECURITY")]
 PEOPLE = r"(?:clients?|requests?|callers?|waiters?|users?|customers?|holders?|retries|browsers?|who|others?)"
+CLIENTS = {
+    "go": "clients/go",
+    "java": "clients/java/keylatch-client",
+    "python": "clients/python",
+    "rust": "crates/client",
+    "typescript": "clients/typescript",
+}
 PATTERNS = {
     "say gets": r"\breads? (?:an?|the|its|that)? ?(?:answer|response|problem|error|refusal|[1-5]\d\d\b|`)"
     rf"|\b{PEOPLE} reads\b",
@@ -66,10 +75,18 @@ def differences(page):
     return difflib.unified_diff(*shared, *map(str, pages), n=1, lineterm="")
 
 
+def strange_code(language, readme):
+    """The blocks of code on a client's page that its README, whose blocks are run, does not have."""
+    page, readme = Path(f"docs/clients/{language}.md"), (Path(readme) / "README.md").read_text()
+    for block in CODE.finditer(page.read_text()):
+        if block[0].partition("\n")[2] not in readme:
+            yield f"{page}: not in the README of the client: {block[0]}"
+
+
 def main():
     allowed = [line.split("\t") for line in ALLOWED.read_text().splitlines() if line and not line.startswith("#")]
     used, wrong = set(), []
-    for page in sorted(Path("docs").glob("**/*.md")):
+    for page in [*TOP, *sorted(Path("docs").glob("**/*.md")), *sorted(Path("internals").glob("*.md"))]:
         text = page.read_text()
         lines = text.splitlines() or [""]
         for number, found, advice in findings(text):
@@ -81,6 +98,7 @@ def main():
     wrong += [f"{ALLOWED}: no page needs: {': '.join(line)}" for i, line in enumerate(allowed) if i not in used]
     for page in [*Path().glob("*.zh-CN.md"), *Path("docs").glob("**/*.zh-CN.md")]:
         wrong += differences(page)
+    wrong += [line for client in CLIENTS.items() for line in strange_code(*client)]
     print("\n".join(wrong), end="\n" if wrong else "")
     return 1 if wrong else 0
 

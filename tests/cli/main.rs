@@ -38,6 +38,7 @@ mod tls;
 mod traces;
 #[cfg(not(feature = "traces"))]
 mod traces_absent;
+mod transcripts;
 
 use keylatch_testkit::{Program, RunningCommand, ScriptDirectory, Service};
 

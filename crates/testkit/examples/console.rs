@@ -1,7 +1,7 @@
 //! Draws the console with a browser, in the light and in the dark, into the directory of its
-//! argument: every view on a screen, and the first on a phone as well.
+//! argument: every view on a screen, the first on a phone as well, and the shop of `/demo`.
 //!
-//! `make console-pictures` calls it. The pictures are in `docs/console.md`.
+//! `make console-pictures` calls it. The pictures are in `docs/console.md` and in the README.
 #![expect(clippy::print_stdout, reason = "it prints what it draws")]
 #![expect(clippy::expect_used, reason = "it fails by panicking")]
 
@@ -42,6 +42,7 @@ async fn draw(directory: &Path) {
     let service = Service::start(&format!("embedded:{}", data.path().display())).await;
     fill(&service).await;
     let browser = Browser::start().await;
+    draw_shop(&browser, directory).await;
     let pictures = async {
         // The charts have the time that passes until here.
         sleep(Duration::from_secs(90)).await;
@@ -67,6 +68,21 @@ async fn draw(directory: &Path) {
     tokio::select! {
         () = pictures => {}
         () = async { tokio::join!(wait_in_line(&service), work(&service)); } => {}
+    }
+}
+
+/// The shop after a double click: one order, and an attempt that joined it.
+async fn draw_shop(browser: &Browser, directory: &Path) {
+    for scheme in ["light", "dark"] {
+        let service = Service::start("memory:").await;
+        let page = browser.open(&format!("http://{}/demo", service.address)).await;
+        page.emulate_scheme(scheme).await;
+        page.resize(1280, 900).await;
+        page.click("#buy .buttons button", 2).await;
+        page.until("document.body.innerText.includes('is placed')").await;
+        let name = format!("demo-1280-{scheme}.png");
+        fs::write(directory.join(&name), page.picture(900).await).expect("a file");
+        println!("{name}");
     }
 }
 

@@ -1,5 +1,5 @@
 //! Goal: on each store, under every fault that it has to stand, locks keep the promises of
-//! `docs/testing.md`.
+//! `internals/testing.md`.
 //!
 //! Method: 20 clients on few locks while processes, stores, networks and clocks fail by a seed. A
 //! checker judges all that they sent and read. Mutants and guilty histories judge the checker.

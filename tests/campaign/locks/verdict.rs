@@ -1,7 +1,7 @@
 //! The checker: a pure function from what was written down to what is wrong with it.
 //!
 //! It knows no store and no clock, only requests with the moments at which they were sent and
-//! answered. The invariants are those of `docs/testing.md`. It is tested on histories that are
+//! answered. The invariants are those of `internals/testing.md`. It is tested on histories that are
 //! guilty (`guilt.rs`) and by mutants.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,6 +1,6 @@
 --- redlock
 -- A lock on one of several nodes. This stands before the commands of Redlock. The words are those
--- of Paxos, and docs/internals/redlock.md has the proofs. A lock's hash has fields here that it has
+-- of Paxos, and internals/redlock.md has the proofs. A lock's hash has fields here that it has
 -- not on one Redis:
 --
 --   fence     the accepted fencing token, '0' until the node accepts one; and with it the owner,

@@ -5,7 +5,7 @@
 //! A renewal does the same with the grant's own fencing token, and needs phase 2 only where not all
 //! of a quorum has accepted that yet.
 //!
-//! Why one token serves: docs/internals/redlock.md proves in numbered steps that a lease is
+//! Why one token serves: internals/redlock.md proves in numbered steps that a lease is
 //! exclusive, that fencing tokens rise, that a grant has one fencing token, and that there is at
 //! most one 201. The comments here name the steps. Invariant of this file: once a fencing token is
 //! proposed, another attempt with the same token may carry it on, so the attempt is granted or

@@ -5,7 +5,7 @@
 //! (`lua/redlock_*.lua`), and a node answers each with its [`Report`] of the lock.
 //!
 //! Invariant: no two attempts have the same ballot, and ballots compare in Lua as they do here. The
-//! words are those of docs/internals/redlock.md. Tested below, and over real nodes by the tests of
+//! words are those of internals/redlock.md. Tested below, and over real nodes by the tests of
 //! Redlock's fencing tokens.
 
 use std::fmt;

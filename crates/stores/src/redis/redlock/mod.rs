@@ -12,7 +12,7 @@
 //!
 //! This file has the store, the commands of one round (look, release and withdraw), and what the
 //! nodes are, inspected at start and for `GET /v1/info` and the readiness probe. The proofs are
-//! numbered in docs/internals/redlock.md; the tests run real Redis servers.
+//! numbered in internals/redlock.md; the tests run real Redis servers.
 
 mod consensus;
 mod list;

@@ -6,7 +6,7 @@
 //! A node that lost its memory in a crash would grant a held lock again. So it is in
 //! [quarantine](VoterQuarantine) until every lease that it may have forgotten is over, unless it
 //! forgets nothing; its replies do not count until then. The exclusive lease of
-//! docs/internals/redlock.md rests on this (steps 1 and 2). Tested over real nodes that crash, by
+//! internals/redlock.md rests on this (steps 1 and 2). Tested over real nodes that crash, by
 //! the tests of restarted nodes.
 
 use std::sync::Mutex;

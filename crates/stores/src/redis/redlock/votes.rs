@@ -5,7 +5,7 @@
 //! among those that [may have done it](Votes::maybe_done).
 //!
 //! Invariant: what others see of a lock needs a quorum with the same fencing token, and "not held"
-//! needs that no quorum can have one (docs/internals/redlock.md, "What others see"). Tested below,
+//! needs that no quorum can have one (internals/redlock.md, "What others see"). Tested below,
 //! and over real nodes with arranged grants, by the tests of Redlock's agreement.
 
 use std::cmp::Reverse;
