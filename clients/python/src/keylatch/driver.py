@@ -242,12 +242,9 @@ class Transport:
         _parents.extend(self._clients.values())
         self._guard = threading.Lock()
         self._clients = {}
+        self.owner = f"{socket.gethostname()}/{os.getpid()}" if self.name is None else self.name
         #: What has to be said to the service, also where nobody waits for it any more.
         self._endings: set[Future[Any]] = set()
-
-    @property
-    def owner(self) -> str:
-        return f"{socket.gethostname()}/{os.getpid()}" if self.name is None else self.name
 
     def client(self, use: str) -> Any:
         """The HTTP client for this use, one of `CLIENTS`."""
