@@ -6,6 +6,7 @@
 //! request carries a Lock-Token of the client's own, so each is safe to repeat. The tests are with
 //! the service, over real connections that fail.
 #![doc = include_str!("../README.md")]
+#![warn(clippy::pedantic)]
 
 mod builder;
 mod client;

@@ -125,6 +125,7 @@ impl Watch {
 
 impl Client {
     /// Watches a lock; it connects with the first [`Watch::next`].
+    #[must_use]
     pub fn watch(&self, name: &str) -> Watch {
         let call = Call::new(Method::GET, lock_path(name) + "/events");
         Watch { client: self.clone(), call, stream: None }

@@ -81,12 +81,14 @@ impl Default for Fake {
 
 impl Fake {
     /// A service on which nothing is held.
+    #[must_use]
     pub fn new() -> Self {
         let (state, changed) = (Mutex::default(), Notify::new());
         Self(Arc::new(Service { start: Instant::now(), state, changed }))
     }
 
     /// A client of this service.
+    #[must_use]
     pub fn client(&self) -> Client {
         let service = Arc::clone(&self.0);
         let mut settings = Client::builder("http://fake");
