@@ -252,6 +252,8 @@ class Stage:
 
     def pause_service(self):
         self.service.send_signal(signal.SIGSTOP)
+        # One of its threads takes the signal when it gets to run, and the others go on until then.
+        os.waitid(os.P_PID, self.service.pid, os.WSTOPPED)
 
     def resume_service(self):
         self.service.send_signal(signal.SIGCONT)

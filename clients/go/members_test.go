@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"os"
+	"path"
 	"strings"
 	"testing"
 	"time"
@@ -19,9 +20,19 @@ func TestEveryMemberOfTheAPICanBeSent(t *testing.T) {
 	if err != nil {
 		t.Skip("the document is not in the module: ", err)
 	}
+	type reference struct {
+		Ref string `json:"$ref"`
+	}
 	var document struct {
+		Paths map[string]map[string]struct {
+			Parameters  []reference
+			RequestBody struct {
+				Content map[string]struct{ Schema reference }
+			}
+		}
 		Components struct {
-			Schemas map[string]struct{ Properties map[string]any }
+			Schemas    map[string]struct{ Properties map[string]any }
+			Parameters map[string]struct{ Name, In string }
 		}
 	}
 	if err := json.Unmarshal(text, &document); err != nil {
@@ -32,10 +43,24 @@ func TestEveryMemberOfTheAPICanBeSent(t *testing.T) {
 	// In place of these the client sends others that can say more.
 	sent["DescribedRequest"]["body"] = "body_base64"
 	sent["CompleteRecord"]["json"] = "body"
-	for _, schema := range []string{
-		"CreateLock", "CreateLocks", "HoldLock", "RenewLock", "RenewLocks", "BreakLock",
-		"BeginRecord", "DescribedRequest", "CompleteRecord", "FailRecord",
-	} {
+	schemas, others := []string{"DescribedRequest"}, map[string]bool{"EndWait": true, "IssueKey": true, "ResolveRecord": true}
+	for _, operations := range document.Paths {
+		for _, operation := range operations {
+			if schema := path.Base(operation.RequestBody.Content["application/json"].Schema.Ref); schema != "." && !others[schema] {
+				schemas = append(schemas, schema)
+			}
+		}
+	}
+	if len(schemas) < 10 {
+		t.Error("these are not all: ", schemas)
+	}
+	for _, begins := range document.Paths["/v1/idempotency/{key}"]["post"].Parameters {
+		said := document.Components.Parameters[path.Base(begins.Ref)]
+		if _, isSent := sent["BeginRecord"]["?"+said.Name]; said.In == "query" && !isSent {
+			t.Errorf("no option sends %s of a key", said.Name)
+		}
+	}
+	for _, schema := range schemas {
 		properties := document.Components.Schemas[schema].Properties
 		if len(properties) == 0 {
 			t.Errorf("there is no %s", schema)
@@ -75,6 +100,9 @@ func bodies(t *testing.T) map[string]map[string]any {
 		}
 		for member, value := range members {
 			sent[schema][member] = value
+		}
+		for name := range r.URL.Query() {
+			sent[schema]["?"+name] = true
 		}
 		switch schema {
 		case "CreateLock":

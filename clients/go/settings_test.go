@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -149,6 +150,35 @@ func TestURLWithAnotherStoreIsRefusedByName(t *testing.T) {
 	defer mutex.Unlock()
 	if !strings.Contains(said, second+" has another store than "+first) {
 		t.Error(said)
+	}
+}
+
+// TestProxyOfTheEnvironmentGetsTheRequest asks in a process of its own, because Go reads the environment once.
+func TestProxyOfTheEnvironmentGetsTheRequest(t *testing.T) {
+	const service = "http://keylatch.invalid:7070"
+	if os.Getenv("KEYLATCH_URL") == service {
+		client, err := keylatch.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if held, err := client.Show(context.Background(), "a"); held == nil || held.Waiting != 3 {
+			t.Fatal(held, err)
+		}
+		return
+	}
+	asked := make(chan string, 1)
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked <- r.URL.String()
+		_, _ = io.WriteString(w, `{"name":"a","waiting":3}`)
+	}))
+	defer proxy.Close()
+	child := exec.Command(os.Args[0], "-test.run=^TestProxyOfTheEnvironmentGetsTheRequest$")
+	child.Env = append(os.Environ(), "KEYLATCH_URL="+service, "HTTP_PROXY="+proxy.URL, "NO_PROXY=", "no_proxy=")
+	if said, err := child.CombinedOutput(); err != nil {
+		t.Fatal(err, string(said))
+	}
+	if url := <-asked; url != service+"/v1/locks/a" {
+		t.Error(url)
 	}
 }
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import mmap
 import pickle
 import re
 import signal
@@ -309,10 +310,16 @@ class Locks(unittest.TestCase):
             self.assertIs(out.exception, raised.pop(0))
         self.fake.is_down = False
 
-    def test_thousand_leases_have_four_threads(self) -> None:
-        before = threading.active_count()
+    def test_thousand_leases_have_four_threads_and_forty_megabytes(self) -> None:
+        def pages() -> int:
+            return int(Path("/proc/self/statm").read_text().split()[1])
+
+        threads, memory = threading.active_count(), pages()
         leases = [self.client.lock(f"n{number}").acquire() for number in range(1000)]
-        self.assertLessEqual(threading.active_count() - before, 4)
+        self.fake.advance(15)
+        self.assertGreater(min(lease.valid_for for lease in leases), 15)
+        self.assertLessEqual(threading.active_count() - threads, 4)
+        self.assertLessEqual((pages() - memory) * mmap.PAGESIZE, 40e6)
         for lease in leases:
             lease.release()
 

@@ -20,7 +20,7 @@ use crate::transport::{Body, ClientCertificate, Exchange};
 use crate::{Error, Result};
 
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_millis(400);
+const JITTER: Duration = Duration::from_millis(300);
 
 /// What a client is made of.
 ///
@@ -72,7 +72,7 @@ impl Builder {
             silence: Duration::from_secs(90),
             timeout: Duration::from_secs(5),
             retries: u32::MAX,
-            pause: Arc::new(|| PAUSE_MIN + random_part_of(PAUSE_MAX - PAUSE_MIN)),
+            pause: Arc::new(|| PAUSE_MIN + random_part_of(JITTER)),
             closes: false,
             clock: Clock::Boot,
             given_up: Arc::default(),

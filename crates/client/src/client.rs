@@ -17,8 +17,8 @@ use tokio::time::sleep;
 
 use crate::builder::{Builder, variable};
 use crate::connection::{Call, Connection};
-use crate::session::Session;
-use crate::target::{Grant, lock_path};
+use crate::session::Parting;
+use crate::target::{Claim, Grant, lock_path};
 use crate::transport::Body;
 use crate::{
     AcquireOptions, Error, FOREVER, Guard, Lease, LockGuard, LossReason, Result, SetGuard,
@@ -87,8 +87,7 @@ impl Client {
         name: impl Into<String>,
         options: &AcquireOptions,
     ) -> Result<LockGuard> {
-        let (session, grant) = self.acquire(vec![name.into()], false, options).await?;
-        Ok(Guard::start(session, &grant, grant.first.clone()))
+        self.acquire(vec![name.into()], false, options, |grant| grant.first.clone()).await
     }
 
     /// The same, with `None` in place of [`Error::Held`].
@@ -121,26 +120,24 @@ impl Client {
         options: &AcquireOptions,
     ) -> Result<SetGuard> {
         let names = names.into_iter().map(Into::into).collect();
-        let (session, grant) = self.acquire(names, true, options).await?;
-        Ok(Guard::start(session, &grant, grant.locks.clone()))
+        self.acquire(names, true, options, |grant| grant.locks.clone()).await
     }
 
-    async fn acquire(
+    async fn acquire<L>(
         &self,
         names: Vec<String>,
         is_set: bool,
         options: &AcquireOptions,
-    ) -> Result<(Session, Grant)> {
-        let mut session = Session::new(&self.connection, names, is_set, options)?;
+        leased: impl FnOnce(&Grant) -> L,
+    ) -> Result<Guard<L>> {
+        let claim = Claim::new(&self.connection, names, is_set, options)?;
+        let mut parting = Parting::new(&self.connection);
         let mut tries = self.connection.tries(options.wait, Duration::ZERO);
         loop {
             let (wait, limit) = tries.next();
-            match session.create(wait, limit).await {
-                Ok(grant) => return Ok((session, grant)),
-                Err(failure) => {
-                    let next = tries.failed(failure).await;
-                    next.map_err(|error| session.claim.refused(error))?;
-                }
+            match claim.create(&mut parting, wait, limit).await {
+                Ok(grant) => return Ok(Guard::start(claim, parting, &grant, leased(&grant))),
+                Err(failure) => tries.failed(failure).await.map_err(|it| claim.refused(it))?,
             }
         }
     }

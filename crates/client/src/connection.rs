@@ -349,8 +349,8 @@ impl Tries<'_> {
             after => self.connection.pause(after),
         };
         // A try that has no time would say less than this one.
-        let least = pause.saturating_add(self.connection.settings.timeout / 5);
-        if until.left() < pause || self.deadline.left() < least {
+        let needed = pause.saturating_add(self.connection.settings.timeout / 5);
+        if until.left() < pause || self.deadline.left() < needed {
             return last(error);
         }
         self.left -= u32::from(!is_busy);

@@ -110,6 +110,7 @@ impl Error {
     /// What to do next: [`Retry::SameKey`] where the same call may succeed later,
     /// [`Retry::NewKey`] where the call has to be another one, [`Retry::Never`] where the machine,
     /// the URL or the options have to change first, or what was begun has to be looked after.
+    #[must_use]
     pub fn retry(&self) -> Retry {
         match self {
             Self::Held(_) | Self::Unreachable(_) | Self::Unanswered(_) | Self::Unavailable(_) => {

@@ -17,8 +17,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::clock::BootInstant;
 use crate::connection::Failure;
-use crate::session::Session;
-use crate::target::{Grant, LeasedLock};
+use crate::session::Parting;
+use crate::target::{Claim, Grant, LeasedLock};
 use crate::{Lease, LossReason, Result};
 
 const RENEWAL_LIMIT: Duration = Duration::from_secs(5);
@@ -35,7 +35,8 @@ const RENEWAL_LIMIT: Duration = Duration::from_secs(5);
 pub struct Guard<L> {
     // The fields are dropped in this order: the watchdog does not renew what is being released.
     watchdog: Watchdog,
-    session: Session,
+    claim: Arc<Claim>,
+    parting: Parting,
     leased: L,
     lease: Lease,
 }
@@ -73,27 +74,26 @@ impl Guard<Vec<LeasedLock>> {
 }
 
 impl<L> Guard<L> {
-    pub(crate) fn start(session: Session, grant: &Grant, leased: L) -> Self {
-        let claim = Arc::clone(&session.claim);
-        Self::watched(session, grant, leased, |lease| async move {
-            let ttl = claim.options.ttl;
-            let renew = async |limit| Ok(claim.renew(ttl, limit).await?.until);
-            keep(lease, renew, |problem| claim.loss(problem)).await;
+    pub(crate) fn start(claim: Arc<Claim>, parting: Parting, grant: &Grant, leased: L) -> Self {
+        let kept = Arc::clone(&claim);
+        Self::watched(claim, parting, grant, leased, |lease| async move {
+            let renew = async |limit| Ok(kept.renew(limit).await?.until);
+            keep(lease, renew, |problem| kept.loss(problem)).await;
         })
     }
 
     /// Starts what watches over what is granted.
     pub(crate) fn watched<F: Future<Output = ()> + Send + 'static>(
-        mut session: Session,
+        claim: Arc<Claim>,
+        mut parting: Parting,
         grant: &Grant,
         leased: L,
         watch: impl FnOnce(Lease) -> F,
     ) -> Self {
-        let claim = &session.claim;
-        session.parting.call = (!claim.options.keep).then(|| claim.release_call());
+        parting.call = (!claim.options.keep).then(|| claim.release_call());
         let fence = grant.first.fencing_token;
         let lease = Lease::new(claim.text(), fence, claim.options.ttl, grant.until);
-        Self { watchdog: watchdog(&lease, watch(lease.clone())), session, leased, lease }
+        Self { watchdog: watchdog(&lease, watch(lease.clone())), claim, parting, leased, lease }
     }
 
     /// Its lease, for the tasks that work under it.
@@ -104,7 +104,7 @@ impl<L> Guard<L> {
     /// The token that proves the lease, for a program that is to enter the lock again under it. It
     /// is that of all locks of a set.
     pub fn token(&self) -> &Token {
-        &self.session.claim.token
+        &self.claim.token
     }
 
     /// Stops renewing and releases the lock; says whether the guard still held it. Of a set it
@@ -116,13 +116,13 @@ impl<L> Guard<L> {
     /// The service gave no response within 5 s, or refuses the request. The lease then ends by
     /// itself.
     pub async fn close(self) -> Result<ReleaseReply> {
-        let Self { watchdog: (ending, watching), mut session, .. } = self;
+        let Self { watchdog: (ending, watching), claim, mut parting, .. } = self;
         drop(ending);
-        if session.claim.options.keep {
+        if claim.options.keep {
             return Ok(ReleaseReply::Released);
         }
-        let reply = session.claim.release().await;
-        session.parting.call = None;
+        let reply = claim.release().await;
+        parting.call = None;
         // Not before: the connection of a hold ends with its watchdog, and its lock with the
         // connection.
         drop(watching);
@@ -136,10 +136,9 @@ impl<L> Guard<L> {
     ///
     /// The lease is lost, the service refuses the TTL, or gave no response in time.
     pub async fn leave_for(self, ttl: Duration) -> Result<()> {
-        let Self { watchdog, mut session, lease, .. } = self;
+        let Self { watchdog, claim, mut parting, lease, .. } = self;
         drop(watchdog);
-        session.parting.call = None;
-        let claim = &session.claim;
+        parting.call = None;
         let left = claim.connection.done(&claim.renewal(ttl), lease.until().left()).await;
         left.map(drop).map_err(|error| {
             match error.problem().and_then(|problem| claim.loss(problem)) {

@@ -94,6 +94,7 @@ impl Lease {
 
     /// Larger than that of every earlier grant that this one cannot be held together with, of
     /// several locks that of the first: for the resource to compare.
+    #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
         self.0.fencing_token
     }
@@ -114,25 +115,26 @@ impl Lease {
 
     /// Why the lease is lost; `None` while it is held. It compares with the clock, as
     /// [`check`](Self::check).
+    #[must_use]
     pub fn loss(&self) -> Option<LossReason> {
-        if let Some(reason) = self.overdue() {
-            self.lose(reason);
-        }
+        self.look();
         let loss = self.validity().loss.clone();
         loss.or_else(|| self.0.closing.is_cancelled().then_some(LossReason::Ended))
     }
 
     /// Is cancelled when the lease is lost, its validity is about to end unrenewed, or the program
     /// has ended it. A task that polls nothing meanwhile asks [`check`](Self::check).
+    #[must_use]
     pub fn lost(&self) -> CancellationToken {
-        self.loss();
+        self.look();
         self.0.lost.child_token()
     }
 
     /// For how long what is leased is exclusively this program's from now on, unless the lease is
     /// renewed. Zero once that is over.
+    #[must_use]
     pub fn valid_for(&self) -> Duration {
-        self.loss();
+        self.look();
         self.until().left()
     }
 
@@ -162,15 +164,14 @@ impl Lease {
         self.validity().failure = Some(why);
     }
 
-    /// Why the lease counts as lost by the clock alone, if it does.
-    fn overdue(&self) -> Option<LossReason> {
-        let Validity { until, failure, .. } = &*self.validity();
-        let (left, why) = (until.left(), failure.clone());
-        match why {
-            _ if left > notice(self.0.ttl) => None,
-            None if left.is_zero() => Some(LossReason::Paused),
-            why => Some(LossReason::Unrenewed(why.unwrap_or("there was no time".to_owned()))),
-        }
+    /// Makes a loss known that the clock alone shows.
+    fn look(&self) {
+        let (left, why) = (self.until().left(), self.validity().failure.clone());
+        self.lose(match why {
+            _ if left > notice(self.0.ttl) => return,
+            None if left.is_zero() => LossReason::Paused,
+            why => LossReason::Unrenewed(why.unwrap_or("there was no time".to_owned())),
+        });
     }
 
     /// The first loss counts.

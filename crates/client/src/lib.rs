@@ -1,11 +1,12 @@
 //! The Rust client of [keylatch](https://docs.rs/keylatch).
 //!
 //! Inside: `connection` sends a request with a deadline, to one URL or the next, and retries it;
-//! `session` is a claim under way or granted, which is released when it is dropped, and `lease`
+//! `session` releases a claim, under way or granted, that is dropped, and `lease`
 //! renews it. All are the same for one lock and for several: `target` has the difference. Every
 //! request carries a Lock-Token of the client's own, so each is safe to repeat. The tests are with
 //! the service, over real connections that fail.
 #![doc = include_str!("../README.md")]
+#![warn(clippy::pedantic)]
 
 mod builder;
 mod client;

@@ -130,12 +130,12 @@ impl Client {
         let mut tries = self.connection.tries(options.wait, Duration::ZERO);
         let (record, until) = loop {
             let (sent, (wait, limit)) = (self.connection.now(), tries.next());
-            let begun = async {
+            let step = async {
                 let answer = self.connection.send(&begin, wait, limit).await?;
                 self.begun(&answer, &begin, &token, options.lease, sent).await
             };
-            match parting.venture(undo.clone(), wait, begun).await {
-                Ok(begun) => break begun,
+            match parting.venture(undo.clone(), wait, step).await {
+                Ok(run) => break run,
                 Err(failure) => tries.failed(failure).await?,
             }
         };

@@ -71,6 +71,7 @@ impl Default for AcquireOptions {
 
 impl AcquireOptions {
     /// The defaults, with a wait.
+    #[must_use]
     pub fn waiting(wait: Duration) -> Self {
         Self { wait, ..Self::default() }
     }

@@ -1,6 +1,6 @@
-//! A claim under way or granted, and what ends it where the program forgets it.
+//! What ends a claim or a run, under way or granted, where the program forgets it.
 //!
-//! A session may hold its locks, or places in their queues, from its first request that was sent
+//! A claim may hold its locks, or places in their queues, from its first request that was sent
 //! until the service has answered that it holds nothing. Dropped in between, it releases what it
 //! may hold, in a task of the client. A runtime that ends drops its tasks, as at the end of `main`,
 //! and then a thread of its own sends the request, on a connection of its own, before the process
@@ -15,43 +15,11 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::time::timeout;
 
+use crate::Result;
 use crate::connection::{Call, Connection, Failure};
-use crate::target::{Claim, Grant};
-use crate::{AcquireOptions, Result};
 
 /// How long the end of a runtime may wait for it.
 const LAST_MOMENT: Duration = Duration::from_secs(2);
-
-/// A claim that is released when it is dropped.
-#[derive(Debug)]
-pub(crate) struct Session {
-    pub(crate) claim: Arc<Claim>,
-    pub(crate) parting: Parting,
-}
-
-impl Session {
-    pub(crate) fn new(
-        connection: &Arc<Connection>,
-        names: Vec<String>,
-        is_set: bool,
-        options: &AcquireOptions,
-    ) -> Result<Self> {
-        let claim = Arc::new(Claim::new(connection, names, is_set, options)?);
-        Ok(Self { claim, parting: Parting::new(connection) })
-    }
-
-    pub(crate) async fn create(
-        &mut self,
-        wait: Duration,
-        limit: Duration,
-    ) -> Result<Grant, Failure> {
-        let (claim, sent) = (&self.claim, self.claim.connection.now());
-        let call = claim.creation("", wait);
-        let answer = claim.connection.send(&call, Duration::ZERO, limit);
-        let answer = self.parting.venture(claim.undo(), wait, answer).await?;
-        claim.fresh(claim.grant(&answer, sent)?).await
-    }
-}
 
 /// What ends a claim unless the program has: sent where it is dropped.
 #[derive(Debug)]

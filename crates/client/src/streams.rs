@@ -17,8 +17,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::clock::BootInstant;
 use crate::connection::{Call, Connection, Failure, MAX_WAIT, read};
-use crate::session::Session;
-use crate::target::{Grant, lock_path, loss_of};
+use crate::session::Parting;
+use crate::target::{Claim, Grant, lock_path, loss_of};
 use crate::transport::Body;
 use crate::{AcquireOptions, Client, Error, Guard, Lease, LockGuard, LossReason, Result};
 
@@ -96,14 +96,6 @@ pub struct Watch {
     stream: Option<EventStream>,
 }
 
-impl Client {
-    /// Watches a lock; it connects with the first [`Watch::next`].
-    pub fn watch(&self, name: &str) -> Watch {
-        let call = Call::new(Method::GET, lock_path(name) + "/events");
-        Watch { client: self.clone(), call, stream: None }
-    }
-}
-
 impl Watch {
     /// The next event. The first is a `snapshot`, and so is the first after a lost connection,
     /// since other events may be missing then. Dropped in between, it loses nothing.
@@ -132,6 +124,13 @@ impl Watch {
 }
 
 impl Client {
+    /// Watches a lock; it connects with the first [`Watch::next`].
+    #[must_use]
+    pub fn watch(&self, name: &str) -> Watch {
+        let call = Call::new(Method::GET, lock_path(name) + "/events");
+        Watch { client: self.clone(), call, stream: None }
+    }
+
     /// Holds a lock by a connection, and waits for it as long as `options` say. The service renews
     /// the lock, and frees it as soon as this process is gone.
     ///
@@ -148,56 +147,52 @@ impl Client {
         options: &AcquireOptions,
     ) -> Result<LockGuard> {
         let names = vec![name.into()];
-        let claimed = || Session::new(&self.connection, names.clone(), false, options);
-        let mut session = claimed()?;
+        let claimed = || Claim::new(&self.connection, names.clone(), false, options);
+        let (mut claim, mut parting) = (claimed()?, Parting::new(&self.connection));
         let mut tries = self.connection.tries(options.wait, Duration::ZERO);
         let (stream, grant, sent) = loop {
             // When the service ends a stream that is lost, it releases what the token holds, also
             // by another stream.
             if tries.in_doubt {
-                session = claimed()?;
+                (claim, parting) = (claimed()?, Parting::new(&self.connection));
             }
             let (sent, (wait, limit)) = (self.connection.now(), tries.next());
-            let opened = timeout(limit, session.hold(wait, sent)).await;
-            match opened.unwrap_or_else(|_| Err(Error::late().into())) {
+            let opened = parting.venture(claim.undo(), wait, claim.hold(wait, sent));
+            match timeout(limit, opened).await.unwrap_or_else(|_| Err(Error::late().into())) {
                 Ok((stream, grant)) => break (stream, grant, sent),
                 Err(failure) => {
                     let is_last = options.token.is_some() && failure.error.may_be_done();
                     // No caller has so much time.
                     let retry_after = if is_last { Some(MAX_WAIT) } else { failure.retry_after };
                     let next = tries.failed(Failure { retry_after, ..failure }).await;
-                    next.map_err(|error| session.claim.refused(error))?;
+                    next.map_err(|error| claim.refused(error))?;
                 }
             }
         };
         let lock = grant.first.clone();
-        Ok(Guard::watched(session, &grant, lock, |lease| follow(stream, sent, lease)))
+        Ok(Guard::watched(claim, parting, &grant, lock, |lease| follow(stream, sent, lease)))
     }
 }
 
-impl Session {
+impl Claim {
     async fn hold(
-        &mut self,
+        &self,
         wait: Duration,
         sent: BootInstant,
     ) -> Result<(EventStream, Grant), Failure> {
-        let claim = &self.claim;
-        let acquired = async {
-            let mut stream = claim.connection.stream(&claim.creation("/hold", wait)).await?;
-            let silence = claim.connection.settings.silence;
-            while let Some(Event { kind, data }) = stream.next(silence).await? {
-                if kind == "acquired" {
-                    let grant = claim.grant(data.to_string().as_bytes(), sent)?;
-                    return Ok((stream, grant));
-                } else if kind == "refused" {
-                    let problem = serde_json::from_value::<ProblemDocument>(data);
-                    let problem = problem.map_err(|_| Error::not_keylatch())?;
-                    return Err(Error::Problem(Box::new(problem)).into());
-                }
+        let mut stream = self.connection.stream(&self.creation("/hold", wait)).await?;
+        let silence = self.connection.settings.silence;
+        while let Some(Event { kind, data }) = stream.next(silence).await? {
+            if kind == "acquired" {
+                let grant = self.grant(data.to_string().as_bytes(), sent)?;
+                return Ok((stream, grant));
+            } else if kind == "refused" {
+                let problem = serde_json::from_value::<ProblemDocument>(data);
+                let problem = problem.map_err(|_| Error::not_keylatch())?;
+                return Err(Error::Problem(Box::new(problem)).into());
             }
-            Err(Error::Unanswered("the stream has ended".to_owned()).into())
-        };
-        self.parting.venture(claim.undo(), wait, acquired).await
+        }
+        Err(Error::Unanswered("the stream has ended".to_owned()).into())
     }
 }
 

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use crate::clock::BootInstant;
 use crate::connection::{Call, Connection, Failure, plain};
+use crate::session::Parting;
 use crate::{AcquireOptions, Error, Held, Limit, LossReason, Result};
 
 const LOCKS: &str = "/v1/locks";
@@ -57,10 +58,10 @@ impl Claim {
         names: Vec<String>,
         is_set: bool,
         options: &AcquireOptions,
-    ) -> Result<Self> {
+    ) -> Result<Arc<Self>> {
         let token = options.token.clone().map_or_else(Token::generate, Ok)?;
         let (connection, options) = (Arc::clone(connection), options.clone());
-        Ok(Self { connection, names, is_set, options, token })
+        Ok(Arc::new(Self { connection, names, is_set, options, token }))
     }
 
     fn call(&self, method: Method, step: &str) -> Call {
@@ -96,6 +97,18 @@ impl Claim {
         self.call(Method::POST, step).with_body(&body)
     }
 
+    pub(crate) async fn create(
+        &self,
+        parting: &mut Parting,
+        wait: Duration,
+        limit: Duration,
+    ) -> Result<Grant, Failure> {
+        let (call, sent) = (self.creation("", wait), self.connection.now());
+        let answer = self.connection.send(&call, Duration::ZERO, limit);
+        let answer = parting.venture(self.undo(), wait, answer).await?;
+        self.fresh(self.grant(&answer, sent)?).await
+    }
+
     fn lasting(&self, ttl: Duration) -> Value {
         let mut body = json!({"ttl_ms": millis(ttl)});
         if self.is_set {
@@ -109,19 +122,19 @@ impl Claim {
     }
 
     /// Starts the TTL of the lease again, unless the response takes longer than `limit`.
-    pub(crate) async fn renew(&self, ttl: Duration, limit: Duration) -> Result<Grant, Failure> {
-        let sent = self.connection.now();
-        let answer = self.connection.send(&self.renewal(ttl), Duration::ZERO, limit).await?;
+    pub(crate) async fn renew(&self, limit: Duration) -> Result<Grant, Failure> {
+        let (call, sent) = (self.renewal(self.options.ttl), self.connection.now());
+        let answer = self.connection.send(&call, Duration::ZERO, limit).await?;
         Ok(self.grant(&answer, sent)?)
     }
 
     /// A grant that is renewed before it is used where little of it is left, since the response
     /// was slow or an earlier one was lost.
-    pub(crate) async fn fresh(&self, grant: Grant) -> Result<Grant, Failure> {
+    async fn fresh(&self, grant: Grant) -> Result<Grant, Failure> {
         if grant.until.left() >= self.options.ttl / 2 {
             return Ok(grant);
         }
-        let renewed = self.renew(self.options.ttl, self.connection.settings.timeout).await;
+        let renewed = self.renew(self.connection.settings.timeout).await;
         renewed.map_err(|failure| match failure.error.problem().and_then(|it| self.loss(it)) {
             // The caller retries what is unavailable, and so asks for the lock again.
             Some(_) => Error::Unavailable("the lease was over before its use".to_owned()).into(),

@@ -38,12 +38,13 @@ struct Service {
 #[derive(Debug, Default)]
 struct State {
     fence: u64,
-    locks: HashMap<String, Vec<Holder>>,
+    holders: Vec<Holder>,
     records: HashMap<String, Record>,
 }
 
 #[derive(Debug)]
 struct Holder {
+    name: String,
     token: String,
     fence: u64,
     /// How many may hold the lock together.
@@ -81,12 +82,14 @@ impl Default for Fake {
 
 impl Fake {
     /// A service on which nothing is held.
+    #[must_use]
     pub fn new() -> Self {
         let (state, changed) = (Mutex::default(), Notify::new());
         Self(Arc::new(Service { start: Instant::now(), state, changed }))
     }
 
     /// A client of this service.
+    #[must_use]
     pub fn client(&self) -> Client {
         let service = Arc::clone(&self.0);
         let mut settings = Client::builder("http://fake");
@@ -104,9 +107,9 @@ impl Fake {
     /// Takes the lock from those that hold it, and returns when they have heard of it, at their
     /// next renewal.
     pub async fn lose(&self, name: &str) {
-        let lost = self.0.state().locks.remove(name).unwrap_or_default();
+        let longest = self.0.state().of(name).map(|holder| holder.ttl).max().unwrap_or_default();
+        self.0.state().holders.retain(|holder| holder.name != name);
         self.0.changed.notify_waiters();
-        let longest = lost.iter().map(|holder| holder.ttl).max().unwrap_or_default();
         self.advance(longest / 3 + Duration::from_millis(1)).await;
     }
 }
@@ -183,9 +186,7 @@ impl State {
 
     fn expire(&mut self) {
         let now = Instant::now();
-        for holders in self.locks.values_mut() {
-            holders.retain(|holder| holder.until > now);
-        }
+        self.holders.retain(|holder| holder.until > now);
         self.records.retain(|_, record| {
             let is_gone = record.end.is_none() && record.until <= now;
             if is_gone {
@@ -203,42 +204,41 @@ impl State {
         body: &Value,
         sent: Instant,
     ) -> Answer {
-        let limit = match body["mode"].as_str() {
-            Some(_) => number(body, "limit", u64::MAX),
-            None => 1,
-        };
-        let ttl = Duration::from_millis(number(body, "ttl_ms", 30_000));
-        if limit == 0 || ttl.is_zero() {
+        let limit = body["mode"].as_str().map_or(1, |_| number(body, "limit", u64::MAX));
+        if limit == 0 || number(body, "ttl_ms", 0) == 0 {
             return Err(Code::InvalidBody);
         }
         for name in names {
-            let others = self.locks.entry(name.clone()).or_default();
-            let others = others.iter().filter(|holder| holder.token != token);
-            let room = others.clone().map(|holder| holder.limit).fold(limit, u64::min);
-            if others.count() as u64 >= room {
+            let others = self.of(name).filter(|holder| holder.token != token);
+            let (count, room) =
+                others.fold((0, limit), |(n, room), it| (n + 1, room.min(it.limit)));
+            if count >= room {
                 return Err(Code::LockHeld);
             }
         }
         for name in names {
-            self.fence += 1;
-            let holders = self.locks.entry(name.clone()).or_default();
-            let until = Instant::now() + ttl;
-            if let Some(held) = holders.iter_mut().find(|holder| holder.token == token) {
-                held.until = until;
-                continue;
+            if self.held(name, token).is_err() {
+                self.fence += 1;
+                let is_free = |slot: &u64| self.of(name).all(|holder| holder.slot != *slot);
+                let slot = (0..u64::MAX).find(is_free).unwrap_or_default();
+                let (name, token, owner) = (name.clone(), token.to_owned(), body["owner"].clone());
+                let (fence, ttl, until) = (self.fence, Duration::ZERO, sent);
+                self.holders.push(Holder { name, token, fence, limit, slot, owner, ttl, until });
             }
-            let is_free = |slot: &u64| holders.iter().all(|holder| holder.slot != *slot);
-            let slot = (0..=holders.len() as u64).find(is_free).unwrap_or_default();
-            let (token, owner, fence) = (token.to_owned(), body["owner"].clone(), self.fence);
-            holders.push(Holder { token, fence, limit, slot, owner, ttl, until });
         }
+        self.renew(names, token, body)?;
         Ok((201, self.grant(names, is_one, token, sent)))
     }
 
+    fn of(&self, name: &str) -> impl Iterator<Item = &Holder> {
+        self.holders.iter().filter(move |holder| holder.name == name)
+    }
+
     fn held(&mut self, name: &str, token: &str) -> Result<&mut Holder, Code> {
-        let holders = self.locks.get_mut(name).filter(|holders| !holders.is_empty());
-        let mut holders = holders.ok_or(Code::LockNotHeld)?.iter_mut();
-        holders.find(|holder| holder.token == token).ok_or(Code::TokenMismatch)
+        let is_free = self.of(name).next().is_none();
+        let mut holders = self.holders.iter_mut();
+        let mine = holders.find(|holder| holder.name == name && holder.token == token);
+        mine.ok_or(if is_free { Code::LockNotHeld } else { Code::TokenMismatch })
     }
 
     fn renew(&mut self, names: &[String], token: &str, body: &Value) -> Result<(), Code> {
@@ -251,12 +251,9 @@ impl State {
     }
 
     fn release(&mut self, names: &[String], token: &str) -> Answer {
-        let mut released = Ok((204, Value::Null));
-        for name in names {
-            released = released.and(self.held(name, token).map(|_| (204, Value::Null)));
-            self.locks.entry(name.clone()).or_default().retain(|holder| holder.token != token);
-        }
-        released
+        let lost = names.iter().find_map(|name| self.held(name, token).err());
+        self.holders.retain(|holder| holder.token != token || !names.contains(&holder.name));
+        lost.map_or(Ok((204, Value::Null)), Err)
     }
 
     /// What a token holds, as the lease of one lock or of a set.
@@ -281,8 +278,7 @@ impl State {
     }
 
     fn show(&self, name: &str) -> Answer {
-        let holder = self.locks.get(name).and_then(|holders| holders.first());
-        let holder = holder.ok_or(Code::LockNotHeld)?;
+        let holder = self.of(name).next().ok_or(Code::LockNotHeld)?;
         let left = millis(holder.until - Instant::now());
         let lock = json!({
             "name": name, "owner": holder.owner, "fencing_token": holder.fence, "acquired_at": "",
@@ -304,19 +300,17 @@ impl State {
         if record.begin["fingerprint"] != body["fingerprint"] {
             return Err(Code::IdempotencyKeyReused);
         }
-        let shown = json!({"fencing_token": record.fence, "attempts": 1, "expires_in_ms": 0});
-        let shown = |more: Value| merged(shown, more);
-        match &record.end {
-            None if record.token == token => {
-                Ok((201, shown(json!({"state": "in-flight", "token": token}))))
-            }
-            None => Err(Code::RequestInProgress),
-            Some(End::Done(answer)) => {
-                let done = json!({"state": "done", "status": answer["status"], "answer": answer});
-                Ok((200, shown(done)))
-            }
-            Some(End::Unknown) => Err(Code::OutcomeUnknown),
-        }
+        let (status, state, answer) = match &record.end {
+            None if record.token == token => (201, "in-flight", None),
+            None => return Err(Code::RequestInProgress),
+            Some(End::Done(answer)) => (200, "done", Some(answer)),
+            Some(End::Unknown) => return Err(Code::OutcomeUnknown),
+        };
+        let shown = json!({
+            "state": state, "fencing_token": record.fence, "attempts": 1, "expires_in_ms": 0,
+            "token": token, "status": answer.map(|it| &it["status"]), "answer": answer,
+        });
+        Ok((status, shown))
     }
 
     fn end(&mut self, key: &str, method: &str, step: &str, token: &str, body: &Value) -> Answer {
@@ -349,13 +343,6 @@ fn response(answer: Answer, sent: Instant) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() = hyper::StatusCode::from_u16(status).unwrap_or_default();
     response
-}
-
-fn merged(mut value: Value, more: Value) -> Value {
-    if let (Value::Object(value), Value::Object(more)) = (&mut value, more) {
-        value.extend(more);
-    }
-    value
 }
 
 fn text(value: &Value) -> String {

@@ -66,7 +66,35 @@ class Background:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self.gate = asyncio.Semaphore(RENEWALS)
+        #: What is to begin at a time. It is looked through each second while there is any.
+        self.due: dict[Future[Any], tuple[float, Callable[[], Awaitable[Any]]]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_looking = self._was_used = False
         threading.Thread(target=self.loop.run_forever, name="keylatch", daemon=True).start()
+
+    def later(self, at: float, work: Callable[[], Awaitable[T]]) -> Future[T]:
+        """Begins the work shortly before a time. What is over long before that, as most leases are, wakes no thread."""
+        future: Future[T] = Future()
+        if at - now() < 2 * STEP:
+            return submit(work(), into=future)
+        self.due[future], self._was_used = (at, work), True
+        future.add_done_callback(lambda done: self.due.pop(done, None))
+        if not self._is_looking:
+            self._is_looking = True
+            self.loop.call_soon_threadsafe(self._look)
+        return future
+
+    def _look(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        # From here on a thread has it look once more, or is seen below.
+        self._is_looking, was_used, self._was_used = False, self._was_used, False
+        for future, (at, work) in self.due.copy().items():
+            if at - now() < 2 * STEP and self.due.pop(future, None) is not None:
+                submit(work(), into=future)
+        if self.due or was_used:
+            self._is_looking = True
+            self._timer = self.loop.call_later(STEP, self._look)
 
 
 _guard = threading.Lock()
@@ -214,12 +242,9 @@ class Transport:
         _parents.extend(self._clients.values())
         self._guard = threading.Lock()
         self._clients = {}
+        self.owner = f"{socket.gethostname()}/{os.getpid()}" if self.name is None else self.name
         #: What has to be said to the service, also where nobody waits for it any more.
         self._endings: set[Future[Any]] = set()
-
-    @property
-    def owner(self) -> str:
-        return f"{socket.gethostname()}/{os.getpid()}" if self.name is None else self.name
 
     def client(self, use: str) -> Any:
         """The HTTP client for this use, one of `CLIENTS`."""

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
-from .driver import Transport, call, log, run, submit, unheard
+from .driver import Transport, background, call, log, run, submit, unheard
 from .errors import LeaseLost, Problem, Unreachable
 from .protocol import (
     Answer,
@@ -145,10 +145,11 @@ class Watched(Generic[Signal]):
             self._ended = True
         return True
 
-    def _watch(self, talk: Awaitable[object]) -> None:
-        """Has the background carry this out until it is over, in place of what it did."""
+    def _watch(self, work: Callable[[], Awaitable[object]]) -> None:
+        """Has the background carry this out until it is over, in place of what it did, once a renewal is due."""
         self._unwatch()
-        self._watching = submit(talk)
+        due = min(self._since + self._ttl / 3, self._until - lead(self._ttl))
+        self._watching = background().later(due, work)
         self._watching.add_done_callback(unheard)
 
     def _unwatch(self) -> None:
@@ -210,10 +211,10 @@ class LeaseState(Watched[Signal]):
         super().__init__(transport, self._claim.names, self._claim.ttl, grant.until, on_lost)
         self._reading: Future[None] | None = None
         if grant.events is None:
-            self._watch(self._renew())
+            self._watch(self._renew)
         else:
             self._reading = submit(self._read(grant.events))
-            self._watch(self._outlast())
+            self._watch(self._outlast)
 
     @property
     def name(self) -> str:
@@ -265,7 +266,7 @@ class LeaseState(Watched[Signal]):
         until = claim.until(answer)
         if not self._is_over():
             self._claim, self._ttl, self._since, self._until = claim, claim.ttl, answer.sent, until
-            self._watch(self._outlast() if claim.is_stream else self._renew())
+            self._watch(self._outlast if claim.is_stream else self._renew)
 
     async def _released(self) -> bool:
         try:

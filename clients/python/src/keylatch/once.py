@@ -88,7 +88,7 @@ class RunState(Watched[Signal], Generic[Signal, Ended]):
         done = None if self.begun else document.get("answer")
         self.answer = KeptAnswer.of(done) if done else None
         if self.begun:
-            self._watch(self._renew())
+            self._watch(self._renew)
         else:
             self._ended = True
 
@@ -135,7 +135,7 @@ class RunState(Watched[Signal], Generic[Signal, Ended]):
             if isinstance(error, LeaseLost):
                 self._tell(error)
             elif not self._is_left:
-                self._watch(self._renew())
+                self._watch(self._renew)
             raise
 
     async def _ending(self, error: BaseException | None) -> None:
