@@ -23,9 +23,13 @@ use proc_macro::{TokenStream, TokenTree};
 /// - `restart`: what it knows outlives a process of keylatch.
 /// - `url`: a service opens it by its URL.
 /// - `service`: the tests over HTTP run on it.
+/// - `memory`: it is the one for a test in which the store has no part.
 /// - `shared`: several instances have it at once.
 const MATRIX: [(&str, &[&str]); 13] = [
-    ("memory", &["locks", "ordered", "url", "queue", "modes", "sets", "records", "service"]),
+    (
+        "memory",
+        &["locks", "ordered", "url", "queue", "modes", "sets", "records", "service", "memory"],
+    ),
     ("conditional", &["locks", "ordered", "queue", "modes", "sets", "records"]),
     ("clockless", &["locks", "ordered", "queue", "modes", "sets", "records"]),
     ("forgetful", &["locks", "ordered", "queue", "modes", "sets", "records"]),
