@@ -44,6 +44,8 @@ async fn file_that_is_moved_or_cut_from_outside_is_followed() {
     let service = start(&path).await;
     let has = async |path: &Path, names: &[&str]| {
         eventually(async || (locks(path) == names).then_some(())).await;
+        let mode = std::fs::metadata(path).expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{names:?}");
     };
     grant(&service, "a").await;
     has(&path, &["a"]).await;
