@@ -77,7 +77,7 @@ async fn grace_ends_the_lease_and_the_queue_is_served(service: &Service) {
     assert_eq!(events.next("acquired").await.fencing_token(), next.fencing_token());
 }
 
-#[store_test(service, modes)]
+#[store_test(memory)]
 async fn slot_narrows_a_break_to_one_of_those_that_share_a_fencing_token(service: &Service) {
     let reader = json!({"mode": "shared", "ttl_ms": 60_000});
     let (one, two) = (service.create("era", &reader).await, service.create("era", &reader).await);
@@ -87,7 +87,7 @@ async fn slot_narrows_a_break_to_one_of_those_that_share_a_fencing_token(service
     service.renew("era", &two.token(), &json!({})).await.is_problem(409, "lock-broken");
 }
 
-#[store_test(service, modes)]
+#[store_test(memory)]
 async fn hold_reads_that_its_lease_is_broken(service: &Service) {
     let request =
         service.request(Method::POST, "/v1/locks/held/hold").json(&json!({"ttl_ms": 9000}));

@@ -393,22 +393,6 @@ async fn other_body_is_refused_while_the_run_is_in_flight(shop: &Shop) {
     assert_eq!(shop.upstream.runs(), 1);
 }
 
-#[store_test(memory)]
-async fn other_body_is_refused_after_every_outcome(shop: &Shop) {
-    for (key, status, state) in
-        [("k-1", 201, "done"), ("k-2", 404, "done"), ("k-3", 500, "unknown")]
-    {
-        shop.upstream.answers(move |_| axum::http::StatusCode::from_u16(status).expect("a status"));
-        assert_eq!(shop.buy(key).await.status.as_u16(), status);
-        let before = lasting(shop.record(key).await);
-        assert_eq!(before["state"], state);
-        let other = Answer::of(shop.order(key).json(&json!({"amount": 1}))).await;
-        other.is_refusal(422, "idempotency-key-reused", "new-key");
-        assert_eq!(lasting(shop.record(key).await), before);
-    }
-    assert_eq!(shop.upstream.runs(), 3);
-}
-
 /// A record without what changes as time goes by.
 fn lasting(mut record: Value) -> Value {
     let members = record.as_object_mut().expect("a record");

@@ -71,16 +71,6 @@ async fn first_begin_starts_the_run(service: &Service) {
 }
 
 #[store_test(memory)]
-async fn repeated_begin_is_the_same_run(service: &Service) {
-    let first = begin(service, "k", MINE, json!({})).await;
-    let again = begin(service, "k", MINE, json!({})).await;
-    // 200 says that it was done.
-    assert_eq!((first.status.as_u16(), again.status.as_u16()), (201, 201), "{again:?}");
-    assert_eq!((first.token(), first.fencing_token()), (again.token(), again.fencing_token()));
-    assert_eq!((&again.json["state"], &again.json["attempts"]), (&json!("in-flight"), &json!(1)));
-}
-
-#[store_test(memory)]
 async fn other_fingerprint_is_refused_and_changes_nothing(service: &Service) {
     begin(service, "k", MINE, json!({"fingerprint": "a"})).await;
     for (token, body) in [

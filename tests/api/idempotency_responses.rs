@@ -28,7 +28,7 @@ fn with_status(status: u16) -> impl Fn(ReceivedRequest) -> Response<Body> {
     }
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn final_responses_are_stored(shop: &Shop) {
     for (number, status) in (1..).zip(FINAL) {
         shop.upstream.answers(with_status(status));

@@ -181,7 +181,7 @@ async fn run_of_a_dead_process_is_asked_for(store: &TestStore) {
     assert_eq!(eventually(settled).await["settled"]["by"], "upstream");
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn late_verdict_never_touches_a_newer_run(store: &TestStore) {
     let shop = Shop::open_with(store.url(), settles(0)).await;
     for status in [200, 404] {

@@ -33,7 +33,7 @@ async fn shared_lease_says_its_mode_and_an_exclusive_one_says_nothing_new(servic
     assert_eq!(found, [json!("shared"), json!(5), json!(1)], "{worker:?}");
 }
 
-#[store_test(service, modes)]
+#[store_test(memory)]
 async fn readers_hold_together_and_a_writer_waits_for_them(service: &Service) {
     let body = shared();
     let readers = [ALICE, BOB].map(|token| service.create_as("file", token, &body));
