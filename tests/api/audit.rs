@@ -137,37 +137,26 @@ async fn resolve_is_written_with_its_scope_who_and_why() {
     assert_eq!(long.json["field"], "reason");
 }
 
+/// Strangers can make as many lines as they like, and these go where they push out nothing.
 #[tokio::test]
-async fn request_that_is_refused_for_its_sender_is_written() {
+async fn request_that_is_refused_for_its_sender_is_written_and_that_of_a_stranger_apart() {
     let fixture = Fixture::start().await;
     let stranger = fixture.service.request(Method::GET, "/v1/locks/a");
     let refused = Answer::of(stranger.header("x-request-id", "stranger")).await;
     refused.is_problem(401, "unauthenticated");
-    let read = async || std::fs::read_to_string(fixture.file_of_strangers()).ok();
-    let line = eventually(async || serde_json::from_str(&read().await?).ok()).await;
+    let path = "/v1/idempotency/k?principal=other";
+    fixture.send(Method::GET, path, "forbidden", json!({})).await.is_problem(403, "forbidden");
+    let line = &fixture.lines("forbidden", 1).await[0];
+    assert_eq!((&line["identity"], &line["status"]), (&json!("ops"), &json!(403)));
+    assert_eq!(acts(&fixture, "stranger", 0).await, [json!(null); 0]);
+    let of_strangers = async || std::fs::read_to_string(fixture.file_of_strangers()).ok();
+    // It is JSON as a whole, and so the one line.
+    let line = eventually(async || serde_json::from_str(&of_strangers().await?).ok()).await;
     assert_eq!(
         members(&line),
         json!({"request_id": "stranger", "act": "refused", "method": "GET",
             "route": "/v1/locks/{name}", "status": 401, "code": "unauthenticated", "lock": "a"})
     );
-    let path = "/v1/idempotency/k?principal=other";
-    fixture.send(Method::GET, path, "forbidden", json!({})).await.is_problem(403, "forbidden");
-    let line = &fixture.lines("forbidden", 1).await[0];
-    assert_eq!((&line["identity"], &line["status"]), (&json!("ops"), &json!(403)));
-}
-
-#[tokio::test]
-async fn file_that_is_moved_away_is_followed_by_a_new_one_for_its_owner_alone() {
-    use std::os::unix::fs::PermissionsExt as _;
-
-    let fixture = Fixture::start().await;
-    for id in ["first", "second"] {
-        fixture.send(Method::DELETE, "/v1/locks/none", id, json!({})).await;
-        fixture.lines(id, 1).await;
-        let mode = std::fs::metadata(&fixture.file).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
-        std::fs::rename(&fixture.file, fixture.file.with_extension("old")).unwrap();
-    }
 }
 
 #[tokio::test]
@@ -338,21 +327,6 @@ async fn refusals_are_written_with_their_code_and_what_they_are_about() {
     fixture.send(Method::DELETE, "/v1/locks/none", "last", json!({})).await;
     acts(&fixture, "last", 1).await;
     assert_eq!(acts(&fixture, "read", 0).await, [json!(null); 0], "a read is refused nothing");
-}
-
-/// Strangers can make as many lines as they like, and these go where they push out nothing.
-#[tokio::test]
-async fn refusals_of_strangers_have_a_file_of_their_own() {
-    let fixture = Fixture::start().await;
-    let stranger = fixture.service.request(Method::POST, "/v1/locks/a");
-    let refused = Answer::of(stranger.header("x-request-id", "stranger")).await;
-    refused.is_problem(401, "unauthenticated");
-    fixture.send(Method::DELETE, "/v1/locks/none", "known", json!({})).await;
-    acts(&fixture, "known", 1).await;
-    assert_eq!(acts(&fixture, "stranger", 0).await, [json!(null); 0]);
-    let of_strangers = || std::fs::read_to_string(fixture.file_of_strangers()).unwrap_or_default();
-    eventually(async || of_strangers().contains("stranger").then_some(())).await;
-    assert!(!of_strangers().contains("known"), "{}", of_strangers());
 }
 
 /// A terminal that shows the file would do what they say.

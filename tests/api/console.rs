@@ -292,7 +292,7 @@ async fn ends(service: &Service) -> Vec<(String, u64)> {
     ends.iter().map(end).map(|(how, fence)| (how.expect("how"), fence.expect("a fence"))).collect()
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn history_has_releases_beside_the_ends_that_the_store_keeps(service: &Service) {
     assert_eq!(ends(service).await, []);
     let first = service.create("deploy", &json!({"owner": "alice"})).await;
@@ -317,7 +317,7 @@ async fn history_has_releases_beside_the_ends_that_the_store_keeps(service: &Ser
     service.get("/console/history").await.is_problem(400, "invalid-query");
 }
 
-#[store_test(service, sets)]
+#[store_test(memory)]
 async fn history_has_the_release_of_a_set(service: &Service) {
     let token = "a-token-that-alice-chose";
     service.create_set_as(&["other", "deploy"], token, &json!({})).await;

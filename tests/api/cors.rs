@@ -4,8 +4,7 @@
 //! Method: preflight requests and requests with an `Origin`, and a look at the headers of the
 //! answers.
 
-use keylatch::http::Guard;
-use keylatch_testkit::{Answer, Service, Upstream, config};
+use keylatch_testkit::{Answer, Service, Shop, Upstream, config};
 use reqwest::Method;
 
 const SHOP: &str = "https://shop.example";
@@ -84,8 +83,7 @@ async fn before_lenient_upstream(allow_origins: &[&str]) -> (Service, Upstream) 
     });
     let mut config = config("memory:");
     config.cors.allow_origins = allow_origins.iter().map(|&origin| origin.to_owned()).collect();
-    let (path, to) = ("/orders".to_owned(), upstream.url());
-    config.guard = vec![Guard { path, upstream: to, ..Guard::default() }];
+    config.guard = vec![Shop::guard(&upstream.url())];
     (Service::start_with(config).await, upstream)
 }
 

@@ -31,7 +31,7 @@ fn order(shop: &Api, user: &str, path: &str, amount: u32) -> RequestBuilder {
     shop.request(Method::POST, path).header("X-User", user).json(&json!({"amount": amount}))
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn second_click_reads_the_response_of_the_first(store: &TestStore) {
     let shop = Shop::open_with(store.url(), derives).await;
     let first = Answer::of(order(&shop, "ann", "/orders", 1)).await;
@@ -68,7 +68,7 @@ async fn second_click_waits_for_the_first(store: &TestStore) {
     second.await.expect("an answer").is_replay_of(1);
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn request_is_new_when_its_window_is_over(store: &TestStore) {
     let shop = Shop::open_with(store.url(), |guard| {
         derives(guard);
@@ -151,7 +151,7 @@ async fn parts_that_are_left_out_do_not_count() {
     }
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn one_order_for_each_user(store: &TestStore) {
     let shop = Shop::open_with(store.url(), once_per(&[KeyPart::Principal, KeyPart::Path])).await;
     shop.upstream.answers(|_| (StatusCode::CREATED, [("Location", "/orders/17")]));

@@ -114,7 +114,7 @@ async fn response_is_kept_encrypted_and_replayed_as_it_was(store: &TestStore) {
     assert_eq!(upstream.runs(), 2);
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn key_that_is_missing_is_503_and_never_another_run(store: &TestStore) {
     let (store, upstream) = (store.open().await, Upstream::start().await);
     upstream.answers(secret(0));
@@ -140,7 +140,7 @@ async fn key_that_is_missing_is_503_and_never_another_run(store: &TestStore) {
     assert_eq!(upstream.runs(), 3);
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn what_is_unreadable_is_listed_looked_at_and_erased(store: &TestStore) {
     let (store, upstream) = (store.open().await, Upstream::start().await);
     upstream.answers(secret(0));
@@ -160,7 +160,7 @@ async fn what_is_unreadable_is_listed_looked_at_and_erased(store: &TestStore) {
 }
 
 /// Who can write in the store puts the response of one order under the key of another.
-#[store_test(service)]
+#[store_test(memory)]
 async fn response_that_was_moved_or_changed_is_not_replayed(store: &TestStore) {
     let (store, upstream) = (store.open().await, Upstream::start().await);
     let service = serve(&store, &upstream, &[OLD], |_| {}).await;
@@ -186,7 +186,7 @@ async fn step(api: &Api, method: Method, path: &str, body: &Value) -> Answer {
     Answer::of(request.header("Lock-Token", "a-token-of-the-clients-own").json(body)).await
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn responses_of_calls_and_of_persons_are_encrypted(store: &TestStore) {
     let (store, upstream) = (store.open().await, Upstream::start().await);
     let old = serve(&store, &upstream, &[OLD], |_| {}).await;

@@ -23,75 +23,59 @@ const TTL: Duration = Duration::from_secs(60);
 const OVER: Duration = Duration::from_secs(80);
 
 #[store_test(locks, url)]
-async fn expired_lock_is_free(subject: &Subject) {
+async fn what_is_left_of_a_lease_is_counted_from_its_grant_or_renewal(subject: &Subject) {
     let lease = subject.create(MINE).await;
     subject.advance(TTL / 2).await;
     let seen = subject.send("GET", None, "").await;
-    assert_eq!(
-        (seen.status.as_u16(), seen.fencing_token()),
-        (200, lease.fencing_token()),
-        "{seen:?}"
-    );
     let page = subject.send_request(Request::get("/v1/locks"), "").await;
-    for shown in [&seen.json, &page.json["locks"][0]] {
-        let left = shown["expires_in_ms"].as_u64().unwrap();
-        assert!((20_000..50_000).contains(&left), "{shown}");
+    let refused = subject.create(OTHER).await;
+    refused.is_problem(409, "lock-held");
+    let again = subject.create(MINE).await;
+    assert_eq!((again.status.as_u16(), &again.json["ttl_ms"]), (200, &60_000.into()), "{again:?}");
+    for (left, of) in [
+        (&seen.json["expires_in_ms"], "a look"),
+        (&page.json["locks"][0]["expires_in_ms"], "a list"),
+        (&refused.json["holder"]["expires_in_ms"], "a refusal"),
+        (&again.json["valid_for_ms"], "a repeated grant"),
+    ] {
+        assert!(left.as_u64().is_some_and(|left| (20_000..50_000).contains(&left)), "{of}: {left}");
     }
+    let renewed = subject.send("PUT", Some(MINE), r#"{"ttl_ms": 60000}"#).await;
+    assert_eq!(renewed.status, 200, "{renewed:?}");
+    for answer in [&seen, &again, &renewed] {
+        assert_eq!(answer.fencing_token(), lease.fencing_token(), "{answer:?}");
+    }
+    subject.advance(TTL / 2).await;
+    subject.create(OTHER).await.is_problem(409, "lock-held");
     subject.advance(OVER - TTL / 2).await;
+    assert_eq!(subject.create(OTHER).await.status, 201);
+}
+
+#[store_test(locks, url)]
+async fn expired_lease_is_over_for_its_holder_and_for_all_others(subject: &Subject) {
+    let mut last = subject.create(MINE).await.fencing_token();
+    subject.advance(OVER).await;
     subject.send("GET", None, "").await.is_problem(404, "lock-not-held");
     let page = subject.send_request(Request::get("/v1/locks"), "").await;
     assert_eq!(page.json, json!({"locks": []}));
-    let next = subject.create(OTHER).await;
-    assert_eq!(next.status, 201, "{next:?}");
-    assert!(next.fencing_token() > lease.fencing_token(), "{next:?} after {lease:?}");
-}
-
-#[store_test(locks, url)]
-async fn expired_lease_is_neither_renewed_nor_released(subject: &Subject) {
     for method in ["PUT", "DELETE"] {
-        assert_eq!(subject.create(MINE).await.status, 201);
-        subject.advance(OVER).await;
         subject.send(method, Some(MINE), "").await.is_problem(404, "lock-not-held");
     }
-    subject.send("GET", None, "").await.is_problem(404, "lock-not-held");
-}
-
-#[store_test(locks, url)]
-async fn expired_lease_does_not_affect_the_next_holder(subject: &Subject) {
-    subject.create(MINE).await;
-    subject.advance(OVER).await;
-    let next = subject.create(OTHER).await;
-    assert_eq!(next.status, 201, "{next:?}");
+    for token in [MINE, OTHER] {
+        let next = subject.create(token).await;
+        assert_eq!(next.status, 201, "{next:?}");
+        assert!(next.fencing_token() > last, "{next:?} after {last}");
+        last = next.fencing_token();
+        if token == MINE {
+            subject.advance(OVER).await;
+        }
+    }
     for method in ["PUT", "DELETE"] {
         subject.send(method, Some(MINE), "").await.is_problem(412, "token-mismatch");
     }
     subject.create(MINE).await.is_problem(409, "lock-held");
-    let seen = subject.send("GET", None, "").await;
-    assert_eq!(seen.fencing_token(), next.fencing_token());
+    assert_eq!(subject.send("GET", None, "").await.fencing_token(), last);
     assert_eq!(subject.send("DELETE", Some(OTHER), "").await.status, 204);
-}
-
-#[store_test(locks, url)]
-async fn token_of_an_expired_lease_gets_a_new_grant(subject: &Subject) {
-    let first = subject.create(MINE).await;
-    subject.advance(OVER).await;
-    let second = subject.create(MINE).await;
-    assert_eq!(second.status, 201, "{second:?}");
-    assert!(second.fencing_token() > first.fencing_token(), "{second:?} after {first:?}");
-}
-
-#[store_test(locks, url)]
-async fn repeated_grant_is_valid_for_the_rest_of_its_lease(subject: &Subject) {
-    subject.create(MINE).await;
-    subject.advance(TTL / 2).await;
-    let again = subject.create(MINE).await;
-    assert_eq!(again.status, 200, "{again:?}");
-    assert_eq!(again.json["ttl_ms"], 60_000);
-    let valid_for = again.json["valid_for_ms"].as_u64().unwrap();
-    assert!((20_000..50_000).contains(&valid_for), "{valid_for}");
-    let refused = subject.create(OTHER).await;
-    let left = refused.json["holder"]["expires_in_ms"].as_u64().unwrap();
-    assert!((20_000..50_000).contains(&left), "{left}");
 }
 
 /// A hundredth of the TTL and 2 ms, by which two clocks may differ.
@@ -100,22 +84,6 @@ async fn grant_is_valid_for_its_ttl_less_a_margin() {
     let subject = Subject::from_store(&memory().await).await;
     let valid_for = subject.create(MINE).await.json["valid_for_ms"].as_u64().unwrap();
     assert!((1..=60_000 - 602).contains(&valid_for), "{valid_for}");
-}
-
-#[store_test(locks, url)]
-async fn renewed_lease_outlives_its_first_ttl(subject: &Subject) {
-    let lease = subject.create(MINE).await;
-    subject.advance(TTL / 2).await;
-    let renewed = subject.send("PUT", Some(MINE), r#"{"ttl_ms": 60000}"#).await;
-    assert_eq!(
-        (renewed.status.as_u16(), renewed.fencing_token()),
-        (200, lease.fencing_token()),
-        "{renewed:?}"
-    );
-    subject.advance(TTL / 2).await;
-    subject.create(OTHER).await.is_problem(409, "lock-held");
-    subject.advance(OVER - TTL / 2).await;
-    assert_eq!(subject.create(OTHER).await.status, 201);
 }
 
 /// The routes of a service, and its store.

@@ -67,7 +67,7 @@ async fn granted(service: &Service, body: Value) -> Answer {
     lease
 }
 
-#[store_test(service, modes)]
+#[store_test(memory)]
 async fn late_exclusive_holder_is_refused(service: &Service) {
     let database = Database::new();
     let late = granted(service, json!({})).await;
@@ -79,7 +79,7 @@ async fn late_exclusive_holder_is_refused(service: &Service) {
     assert!(database.pays(&next), "a holder in time is refused");
 }
 
-#[store_test(service, modes)]
+#[store_test(memory)]
 async fn late_readers_are_refused_and_those_of_an_era_are_not(service: &Service) {
     let database = Database::new();
     let shared = || json!({"mode": "shared"});
@@ -97,7 +97,7 @@ async fn late_readers_are_refused_and_those_of_an_era_are_not(service: &Service)
     assert!(!database.marks(&writer), "the late writer wrote");
 }
 
-#[store_test(service, modes)]
+#[store_test(memory)]
 async fn late_worker_is_refused_in_its_slot_and_the_others_are_not(service: &Service) {
     let database = Database::new();
     let two = || json!({"mode": "shared", "limit": 2});
@@ -111,7 +111,7 @@ async fn late_worker_is_refused_in_its_slot_and_the_others_are_not(service: &Ser
     assert!(database.moves(&other), "a worker of another slot is refused");
 }
 
-#[store_test(service, modes)]
+#[store_test(memory)]
 async fn reader_is_refused_after_another_reader_has_upgraded(service: &Service) {
     let database = Database::new();
     let shared = || json!({"mode": "shared"});
@@ -123,7 +123,7 @@ async fn reader_is_refused_after_another_reader_has_upgraded(service: &Service) 
     assert!(!database.marks(&late), "a reader of before the upgrade wrote");
 }
 
-#[store_test(service, modes)]
+#[store_test(memory)]
 async fn holder_whose_lease_was_broken_is_refused(service: &Service) {
     let database = Database::new();
     let broken = granted(service, json!({"ttl_ms": 60_000})).await;

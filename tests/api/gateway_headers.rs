@@ -164,8 +164,7 @@ async fn forwarding_headers_of_a_client_are_not_believed() {
     let upstream = Upstream::start().await;
     let mut config = config("memory:");
     config.server.trusted_proxies = vec!["10.0.0.0/8".to_owned()];
-    let (path, to) = ("/orders".to_owned(), upstream.url());
-    config.guard = vec![Guard { path, upstream: to, ..Guard::default() }];
+    config.guard = vec![Shop::guard(&upstream.url())];
     let service = Service::start_with(config).await;
     let request = service
         .order("k-1")
@@ -211,8 +210,7 @@ async fn request_over_tls_is_one_of_https_to_the_upstream() {
     let upstream = Upstream::start().await;
     let mut config = Config { tls: authority.serve(), ..config("memory:") };
     config.server.trusted_proxies = vec!["10.0.0.0/8".to_owned()];
-    let (path, to) = ("/orders".to_owned(), upstream.url());
-    config.guard = vec![Guard { path, upstream: to, ..Guard::default() }];
+    config.guard = vec![Shop::guard(&upstream.url())];
     let service = Service::start_with(config).await;
     let mut wire = connect_tls(service.address, &authority.client(&[], None)).await;
     for head in [

@@ -60,7 +60,7 @@ async fn waiting_hold_sees_its_position_then_acquires(service: &Service) {
     assert!(fencing_token < after && after < third.next("acquired").await.fencing_token());
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn waiting_does_not_extend_validity(service: &Service) {
     let held = service.create("deploy", &json!({"ttl_ms": 2000})).await;
     let mut events = hold(service, &json!({"ttl_ms": 5000, "wait_ms": 60_000})).await;
@@ -70,16 +70,7 @@ async fn waiting_does_not_extend_validity(service: &Service) {
     assert!(acquired.data["valid_for_ms"].as_u64().unwrap() < 5000, "{acquired:?}");
 }
 
-#[store_test(service)]
-async fn held_lock_is_refused_before_the_stream(service: &Service) {
-    let held = service.create("deploy", &json!({"owner": "the holder"})).await;
-    assert_eq!(held.status, 201, "{held:?}");
-    let answer = refusal_of(request(service, &json!({}))).await;
-    answer.is_problem(409, "lock-held");
-    assert_eq!(answer.json["holder"]["owner"], "the holder");
-}
-
-#[store_test(service)]
+#[store_test(memory)]
 async fn wait_timeout_ends_stream_with_a_problem(service: &Service) {
     let held = service.create("deploy", &json!({"owner": "the holder"})).await;
     assert_eq!(held.status, 201, "{held:?}");
@@ -91,19 +82,7 @@ async fn wait_timeout_ends_stream_with_a_problem(service: &Service) {
     events.ended().await;
 }
 
-#[store_test(service)]
-async fn disconnected_waiting_hold_leaves_queue(service: &Service) {
-    let held = service.create("deploy", &json!({})).await;
-    let mut events = hold(service, &json!({"wait_ms": 60_000})).await;
-    events.next("waiting").await;
-    assert_eq!(service.look("deploy").await.json["waiting"], 1);
-    drop(events);
-    service.has_waiting("deploy", 0).await;
-    service.release("deploy", &held.token()).await;
-    assert_eq!(service.create("deploy", &json!({})).await.status, 201);
-}
-
-#[store_test(service)]
+#[store_test(memory)]
 async fn hold_ends_at_max_hold(service: &Service) {
     let mut events = hold(service, &json!({"max_hold_ms": 300})).await;
     let fencing_token = events.next("acquired").await.fencing_token();
@@ -133,7 +112,7 @@ async fn release_by_token_ends_the_hold(service: &Service) {
     assert_eq!(service.look("deploy").await.fencing_token(), other.fencing_token());
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn holders_token_continues_its_lease(service: &Service) {
     let held = service.create_as("deploy", TOKEN, &json!({"ttl_ms": 60_000})).await;
     let request = request(service, &json!({"ttl_ms": 1500})).header("Lock-Token", TOKEN);

@@ -140,19 +140,6 @@ async fn host_and_origin_are_checked_on_streams() {
     }
 }
 
-#[tokio::test]
-async fn waiter_whose_stream_is_reset_leaves_queue() {
-    let place = SecureService::start(|_| {}).await;
-    let (client, other) = (place.connect().await, place.connect().await);
-    client.hold().await;
-    let waiter = client.begin(post("/v1/locks/deploy"), &json!({ "wait_ms": 300_000 }));
-    other.has_waiting(1).await;
-    waiter.abort();
-    other.has_waiting(0).await;
-    // The connection and its other streams are as before.
-    assert_eq!(client.look("deploy").await.0, 200);
-}
-
 /// Without a reset of its streams, and with half a frame behind them.
 #[tokio::test]
 async fn waiters_whose_connection_ends_leave_queue() {

@@ -56,7 +56,7 @@ async fn begin_that_waits_begins_when_the_key_is_free(service: &Service) {
     assert_eq!(second.header("preference-applied"), "wait=100", "{second:?}");
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn begin_that_waits_reads_that_the_outcome_is_unknown(service: &Service) {
     started(service).await;
     let waits = waiting(service).await;
@@ -65,7 +65,7 @@ async fn begin_that_waits_reads_that_the_outcome_is_unknown(service: &Service) {
     waits.await.expect("an answer").is_refusal(409, "outcome-unknown", "never");
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn begin_that_waits_in_vain_reads_that_the_run_is_under_way(service: &Service) {
     started(service).await;
     let waits = begin(service, "k", OTHER, &json!({})).header("Prefer", "wait=1");
@@ -123,7 +123,7 @@ fn order(shop: &Shop, key: &str, body: &str) -> RequestBuilder {
     request.header("Content-Type", "application/json; charset=utf-8").body(body.to_owned())
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn service_makes_the_fingerprint_that_a_guard_makes(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     let place = format!("k{ORDER}");

@@ -202,24 +202,6 @@ async fn run_that_outlives_the_drain_is_in_progress_where_the_guard_allows_a_rer
 }
 
 #[redis_test]
-async fn response_of_a_run_paused_past_its_lease_is_kept() {
-    let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
-    let (paused, api) = process(&redis.url(), &upstream, "lease_ms = 5000").await;
-    let other = guard_orders(&redis.url(), &upstream.url(), |guard| guard.lease_ms = 5000).await;
-    let first = begin(&api, &upstream, "k-1").await;
-    paused.signal("-STOP");
-    in_progress_until(&other, "k-1").await.is_refusal(409, "outcome-unknown", "never");
-    upstream.resume();
-    paused.signal("-CONT");
-    // Nothing else can have run, so the answer is that of the key.
-    first.await.expect("an end").expect("an answer").is_run(1);
-    for api in [&api, &*other] {
-        api.buy("k-1").await.is_replay_of(1);
-    }
-    assert_eq!(upstream.runs(), 1);
-}
-
-#[redis_test]
 async fn late_response_does_not_replace_a_later_run() {
     let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
     let settings = "lease_ms = 5000\non_crash = \"rerun\"";

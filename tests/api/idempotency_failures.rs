@@ -13,7 +13,7 @@ use keylatch_testkit::{
 };
 use serde_json::json;
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn run_finishes_after_its_client_leaves(shop: &Shop) {
     let leaving = shop.upstream.holding(shop.order("k-1")).await;
     leaving.abort();
@@ -25,7 +25,7 @@ async fn run_finishes_after_its_client_leaves(shop: &Shop) {
     assert_eq!(shop.upstream.runs(), 1);
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn aborted_upload_leaves_no_record(shop: &Shop) {
     let head = "POST /orders HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: k-1\r\n";
     for half in ["Content-Length: 100\r\n\r\n{", "Transfer-Encoding: chunked\r\n\r\n5\r\n{\"a\":"] {
@@ -39,7 +39,7 @@ async fn aborted_upload_leaves_no_record(shop: &Shop) {
     shop.buy("k-1").await.is_run(1);
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn oversized_or_slow_upload_leaves_no_record(store: &TestStore) {
     let shop = Shop::open_with(store.url(), |guard| {
         guard.body_limit_bytes = 1000;
@@ -123,66 +123,56 @@ async fn unreachable_store_lets_requests_pass_where_the_guard_says_so() {
     .await;
 }
 
-#[redis_test]
-async fn lost_begin_runs_nothing_and_frees_the_key() {
-    let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
-    let proxy = Proxy::start(redis.address()).await;
-    let service = guard_orders(&proxy.url(), &upstream.url(), |_| {}).await;
-    service.buy("k-1").await.is_run(1);
-    proxy.lose_answers();
-    let lost = service.buy("k-2").await;
-    lost.is_refusal(503, "store-unavailable", "same-key");
-    assert_eq!((&lost.json["outcome"], upstream.runs()), (&json!("not-executed"), 1));
-    proxy.forward();
-    unless_refused(&service, "k-2").await.is_run(2);
-    service.buy("k-2").await.is_replay_of(2);
-}
+/// What goes wrong between the service and its store, in words, and how.
+type Fault = (&'static str, fn(&Proxy));
+
+const FAULTS: [Fault; 3] = [
+    ("cut off", Proxy::refuse),
+    ("answers are lost", Proxy::lose_answers),
+    ("it is silent", Proxy::stall),
+];
 
 #[redis_test]
-async fn late_begin_frees_the_key() {
-    let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
-    let service = guard_orders(&redis.url(), &upstream.url(), |_| {}).await;
-    service.buy("k-1").await.is_run(1);
-    redis.pause();
-    service.buy("k-2").await.is_refusal(503, "store-unavailable", "same-key");
-    redis.resume();
-    unless_refused(&service, "k-2").await.is_run(2);
-    assert_eq!(upstream.runs(), 2);
+async fn unheard_begin_runs_nothing_and_frees_the_key() {
+    for (what, fail) in &FAULTS[1..] {
+        let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
+        let proxy = Proxy::start(redis.address()).await;
+        let service = guard_orders(&proxy.url(), &upstream.url(), |_| {}).await;
+        service.buy("k-1").await.is_run(1);
+        fail(&proxy);
+        let lost = service.buy("k-2").await;
+        lost.is_refusal(503, "store-unavailable", "same-key");
+        assert_eq!((&lost.json["outcome"], upstream.runs()), (&json!("not-executed"), 1), "{what}");
+        proxy.forward();
+        unless_refused(&service, "k-2").await.is_run(2);
+        service.buy("k-2").await.is_replay_of(2);
+    }
 }
 
 #[redis_test]
 async fn response_is_stored_once_the_store_is_back() {
-    let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
-    let proxy = Proxy::start(redis.address()).await;
-    let one = guard_orders(&proxy.url(), &upstream.url(), |_| {}).await;
-    let two = guard_orders(&redis.url(), &upstream.url(), |_| {}).await;
-    let first = upstream.holding(one.order("k-1")).await;
-    proxy.refuse();
-    upstream.resume();
-    first.await.expect("an answer").is_run(1);
-    two.buy("k-1").await.is_refusal(409, "request-in-progress", "same-key");
-    proxy.forward();
-    unless_refused(&two, "k-1").await.is_replay_of(1);
-    unless_refused(&one, "k-1").await.is_replay_of(1);
-    assert_eq!(upstream.runs(), 1);
-}
-
-#[redis_test]
-async fn lost_store_reply_keeps_the_response() {
-    let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
-    let proxy = Proxy::start(redis.address()).await;
-    let one = guard_orders(&proxy.url(), &upstream.url(), |_| {}).await;
-    let two = guard_orders(&redis.url(), &upstream.url(), |_| {}).await;
-    // The scripts are loaded, so that the one that is lost has been carried out.
-    one.buy("k-1").await.is_run(1);
-    let first = upstream.holding(one.order("k-2")).await;
-    proxy.lose_answers();
-    upstream.resume();
-    first.await.expect("an answer").is_run(2);
-    unless_refused(&two, "k-2").await.is_replay_of(2);
-    proxy.forward();
-    unless_refused(&one, "k-2").await.is_replay_of(2);
-    assert_eq!(upstream.runs(), 2);
+    for (what, fail) in FAULTS {
+        let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
+        let proxy = Proxy::start(redis.address()).await;
+        let one = guard_orders(&proxy.url(), &upstream.url(), |_| {}).await;
+        let two = guard_orders(&redis.url(), &upstream.url(), |_| {}).await;
+        one.buy("k-1").await.is_run(1);
+        let first = upstream.holding(one.order("k-2")).await;
+        fail(&proxy);
+        upstream.resume();
+        soon(what, first).await.expect("an answer").is_run(2);
+        if what == "answers are lost" {
+            // It was carried out all the same.
+            unless_refused(&two, "k-2").await.is_replay_of(2);
+        } else {
+            two.buy("k-2").await.is_refusal(409, "request-in-progress", "same-key");
+        }
+        proxy.forward();
+        for service in [&two, &one] {
+            unless_refused(service, "k-2").await.is_replay_of(2);
+        }
+        assert_eq!(upstream.runs(), 2, "{what}");
+    }
 }
 
 #[redis_test]
@@ -196,19 +186,6 @@ async fn response_is_stored_after_redis_restarts() {
     first.await.expect("an answer").is_run(1);
     shop.buy("k-1").await.is_refusal(503, "store-unavailable", "same-key");
     redis.restart().await;
-    unless_refused(&shop, "k-1").await.is_replay_of(1);
-    assert_eq!(shop.upstream.runs(), 1);
-}
-
-#[redis_test]
-async fn response_is_stored_after_redis_resumes() {
-    let redis = RedisServer::start().await;
-    let shop = Shop::open(&redis.url()).await;
-    let first = shop.upstream.holding(shop.order("k-1")).await;
-    redis.pause();
-    shop.upstream.resume();
-    soon("the answer", first).await.expect("an answer").is_run(1);
-    redis.resume();
     unless_refused(&shop, "k-1").await.is_replay_of(1);
     assert_eq!(shop.upstream.runs(), 1);
 }

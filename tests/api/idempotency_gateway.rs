@@ -23,6 +23,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 #[tokio::test]
 async fn refused_connection_is_reported_as_not_executed() {
@@ -119,14 +120,19 @@ async fn answer_after_the_timeout_is_kept_for_repeats(store: &TestStore) {
     assert_eq!(upstream.runs(), 1);
 }
 
+/// A service before an upstream of raw bytes, an order through it, and its connection there, on
+/// which the whole request has arrived.
+async fn ordered(set: impl FnOnce(&mut Guard)) -> (Service, JoinHandle<Answer>, TcpStream) {
+    let (address, mut connections) = raw_upstream(1).await;
+    let service = guard_orders("memory:", &format!("http://{address}"), set).await;
+    let order = tokio::spawn(Answer::of(service.order("k-1")));
+    let connection = soon("the request", connections.recv()).await.expect("a request");
+    (service, order, connection)
+}
+
 #[tokio::test]
 async fn body_after_the_timeout_is_kept_for_repeats() {
-    let (address, mut connections) = raw_upstream(1).await;
-    let service =
-        guard_orders("memory:", &format!("http://{address}"), |guard| guard.timeout_ms = 1500)
-            .await;
-    let first = tokio::spawn(Answer::of(service.order("k-1")));
-    let mut connection = soon("the request", connections.recv()).await.expect("a request");
+    let (service, first, mut connection) = ordered(|guard| guard.timeout_ms = 1500).await;
     let head = "HTTP/1.1 201 Created\r\nContent-Length: 9\r\n\r\n{\"run\"";
     connection.write_all(head.as_bytes()).await.expect("it is open");
     is_unknown(&service, "k-1", &soon("the timeout", first).await.expect("an answer")).await;
@@ -155,7 +161,7 @@ async fn late_answer_does_not_replace_what_a_person_resolved() {
 }
 
 #[tokio::test]
-async fn closed_connection_is_an_unknown_outcome() {
+async fn response_that_breaks_off_or_stalls_is_an_unknown_outcome() {
     let upstream = Upstream::start().await;
     let service = guard_orders("memory:", &upstream.url(), |_| {}).await;
     upstream.answers(|_| -> StatusCode { panic!("told to") });
@@ -163,35 +169,20 @@ async fn closed_connection_is_an_unknown_outcome() {
     is_unknown(&service, "k-1", &first).await;
     assert_eq!(upstream.runs(), 1);
 
-    for reset in [false, true] {
-        let (address, mut connections) = raw_upstream(1).await;
-        let service = guard_orders("memory:", &format!("http://{address}"), |_| {}).await;
-        let first = tokio::spawn(Answer::of(service.order("k-1")));
-        let mut connection = soon("the request", connections.recv()).await.expect("a request");
-        connection.write_all(b"HTTP/1.1 20").await.expect("it is open");
-        if reset {
+    let (half_a_line, head) =
+        ("HTTP/1.1 20", "HTTP/1.1 201 Created\r\nContent-Length: 100\r\n\r\n{");
+    for (said, end) in
+        [(half_a_line, "closed"), (half_a_line, "reset"), (head, "closed"), (head, "stalled")]
+    {
+        let (service, first, mut connection) = ordered(|guard| guard.timeout_ms = 1500).await;
+        connection.write_all(said.as_bytes()).await.expect("it is open");
+        if end == "reset" {
             connection.set_zero_linger().expect("a connection can be reset");
         }
-        drop(connection);
-        is_unknown(&service, "k-1", &first.await.expect("an answer")).await;
-    }
-}
-
-#[tokio::test]
-async fn truncated_or_stalled_response_is_an_unknown_outcome() {
-    let head = "HTTP/1.1 201 Created\r\nContent-Length: 100\r\n\r\n{";
-    for stalls in [false, true] {
-        let (address, mut connections) = raw_upstream(1).await;
-        let service =
-            guard_orders("memory:", &format!("http://{address}"), |guard| guard.timeout_ms = 1500)
-                .await;
-        let first = tokio::spawn(Answer::of(service.order("k-1")));
-        let mut connection = soon("the request", connections.recv()).await.expect("a request");
-        connection.write_all(head.as_bytes()).await.expect("it is open");
-        let connection = stalls.then_some(connection);
-        let first = soon("the end", first).await.expect("an answer");
+        let stalled = (end == "stalled").then_some(connection);
+        let first = soon(end, first).await.expect("an answer");
         is_unknown(&service, "k-1", &first).await;
-        drop(connection);
+        drop(stalled);
     }
 }
 
@@ -221,13 +212,8 @@ async fn idempotent_upstream_is_retried_under_the_same_key() {
 
 #[tokio::test]
 async fn refused_retry_does_not_clear_an_unknown_outcome() {
-    let (address, mut connections) = raw_upstream(1).await;
-    let service = guard_orders("memory:", &format!("http://{address}"), |guard| {
-        guard.upstream_idempotent = true;
-    })
-    .await;
-    let first = tokio::spawn(Answer::of(service.order("k-1")));
-    drop(soon("the request", connections.recv()).await.expect("a request"));
+    let (service, first, connection) = ordered(|guard| guard.upstream_idempotent = true).await;
+    drop(connection);
     is_unknown(&service, "k-1", &first.await.expect("an answer")).await;
 }
 
@@ -386,10 +372,7 @@ async fn upstream_connections_are_reused() {
 /// used then.
 #[tokio::test]
 async fn idle_connection_is_closed_before_the_upstream_closes_it() {
-    let (address, mut connections) = raw_upstream(1).await;
-    let service = guard_orders("memory:", &format!("http://{address}"), |_| {}).await;
-    let order = tokio::spawn(Answer::of(service.order("k-1")));
-    let mut connection = soon("the request", connections.recv()).await.expect("a request");
+    let (_service, order, mut connection) = ordered(|_| {}).await;
     let answer = b"HTTP/1.1 201 Created\r\nContent-Length: 9\r\n\r\n{\"run\":1}";
     connection.write_all(answer).await.expect("it is open");
     order.await.expect("an answer").is_run(1);

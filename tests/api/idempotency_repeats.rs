@@ -9,10 +9,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode};
 use axum::response::IntoResponse as _;
 use futures_util::future::join_all;
-use keylatch_testkit::{
-    Answer, RedisServer, Service, Shop, TestStore, Upstream, created, guard_orders, redis_test,
-    soon, store_test,
-};
+use keylatch_testkit::{Answer, Shop, TestStore, created, soon, store_test};
 use serde_json::json;
 
 /// The headers that may differ between an answer and its replay.
@@ -72,7 +69,7 @@ async fn repeat_gets_the_same_response(shop: &Shop) {
     assert_eq!(shop.upstream.runs(), 1);
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn response_without_a_body_is_replayed(shop: &Shop) {
     for status in [200, 204, 303] {
         shop.upstream.answers(move |_| {
@@ -90,7 +87,7 @@ async fn response_without_a_body_is_replayed(shop: &Shop) {
     assert_eq!(shop.upstream.runs(), 3);
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn connection_headers_are_not_replayed(shop: &Shop) {
     const ONCE: [&str; 12] = [
         "baggage",
@@ -131,7 +128,7 @@ async fn connection_headers_are_not_replayed(shop: &Shop) {
     }
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn repeat_in_flight_gets_409_and_retry_after(shop: &Shop) {
     let first = shop.upstream.holding(shop.order("k-1")).await;
     for prefer in ["", "wait=0", "respond-async", "wait=soon"] {
@@ -163,7 +160,7 @@ async fn waiting_repeat_gets_the_response(shop: &Shop) {
     assert_eq!(shop.upstream.runs(), 1);
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn waiting_repeat_times_out_with_409(store: &TestStore) {
     let shop = Shop::open_with(store.url(), |guard| guard.max_wait_ms = 1000).await;
     let first = shop.upstream.holding(shop.order("k-1")).await;
@@ -214,7 +211,7 @@ async fn waiting_repeats_block_no_other_request(shop: &Shop) {
     assert_eq!(shop.upstream.runs(), 1);
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn guarded_response_names_the_expiry_of_its_key(store: &TestStore) {
     const RETENTION: Duration = Duration::from_secs(3600);
     let shop = Shop::open_with(store.url(), |guard| guard.retention_ms = Some(3_600_000)).await;
@@ -258,23 +255,4 @@ async fn concurrent_repeats_run_once(shop: &Shop) {
         }
         assert_eq!(shop.upstream.runs(), round);
     }
-}
-
-#[redis_test(flavor = "multi_thread", worker_threads = 2)]
-async fn repeat_at_another_instance_waits_for_the_response() {
-    let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
-    let one: Service = guard_orders(&redis.url(), &upstream.url(), |_| {}).await;
-    let two = guard_orders(&redis.url(), &upstream.url(), |_| {}).await;
-    let first = upstream.holding(one.order("k-1")).await;
-    two.buy("k-1").await.is_refusal(409, "request-in-progress", "same-key");
-    let wait = |_| tokio::spawn(Answer::of(two.order("k-1").header("Prefer", "wait=20")));
-    let repeats: Vec<_> = (0..10).map(wait).collect();
-    two.has_in_hand(10).await;
-    upstream.resume();
-    first.await.expect("an answer").is_run(1);
-    for repeat in join_all(repeats).await {
-        repeat.expect("an answer").is_replay_of(1);
-    }
-    two.buy("k-1").await.is_replay_of(1);
-    assert_eq!(upstream.runs(), 1);
 }

@@ -244,7 +244,10 @@ async fn http_client_reads_413_for_10_mb() {
         for body in [Body::from(vec![b' '; TEN_MEGABYTES]), Body::wrap_stream(chunks)] {
             let request = service.request(method.clone(), "/v1/locks/deploy");
             let request = request.header("Lock-Token", "a-token-of-the-clients-own");
-            Answer::of(request.body(body)).await.is_problem(413, "payload-too-large");
+            let answer = Answer::of(request.body(body)).await;
+            answer.is_problem(413, "payload-too-large");
+            // The client must not use the connection again.
+            assert_eq!(answer.header("connection"), "close");
         }
     }
     service.look("deploy").await.is_problem(404, "lock-not-held");
@@ -253,23 +256,16 @@ async fn http_client_reads_413_for_10_mb() {
 #[tokio::test]
 async fn client_that_writes_10_mb_first_reads_413() {
     let service = Service::start("memory:").await;
-    let mut wire = RawConnection::connect(service.address).await;
-    wire.send(&head(&format!("Content-Length: {TEN_MEGABYTES}"))).await;
-    wire.send(&" ".repeat(TEN_MEGABYTES)).await;
-    wire.answer().await.is_problem(413, "payload-too-large");
-}
-
-#[tokio::test]
-async fn client_that_writes_10_mb_of_chunks_first_reads_413() {
-    let service = Service::start("memory:").await;
-    let mut wire = RawConnection::connect(service.address).await;
-    wire.send(&head("Transfer-Encoding: chunked")).await;
-    let chunk = format!("{:x}\r\n{}\r\n", TEN_MEGABYTES / 100, " ".repeat(TEN_MEGABYTES / 100));
-    for _ in 0..100 {
-        wire.send(&chunk).await;
+    let part = TEN_MEGABYTES / 100;
+    let chunk = format!("{part:x}\r\n{}\r\n", " ".repeat(part));
+    for (framing, body) in [
+        (format!("Content-Length: {TEN_MEGABYTES}"), " ".repeat(TEN_MEGABYTES)),
+        ("Transfer-Encoding: chunked".to_owned(), chunk.repeat(100) + "0\r\n\r\n"),
+    ] {
+        let mut wire = RawConnection::sending(service.address, &head(&framing)).await;
+        wire.send(&body).await;
+        wire.answer().await.is_problem(413, "payload-too-large");
     }
-    wire.send("0\r\n\r\n").await;
-    wire.answer().await.is_problem(413, "payload-too-large");
 }
 
 #[tokio::test]

@@ -2,28 +2,12 @@
 //!
 //! Method: the bytes of one answer of each kind.
 
-use std::net::SocketAddr;
-
-use keylatch::app::App;
-use keylatch::config::{Config, Flags};
-use reqwest::{Client, Method};
-use tokio::net::TcpListener;
-use tokio_util::sync::{CancellationToken, DropGuard};
-
-/// A service in the test's process, which ends with the guard.
-async fn start() -> (SocketAddr, DropGuard) {
-    let flags = Flags { store: Some("memory:".to_owned()), ..Flags::default() };
-    let app = App::new(Config::load(&flags, []).expect("the defaults")).await.expect("an app");
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("an address");
-    let closing = CancellationToken::new();
-    tokio::spawn(app.serve(listener, closing.clone().cancelled_owned()));
-    (address, closing.drop_guard())
-}
+use keylatch_testkit::Service;
+use reqwest::Method;
 
 #[tokio::test]
 async fn json_bodies_end_with_a_newline() {
-    let (address, _closing) = start().await;
+    let service = Service::start("memory:").await;
     let order = r#"{"amount": 1, "currency": "EUR"}"#;
     let failure = r#"{"amount": 1, "currency": "EUR", "fail": 402}"#;
     for (method, path, key, body, status) in [
@@ -49,7 +33,7 @@ async fn json_bodies_end_with_a_newline() {
         (Method::GET, "/v1/orders/1", "", "", 200),
     ] {
         let what = format!("{method} {path}");
-        let mut request = Client::new().request(method, format!("http://{address}{path}"));
+        let mut request = service.request(method, path);
         if !key.is_empty() {
             request = request.header("Idempotency-Key", key);
         }

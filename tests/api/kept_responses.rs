@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use axum::body::Body;
 use axum::http::Response;
 use keylatch_axum::{FailurePolicy, OnFailure};
-use keylatch_testkit::{Answer, ReceivedRequest, Service, Shop, TestStore, created, store_test};
+use keylatch_testkit::{Answer, ReceivedRequest, Service, Shop, TestStore, store_test};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -24,19 +24,7 @@ fn says(status: u16, keep: &'static str) -> impl Fn(ReceivedRequest) -> Response
     }
 }
 
-#[store_test(service)]
-async fn corrected_form_runs_under_the_same_key(shop: &Shop) {
-    for (place, status) in [400, 422].into_iter().enumerate() {
-        let (key, before) = (format!("k-{status}"), 2 * place);
-        shop.upstream.answers(move |_| axum::http::StatusCode::from_u16(status).expect("one"));
-        assert_eq!(shop.buy(&key).await.status, status);
-        assert!(shop.record(&key).await.is_null());
-        shop.upstream.answers(|seen| created(seen.run));
-        Answer::of(shop.order(&key).body("{}")).await.is_run(before + 2);
-    }
-}
-
-#[store_test(service)]
+#[store_test(memory)]
 async fn guard_says_which_refusals_free_the_key(store: &TestStore) {
     let policy: FailurePolicy = OnFailure::Unknown.into();
     let policy = policy.with_status(402, OnFailure::Release).with_status(422, OnFailure::Unknown);
@@ -49,7 +37,7 @@ async fn guard_says_which_refusals_free_the_key(store: &TestStore) {
     }
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn upstream_says_what_is_kept(shop: &Shop) {
     for (key, status, keep, state) in [
         ("k-1", 500, "response", json!("done")),
@@ -81,7 +69,7 @@ async fn upstream_says_what_is_kept(shop: &Shop) {
     }
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn upstream_says_how_long_it_is_kept(shop: &Shop) {
     for (keep, seconds) in [("response;for=3600", 3600), ("status; for=7200", 7200)] {
         shop.upstream.answers(says(201, keep));
@@ -107,7 +95,7 @@ async fn step(api: &Service, method: Method, path: &str, body: Value) -> Answer 
     Answer::of(request.header("Lock-Token", "a-token-of-the-clients-own").json(&body)).await
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn who_failed_half_way_says_so(service: &Service) {
     step(service, Method::POST, "k", json!({})).await;
     let stranger = service.request(Method::POST, "/v1/idempotency/k/fail");
@@ -145,7 +133,7 @@ async fn response_longer_than_other_requests_is_kept(service: &Service) {
     assert_eq!(kept.status, 200, "the run goes on: {kept:?}");
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn large_response_of_a_client_loses_its_body(store: &TestStore) {
     let mut config = keylatch_testkit::config(store.url());
     config.idempotency.response_limit_bytes = 1000;

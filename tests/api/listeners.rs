@@ -21,7 +21,7 @@ use keylatch_testkit::{
 use reqwest::{Client, Method};
 use serde_json::json;
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -278,16 +278,6 @@ async fn waiter_that_leaves_a_unix_socket_leaves_the_queue() {
     eventually(async || waiting(1).await).await;
     drop(waiter);
     eventually(async || waiting(0).await).await;
-}
-
-#[tokio::test]
-async fn silent_client_of_a_unix_socket_is_closed() {
-    let room = Room::new();
-    let mut config = with_listeners(vec![unix(&room.socket())]);
-    config.server.first_byte_timeout_ms = 100;
-    let _service = Service::start(config).await;
-    let mut silent = UnixStream::connect(room.socket()).await.expect("a connection");
-    assert_eq!(soon("the end", silent.read(&mut [0])).await.expect("an end"), 0);
 }
 
 #[tokio::test]

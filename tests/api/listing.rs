@@ -10,13 +10,7 @@ use serde_json::{Value, json};
 
 const TOKEN: &str = "a-token-of-the-clients-own";
 
-#[store_test(service)]
-async fn no_held_lock_is_an_empty_page(service: &Service) {
-    let page = service.get("/v1/locks").await;
-    assert_eq!((page.status.as_u16(), page.json), (200, json!({"locks": []})));
-}
-
-#[store_test(service)]
+#[store_test(memory)]
 async fn listing_shows_the_public_view_of_locks(service: &Service) {
     let fences = create(service, &["deploy", "report"]).await;
     let page = service.get("/v1/locks").await;
@@ -37,7 +31,7 @@ async fn listing_shows_the_public_view_of_locks(service: &Service) {
     }
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn listing_filters_by_prefix(service: &Service) {
     create(service, &["deploy", "deploy-eu", "Deploy", "de*loy", "de[p]loy", "é", "x/deploy"])
         .await;
@@ -61,40 +55,13 @@ async fn listing_filters_by_prefix(service: &Service) {
     }
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn cursors_visit_every_lock(service: &Service) {
     let held: Vec<_> = (0..25).map(|number| format!("lock-{number:02}")).collect();
     let held: Vec<_> = held.iter().map(String::as_str).collect();
     create(service, &held).await;
     for limit in [1, 7, 24, 25, 26, 1000] {
         assert_eq!(walk(service, &format!("limit={limit}"), limit).await, held, "by {limit}");
-    }
-}
-
-#[store_test(service)]
-async fn prefix_applies_to_every_page(service: &Service) {
-    let held: Vec<_> = (0..25).map(|number| format!("{}{number:02}", number % 2)).collect();
-    let held: Vec<_> = held.iter().map(String::as_str).collect();
-    create(service, &held).await;
-    let odd: Vec<_> = held.into_iter().filter(|name| name.starts_with('1')).collect();
-    assert_eq!(walk(service, "prefix=1&limit=5", 5).await, odd);
-}
-
-#[store_test(service)]
-async fn released_lock_is_not_listed(service: &Service) {
-    create(service, &["deploy", "report"]).await;
-    assert_eq!(service.release("deploy", TOKEN).await.status, 204);
-    assert_eq!(names(&service.get("/v1/locks").await), ["report"]);
-}
-
-#[store_test(service)]
-async fn forged_cursor_is_refused(service: &Service) {
-    create(service, &["deploy", "report"]).await;
-    for cursor in ["", "_", "-1", "x.y", "1.x", "a.b.c", "99999999999999999999", "%00", "a%20b"] {
-        let answer = service.get(&format!("/v1/locks?cursor={cursor}")).await;
-        assert_eq!(answer.status, 400, "{cursor}: {answer:?}");
-        answer.is_problem(400, "invalid-query");
-        assert_eq!(answer.json["field"], "cursor", "{cursor}");
     }
 }
 

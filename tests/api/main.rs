@@ -1,8 +1,8 @@
 //! The service over HTTP, as clients see it. The part of `make test` to begin with.
 //!
 //! A test with `#[store_test(service)]` runs on memory, the embedded store and, by feature, one
-//! Redis and the other engines. Where the store does not matter, a test uses memory. Each file
-//! begins with its goal and its method.
+//! Redis and the other engines. Where the store has no part in what is tested, or `tests/stores`
+//! holds each store to it, a test uses memory. Each file begins with its goal and its method.
 
 #![warn(clippy::disallowed_methods)]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]

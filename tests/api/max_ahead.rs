@@ -4,7 +4,7 @@
 //! Method: requests with `wait_ms` and `max_ahead` on each store; many at once for one place.
 
 use futures_util::future::select_all;
-use keylatch_testkit::{Answer, Api, EventStream, Service, soon, store_test};
+use keylatch_testkit::{Answer, Api, Service, soon, store_test};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -79,27 +79,7 @@ async fn of_many_at_once_one_gets_the_one_place(service: &Service) {
     assert_eq!(soon("the last", last).await.unwrap().status, 201);
 }
 
-#[store_test(service)]
-async fn retry_with_the_same_token_keeps_its_place(service: &Service) {
-    hold(service, "a", &json!({})).await;
-    let first = wait(service, "a", 1, &within(0));
-    service.has_waiting("a", 1).await;
-    let second = wait(service, "a", 2, &json!({"wait_ms": 60_000}));
-    service.has_waiting("a", 2).await;
-    let third = wait(service, "a", 3, &json!({"wait_ms": 60_000}));
-    service.has_waiting("a", 3).await;
-    let again = service.request(Method::POST, "/v1/locks/a/hold").header("Lock-Token", waiter(2));
-    let mut again = EventStream::of(again.json(&within(0))).await;
-    assert_eq!(again.next("waiting").await.data, json!({"ahead": 1}));
-    second.abort();
-    first.abort();
-    assert_eq!(again.next("waiting").await.data, json!({"ahead": 0}));
-    assert_eq!(service.release("a", HOLDER).await.status, 204);
-    again.next("acquired").await;
-    assert!(!third.is_finished());
-}
-
-#[store_test(service)]
+#[store_test(memory)]
 async fn hold_is_refused_before_its_stream_begins(service: &Service) {
     hold(service, "a", &json!({})).await;
     let _next = wait(service, "a", 1, &within(0));
@@ -107,54 +87,6 @@ async fn hold_is_refused_before_its_stream_begins(service: &Service) {
     let refused = service.request(Method::POST, "/v1/locks/a/hold").json(&within(0));
     is_refused(&soon("the hold", Answer::of(refused)).await, 1);
     assert_eq!(service.look("a").await.json["waiting"], 1);
-}
-
-#[store_test(service, modes)]
-async fn waiters_of_every_mode_count(service: &Service) {
-    let shared = json!({"mode": "shared", "wait_ms": 60_000, "max_ahead": 0});
-    let two = json!({"mode": "shared", "limit": 2, "wait_ms": 60_000, "max_ahead": 0});
-    hold(service, "a", &two).await;
-    let other = soon("the other slot", wait(service, "a", 0, &two)).await.unwrap();
-    assert_eq!(other.status, 201, "{other:?}");
-    let writer = wait(service, "a", 1, &within(0));
-    service.has_waiting("a", 1).await;
-    for body in [&two, &shared, &within(0)] {
-        let refused = soon("one more", wait(service, "a", 2, body)).await.unwrap();
-        is_refused(&refused, 1);
-        assert_eq!(refused.json["holding"], 2, "{refused:?}");
-    }
-    assert_eq!(service.release("a", HOLDER).await.status, 204);
-    assert_eq!(service.release("a", &waiter(0)).await.status, 204);
-    assert_eq!(soon("the writer", writer).await.unwrap().status, 201);
-}
-
-#[store_test(service, sets)]
-async fn longest_queue_of_a_set_counts(service: &Service) {
-    for name in ["b", "c"] {
-        hold(service, name, &json!({})).await;
-    }
-    let waiters = [1, 2].map(|number| wait(service, "c", number, &json!({"wait_ms": 60_000})));
-    service.has_waiting("c", 2).await;
-    let ask = async |max_ahead| {
-        let (token, body) = (waiter(3), within(max_ahead));
-        soon("the set", service.create_set_as(&["a", "b", "c"], &token, &body)).await
-    };
-    for max_ahead in [0, 1] {
-        let refused = ask(max_ahead).await;
-        is_refused(&refused, 2);
-        assert_eq!(refused.json["name"], "c", "{refused:?}");
-    }
-    assert_eq!(service.look("b").await.json["waiting"], 0);
-    let released = async {
-        service.has_waiting("c", 3).await;
-        waiters.iter().for_each(JoinHandle::abort);
-        service.has_waiting("c", 1).await;
-        for name in ["b", "c"] {
-            assert_eq!(service.release(name, HOLDER).await.status, 204);
-        }
-    };
-    let (granted, ()) = tokio::join!(ask(2), released);
-    assert_eq!(granted.status, 201, "{granted:?}");
 }
 
 #[tokio::test]

@@ -203,40 +203,31 @@ async fn page_lists_the_values_that_labels_have() {
 #[tokio::test]
 async fn locks_are_counted_from_grant_to_end() {
     let service = Service::start("memory:").await;
-    let sample = async |name: &str| {
-        let text = service.get("/metrics").await.text;
-        text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok())
+    let held = async |count| assert_eq!(service.metric("keylatch_locks_held").await, count);
+    let ended = async |count| {
+        assert_eq!(service.metric("keylatch_lock_held_seconds_count").await, count);
     };
-    let held = async |count: f64| {
-        assert_eq!(sample("keylatch_locks_held ").await, Some(count));
-    };
-    held(0.0).await;
+    held(0).await;
     let one = service.create("one", &json!({})).await;
     let two = service.create("two", &json!({})).await;
     service.create("one", &json!({})).await.is_problem(409, "lock-held");
-    assert_eq!(sample("keylatch_problems_total{code=\"lock_held\"} ").await, Some(1.0));
-    held(2.0).await;
+    assert_eq!(service.metric("keylatch_problems_total{code=\"lock_held\"}").await, 1);
+    held(2).await;
     assert_eq!(service.release("one", &one.token()).await.status, 204);
-    held(1.0).await;
-    assert_eq!(sample("keylatch_lock_held_seconds_count ").await, Some(1.0));
-    let fencing_token = two.fencing_token();
-    let body = json!({"fencing_token": fencing_token, "reason": "it hangs", "grace_ms": 0});
+    held(1).await;
+    ended(1).await;
+    let body = json!({"fencing_token": two.fencing_token(), "reason": "it hangs", "grace_ms": 0});
     let request = service.request(Method::POST, "/v1/locks/two/break").json(&body);
     let broken = Answer::of(request).await;
     assert_eq!(broken.status, 200, "{broken:?}");
-    assert_eq!(sample("keylatch_lock_breaks_total ").await, Some(1.0));
-    held(0.0).await;
+    assert_eq!(service.metric("keylatch_lock_breaks_total").await, 1);
+    held(0).await;
     service.create("three", &json!({"ttl_ms": 1500})).await;
-    let next = async || {
-        let next = service.create("three", &json!({})).await;
-        (next.status == 201).then_some(())
-    };
-    eventually(next).await;
-    let ended = async || (sample("keylatch_lock_expiries_total ").await == Some(1.0)).then_some(());
-    eventually(ended).await;
+    service.granted("three").await;
+    service.reaches("keylatch_lock_expiries_total", 1).await;
     // The release, the broken lease and the expired one.
-    assert_eq!(sample("keylatch_lock_held_seconds_count ").await, Some(3.0));
-    held(1.0).await;
+    ended(3).await;
+    held(1).await;
 }
 
 #[tokio::test]
@@ -245,12 +236,10 @@ async fn locks_of_a_set_are_counted_one_by_one() {
     let token = "the-token-of-both-locks";
     let set = service.create_set_as(&["a", "b"], token, &json!({})).await;
     assert_eq!(set.status, 201, "{set:?}");
-    let metrics = service.get("/metrics").await.text;
-    assert!(metrics.contains("\nkeylatch_locks_held 2\n"), "{metrics}");
+    assert_eq!(service.metric("keylatch_locks_held").await, 2);
     assert_eq!(service.release_set(&["a", "b"], token).await.status, 204);
-    let metrics = service.get("/metrics").await.text;
-    assert!(metrics.contains("\nkeylatch_lock_held_seconds_count 2\n"), "{metrics}");
-    assert!(metrics.contains("\nkeylatch_locks_held 0\n"), "{metrics}");
+    assert_eq!(service.metric("keylatch_lock_held_seconds_count").await, 2);
+    assert_eq!(service.metric("keylatch_locks_held").await, 0);
 }
 
 #[tokio::test]

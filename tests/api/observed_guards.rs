@@ -70,7 +70,7 @@ async fn duplicates_run_and_are_counted(store: &TestStore) {
     );
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn second_one_waits_for_no_first_one(store: &TestStore) {
     let shop = Shop::open_with(store.url(), observes).await;
     let mut held = vec![shop.upstream.holding(shop.order("k-1")).await];
@@ -88,7 +88,7 @@ async fn second_one_waits_for_no_first_one(store: &TestStore) {
     }
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn run_is_counted_as_one_also_when_its_client_leaves(store: &TestStore) {
     let shop = Shop::open_with(store.url(), observes).await;
     shop.upstream.holding(shop.order("k-1")).await.abort();
@@ -97,7 +97,7 @@ async fn run_is_counted_as_one_also_when_its_client_leaves(store: &TestStore) {
     comes_to(&shop, "replayed", || shop.order("k-1")).await;
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn what_has_no_valid_key_passes(store: &TestStore) {
     let shop = Shop::open_with(store.url(), |guard| {
         observes(guard);
@@ -134,7 +134,7 @@ async fn what_has_no_valid_key_passes(store: &TestStore) {
     assert_eq!(seen(&shop, "first").await, 0);
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn slow_upload_passes(store: &TestStore) {
     let shop = Shop::open_with(store.url(), |guard| {
         observes(guard);
@@ -149,7 +149,7 @@ async fn slow_upload_passes(store: &TestStore) {
     assert_eq!(shop.upstream.last().body, "ab");
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn unknown_outcome_is_counted_and_nothing_to_settle(store: &TestStore) {
     let shop = Shop::open_with(store.url(), observes).await;
     shop.upstream.answers(|_| StatusCode::INTERNAL_SERVER_ERROR);
@@ -169,7 +169,7 @@ async fn unknown_outcome_is_counted_and_nothing_to_settle(store: &TestStore) {
     eventually(freed).await;
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn what_is_done_once_for_each_user_is_counted(store: &TestStore) {
     let shop = Shop::open_with(store.url(), |guard| {
         observes(guard);
@@ -189,7 +189,7 @@ async fn what_is_done_once_for_each_user_is_counted(store: &TestStore) {
     assert_eq!(seen(&shop, "unreadable").await, 1);
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn keys_that_would_be_derived_are_counted(store: &TestStore) {
     let shop = Shop::open_with(store.url(), |guard| {
         observes(guard);
@@ -205,7 +205,7 @@ async fn keys_that_would_be_derived_are_counted(store: &TestStore) {
     assert!(!shop.upstream.last().headers.contains_key("idempotency-key"));
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn request_that_needs_no_key_is_not_counted(store: &TestStore) {
     let shop = Shop::open_with(store.url(), |guard| {
         observes(guard);

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use keylatch::config::Config;
 use keylatch::http::{Document, Extras, Guard, GuardAccess};
-use keylatch_testkit::{Answer, Keyring, Service, config};
+use keylatch_testkit::{Answer, Service, config};
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 
@@ -192,36 +192,24 @@ fn every_reference_resolves() {
     }
 }
 
+/// Sends the example of every operation, twice where it may be repeated.
 #[tokio::test]
 async fn every_example_works_as_documented() {
-    take_the_tour(&Service::start("memory:").await, None).await;
-}
-
-#[tokio::test]
-async fn every_example_works_with_an_api_key() {
-    let mut keyring = Keyring::default();
-    let all = "allow = [{ locks = \"\", may = [\"acquire\", \"read\", \"break\"] }, \
-               { keys = \"\", may = [\"use\", \"read\", \"resolve\", \"erase\"] }]";
-    let key = keyring.add("admin", all);
-    take_the_tour(&Service::start_with(keyring.config()).await, Some(&key)).await;
-}
-
-/// Sends the example of every operation, twice where it may be repeated.
-async fn take_the_tour(service: &Service, key: Option<&str>) {
+    let service = Service::start("memory:").await;
     let document = document();
     let all: BTreeSet<_> = operations(&document).map(|(method, path, _)| (method, path)).collect();
     let tour: BTreeSet<_> = TOUR.into_iter().chain(BY_HAND).collect();
     assert_eq!(all, tour, "the tour goes everywhere");
     for (method, path) in TOUR {
         let operation = &document["paths"][path][method];
-        let answer = press(service, key, method, path, operation).await;
+        let answer = press(&service, method, path, operation).await;
         let status = answer.status.as_str();
         assert!(answer.status.is_success(), "{method} {path}: {answer:?}");
         let response = &operation["responses"][status];
         assert!(response.is_object(), "{method} {path}: {status} is not documented");
         assert_is_as_documented(&document, response, &answer);
         if method == "post" {
-            let again = press(service, key, method, path, operation).await;
+            let again = press(&service, method, path, operation).await;
             let replayed = again.header("idempotent-replayed") == "true";
             // A run that is begun again is still to be done.
             let is_begun = path == "/v1/idempotency/{key}";
@@ -328,13 +316,7 @@ fn collect_references<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
 }
 
 /// Sends the request that Swagger UI does when nothing but its button is pressed.
-async fn press(
-    service: &Service,
-    key: Option<&str>,
-    method: &str,
-    path: &str,
-    operation: &Value,
-) -> Answer {
+async fn press(service: &Service, method: &str, path: &str, operation: &Value) -> Answer {
     let (mut url, mut query, mut headers) = (path.to_owned(), Vec::new(), Vec::new());
     for parameter in operation["parameters"].as_array().into_iter().flatten() {
         let name = parameter["name"].as_str().unwrap();
@@ -358,9 +340,6 @@ async fn press(
     let mut request = service.request(method, &format!("{url}?{}", query.join("&")));
     for (name, value) in headers {
         request = request.header(name, value);
-    }
-    if let Some(key) = key {
-        request = request.bearer_auth(key);
     }
     if let Some(body) = operation["requestBody"]["content"].get("application/json") {
         request = request.json(body.get("example").expect("a body has an example"));

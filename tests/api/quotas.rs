@@ -352,16 +352,6 @@ async fn client_that_asks_again_at_once_is_refused_about_as_often_as_it_is_serve
     assert!((1..200).contains(&refused), "{refused} refusals beside 100 answers");
 }
 
-#[tokio::test]
-async fn what_an_identity_has_outlives_a_new_reading_of_the_file() {
-    let fixture = Fixture::start("locks = 1").await;
-    assert_eq!(fixture.create("/v1/locks/a", json!({})).await.status, 201);
-    is_above(&fixture.create("/v1/locks/b", json!({})).await, "locks");
-    fixture.keyring.write(&fixture.keyring.text().replace("locks = 1", "locks = 2"));
-    fixture.gets("/v1/locks/b").await;
-    is_above(&fixture.create("/v1/locks/c", json!({})).await, "locks");
-}
-
 /// What one identity has is no other's to read, and an operator's.
 /// As an editor writes a file, in two parts.
 #[tokio::test]

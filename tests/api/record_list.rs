@@ -85,7 +85,7 @@ async fn list_has_the_records_in_one_state(service: &Service) {
     assert!(list(service, "state=unknown&key_prefix=open").await.is_empty());
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn pages_have_every_record_once(service: &Service) {
     for number in 0..5 {
         begin(service, &format!("open-{number}"), "/orders", 60_000).await;
@@ -102,7 +102,7 @@ async fn pages_have_every_record_once(service: &Service) {
     assert_eq!(seen, ["open-0", "open-1", "open-2", "open-3", "open-4"]);
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn problem_of_an_unknown_outcome_leads_to_settling_it(service: &Service) {
     let order = || {
         let order = service.request(Method::POST, "/v1/payments");
@@ -122,7 +122,7 @@ async fn problem_of_an_unknown_outcome_leads_to_settling_it(service: &Service) {
     assert!(list(service, "state=unknown").await.is_empty());
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn record_keeps_who_settled_it_and_why(service: &Service) {
     begin(service, "lost-1", "/payments", 1500).await;
     let url = "/v1/idempotency/lost-1?method=POST&path=/payments";
@@ -148,7 +148,7 @@ async fn record_keeps_who_settled_it_and_why(service: &Service) {
     assert!(!again.text.contains("the bank has it"), "a client reads the note: {again:?}");
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn unknown_outcome_of_a_call_leads_to_settling_it(service: &Service) {
     begin(service, "lost-1", "/payments", 1500).await;
     let unknown = eventually(async || {

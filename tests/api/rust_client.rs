@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use keylatch_client::{
-    AcquireOptions, BeginReply, Client, Error, FOREVER, Holder, Lease, Limit, LockGuard,
-    LossReason, OnceOptions, ReleaseReply,
+    AcquireOptions, Client, Error, FOREVER, Holder, Lease, Limit, LockGuard, LossReason,
+    ReleaseReply,
 };
 use keylatch_testkit::{Proxy, RedisServer, Service, eventually, redis_test, soon};
 use serde_json::json;
@@ -80,30 +80,6 @@ async fn guard_shows_its_lease_and_releases_it() {
 }
 
 #[tokio::test]
-async fn guard_is_renewed_past_its_ttl() {
-    let (_service, client) = with_client().await;
-    let guard = guard(&client, "a", &for_millis(6000)).await;
-    // Another client waits for longer than the TTL and does not get the lock.
-    let patient = AcquireOptions { wait: Duration::from_secs(7), ..for_millis(6000) };
-    let holder = held(&client, "a", &patient).await;
-    assert_eq!(holder.fencing_token, guard.fencing_token().get());
-    assert_eq!(guard.loss(), None);
-    assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::Released);
-}
-
-#[tokio::test]
-async fn waiting_client_acquires_after_release() {
-    let (_service, client) = with_client().await;
-    let first = guard(&client, "a", &for_millis(30_000)).await;
-    let fencing_token = first.fencing_token();
-    let options = waiting(for_millis(30_000));
-    let (second, closed) = tokio::join!(guard(&client, "a", &options), first.close());
-    assert_eq!(closed.expect("an answer"), ReleaseReply::Released);
-    assert!(second.fencing_token() > fencing_token);
-    assert!(second.valid_for() > Duration::from_secs(10), "{second:?}");
-}
-
-#[tokio::test]
 async fn lease_granted_late_in_a_wait_has_its_full_ttl() {
     let (service, client) = with_client().await;
     service.create("a", &json!({"ttl_ms": 1500})).await;
@@ -141,60 +117,6 @@ async fn dropped_guard_releases_its_lock() {
     assert_eq!(service.look("a").await.status, 404);
 }
 
-#[tokio::test]
-async fn unheard_grant_is_withdrawn() {
-    let (service, proxy, client) = by_proxy().await;
-    proxy.lose_answers();
-    let unheard = client.lock("a", &for_millis(60_000)).await;
-    assert!(matches!(unheard, Err(Error::Unanswered(_))), "{unheard:?}");
-    proxy.forward();
-    soon("the release", client.close()).await;
-    assert_eq!(service.look("a").await.status, 404);
-}
-
-#[tokio::test]
-async fn lost_answer_of_an_acquire_is_retried() {
-    let (service, proxy, client) = by_proxy().await;
-    proxy.lose_answers();
-    let options = waiting(for_millis(60_000));
-    let granted = async {
-        let lease = eventually(async || {
-            let look = service.look("a").await;
-            (look.status == 200).then_some(look)
-        });
-        let fencing_token = lease.await.fencing_token();
-        proxy.forward();
-        fencing_token
-    };
-    let (guard, granted) = tokio::join!(guard(&client, "a", &options), granted);
-    assert_eq!(guard.fencing_token().get(), granted, "the same grant");
-}
-
-#[tokio::test]
-async fn release_with_a_lost_answer_succeeds() {
-    let (service, proxy, client) = by_proxy().await;
-    let guard = guard(&client, "a", &for_millis(60_000)).await;
-    proxy.lose_answers();
-    let released = async {
-        service.is_free("a").await;
-        proxy.forward();
-    };
-    let (closed, ()) = tokio::join!(guard.close(), released);
-    assert_eq!(closed.expect("an answer"), ReleaseReply::Released);
-}
-
-#[tokio::test]
-async fn late_starting_service_is_awaited() {
-    let (_service, proxy) = Service::behind_proxy().await;
-    proxy.refuse();
-    let client = Client::new(&proxy.http_url()).expect("a URL");
-    let none = client.lock("a", &for_millis(30_000)).await;
-    // The proxy accepts connections, and closes them.
-    assert!(matches!(none, Err(Error::Unanswered(_))), "{none:?}");
-    let options = waiting(for_millis(30_000));
-    let (_guard, ()) = tokio::join!(guard(&client, "a", &options), async { proxy.forward() });
-}
-
 #[redis_test]
 async fn expired_lock_is_reported_lost() {
     let (redis, service) = Service::on_redis().await;
@@ -218,31 +140,6 @@ async fn lock_held_by_another_is_reported_lost() {
         other.fencing_token(),
         "the other still holds it"
     );
-}
-
-#[tokio::test]
-async fn unreachable_service_is_reported_before_validity_ends() {
-    let (service, proxy, client) = by_proxy().await;
-    let guard = guard(&client, "a", &for_millis(6000)).await;
-    proxy.refuse();
-    let why = lost(&guard).await;
-    let still_mine = service.look("a").await;
-    assert!(matches!(why, LossReason::Unrenewed(_)), "{why:?}");
-    assert!(!guard.valid_for().is_zero());
-    assert_eq!(still_mine.fencing_token(), guard.fencing_token().get(), "{still_mine:?}");
-}
-
-#[tokio::test]
-async fn hanging_service_is_reported_before_validity_ends() {
-    let service = KEYLATCH.serve(&[], &[]).await;
-    let client = Client::new(&format!("http://{}", service.address)).expect("a URL");
-    let guard = guard(&client, "a", &for_millis(6000)).await;
-    service.signal("-STOP");
-    let why = lost(&guard).await;
-    assert!(!guard.valid_for().is_zero());
-    assert!(matches!(&why, LossReason::Unrenewed(why) if why.contains("no response")), "{why:?}");
-    service.signal("-CONT");
-    assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::Released);
 }
 
 #[tokio::test]
@@ -288,18 +185,6 @@ fn invalid_url_is_refused() {
     for url in ["localhost:7070", "http://h", "https://h/keylatch/", "http://[::1]:7070"] {
         Client::new(url).expect(url);
     }
-}
-
-#[tokio::test]
-async fn run_that_is_not_renewed_is_reported_lost() {
-    let (_service, proxy, client) = by_proxy().await;
-    let options = OnceOptions { lease: Duration::from_secs(4), ..OnceOptions::default() };
-    let BeginReply::Begun(run) = client.begin("mail-17", &options).await.expect("an answer") else {
-        panic!("no run was before");
-    };
-    proxy.refuse();
-    soon("the loss", run.lost().cancelled()).await;
-    run.check().expect_err("it is lost");
 }
 
 /// The service renewed the lock and stopped, and its last event was still on the way: a client that

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use keylatch_client::{
-    AcquireOptions, BeginReply, Client, Error, FOREVER, LossReason, NothingDone, OnCrash,
-    OnceOptions, ProblemDocument, Response, Retry, StatusCode,
+    AcquireOptions, BeginReply, Client, Error, FOREVER, LossReason, OnceOptions, ProblemDocument,
+    Response, Retry, StatusCode,
 };
 use keylatch_testkit::{Answer, Authority, Service, Upstream, eventually, raw_upstream, soon};
 use keylatch_wire::Code;
@@ -64,21 +64,6 @@ async fn dropped_run_fails_at_once() {
         (&record.json["state"], &record.json["reason"]),
         (&json!("unknown"), &json!("reported"))
     );
-}
-
-#[tokio::test]
-async fn run_whose_work_panics_fails_at_once() {
-    let (service, client) = with_client().await;
-    let panicking = client.clone();
-    let work = tokio::spawn(async move {
-        let options = OnceOptions::default();
-        let work = async |_| -> Result<Response<&str>, Error> { panic!("on purpose") };
-        panicking.once("mail-17", &options, work).await
-    });
-    assert!(soon("the panic", work).await.expect_err("it panics").is_panic());
-    soon("the end of the run", client.close()).await;
-    let record = service.get("/v1/idempotency/mail-17").await;
-    assert_eq!(record.json["reason"], "reported", "{record:?}");
 }
 
 /// Nothing was done under it, so nobody has to find out.
@@ -253,19 +238,6 @@ async fn run_outlasts_a_refusal_of_something_else() {
 }
 
 #[tokio::test]
-async fn lost_response_without_a_wait_is_retried() {
-    let (service, proxy, client) = by_proxy().await;
-    proxy.lose_answers();
-    let forward = async {
-        eventually(async || (service.look("a").await.status == 200).then_some(())).await;
-        proxy.forward();
-    };
-    let options = AcquireOptions::default();
-    let (guard, ()) = tokio::join!(client.lock("a", &options), forward);
-    guard.expect("it is free");
-}
-
-#[tokio::test]
 async fn broken_lease_says_by_whom() {
     let (service, client) = with_client().await;
     let guard = guard(&client, "a", &for_millis(3000)).await;
@@ -275,59 +247,6 @@ async fn broken_lease_says_by_whom() {
     soon("the loss", guard.lost().cancelled()).await;
     let refused = guard.check().expect_err("it was broken").to_string();
     assert_eq!(refused, "`a` is lost: the lease was broken by ann: it hangs");
-}
-
-/// What a repeat reads after a run whose work ended so.
-async fn state_after<E: Into<keylatch_client::BoxError>>(
-    options: &OnceOptions,
-    work: impl AsyncFnOnce() -> Result<Response<&'static str>, E>,
-) -> Option<String> {
-    let (service, client) = with_client().await;
-    let ended = client.once("mail-17", options, async |_| work().await).await;
-    assert!(matches!(ended, Err(Error::Work(_))), "{ended:?}");
-    let record = service.get("/v1/idempotency/mail-17").await;
-    record.json["state"].as_str().map(str::to_owned)
-}
-
-#[tokio::test]
-async fn work_that_fails_leaves_an_unknown_outcome_unless_it_did_nothing() {
-    let failed = async || Err("the card was declined");
-    assert_eq!(state_after(&OnceOptions::default(), failed).await.as_deref(), Some("unknown"));
-    let idle = async || Err(NothingDone);
-    assert_eq!(state_after(&OnceOptions::default(), idle).await, None);
-    let rerun = OnceOptions { on_crash: OnCrash::Rerun, ..OnceOptions::default() };
-    assert_eq!(state_after(&rerun, failed).await, None);
-}
-
-#[tokio::test]
-async fn answer_is_given_again_with_its_headers_and_bytes() {
-    let (_service, client) = with_client().await;
-    let bytes: Vec<u8> = (0..2_000_u32).map(|byte| (byte % 251) as u8).collect();
-    let options = OnceOptions::default();
-    for replayed in [false, true] {
-        let work = async |_| {
-            let response = Response::builder().status(201).header("location", "/mail/1");
-            response.body(bytes.clone())
-        };
-        let once = client.once("mail-17", &options, work).await.expect("an answer");
-        assert_eq!((once.replayed, once.response.status().as_u16()), (replayed, 201));
-        assert_eq!(once.response.headers()["location"], "/mail/1");
-        assert_eq!(*once.response.body(), bytes);
-    }
-}
-
-/// A connection that two processes share, or a proxy, has mixed two responses up.
-#[tokio::test]
-async fn response_of_another_lock_is_no_grant() {
-    let upstream = Upstream::start().await;
-    let lease = json!({
-        "name": "b", "token": "aPbOQ2c1kG0x3nN7mYw5", "fencing_token": 7, "owner": null, "ttl_ms": 30_000,
-        "waited_ms": 1, "valid_for_ms": 29_000, "expires_at": "2026-05-27T16:40:30Z",
-    });
-    upstream.answers(move |_| (StatusCode::CREATED, lease.to_string()));
-    let client = Client::new(&upstream.url()).expect("a URL");
-    let refused = client.lock("a", &AcquireOptions::default()).await;
-    assert!(matches!(refused, Err(Error::Unanswered(_))), "{refused:?}");
 }
 
 #[tokio::test]

@@ -8,14 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::join_all;
-use keylatch_testkit::{Answer, Dice, Service, TestStore, seed, soon, store_test};
+use keylatch_testkit::{Answer, Dice, Service, TestStore, seed, store_test};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 const ALICE: &str = "a-token-that-alice-chose";
 const BOB: &str = "a-token-that-bob-chose-himself";
-const CAROL: &str = "a-token-that-carol-chose";
 
 fn minute() -> Value {
     json!({"ttl_ms": 60_000})
@@ -48,98 +47,7 @@ async fn set_is_granted_whole_in_the_order_of_the_request(service: &Service) {
     assert!(fences(&next).iter().all(|(name, fence)| fence > &before[name]), "{next:?}");
 }
 
-#[store_test(service, sets)]
-async fn one_held_lock_keeps_the_others_free(service: &Service) {
-    assert_eq!(service.create_as("b", BOB, &minute()).await.status, 201);
-    let refused = service.create_set_as(&["a", "b", "c"], ALICE, &minute()).await;
-    refused.is_problem(409, "lock-held");
-    assert_eq!(refused.json["name"], "b", "{refused:?}");
-    assert!(refused.json["holder"]["expires_in_ms"].is_u64());
-    for name in ["a", "c"] {
-        service.look(name).await.is_problem(404, "lock-not-held");
-    }
-    assert_eq!(service.look("b").await.json["waiting"], 0, "it joined a line without waiting");
-}
-
-#[store_test(service, sets)]
-async fn waiting_set_holds_nothing_and_is_before_those_that_come_later(service: &Service) {
-    assert_eq!(service.create_as("b", BOB, &minute()).await.status, 201);
-    let body = waiting();
-    let alice = service.create_set_as(&["a", "b"], ALICE, &body);
-    let rest = async {
-        service.has_waiting("b", 1).await;
-        service.look("a").await.is_problem(404, "lock-not-held");
-        let late = service.create_as("a", CAROL, &minute()).await;
-        late.is_problem(409, "lock-held");
-        assert_eq!(late.json["ahead"], 1, "it passed the set: {late:?}");
-        assert_eq!(service.release("b", BOB).await.status, 204);
-    };
-    let (granted, ()) = tokio::join!(alice, rest);
-    assert_eq!((granted.status.as_u16(), names(&granted)), (201, vec!["a", "b"]));
-}
-
-#[store_test(service, sets)]
-async fn reader_passes_a_set_that_leaves_it_room_and_no_writer_does(service: &Service) {
-    assert_eq!(service.create_as("b", BOB, &minute()).await.status, 201);
-    let body = json!({"ttl_ms": 60_000, "wait_ms": 60_000, "mode": "shared"});
-    let alice = service.create_set_as(&["a", "b"], ALICE, &body);
-    let rest = async {
-        service.has_waiting("b", 1).await;
-        service.create_as("a", BOB, &minute()).await.is_problem(409, "lock-held");
-        let reader = json!({"ttl_ms": 60_000, "mode": "shared"});
-        assert_eq!(service.create_as("a", CAROL, &reader).await.status, 201);
-        assert_eq!(service.release("b", BOB).await.status, 204);
-    };
-    let (granted, ()) = tokio::join!(alice, rest);
-    assert_eq!((granted.status.as_u16(), names(&granted)), (201, vec!["a", "b"]));
-}
-
-#[store_test(service, sets)]
-async fn set_is_served_when_the_last_of_its_locks_is_free(service: &Service) {
-    let all = ["a", "b", "c"];
-    for (name, token) in all.iter().zip([BOB, BOB, CAROL]) {
-        assert_eq!(service.create_as(name, token, &minute()).await.status, 201);
-    }
-    let body = waiting();
-    let alice = service.create_set_as(&all, ALICE, &body);
-    let rest = async {
-        service.has_waiting("c", 1).await;
-        for (name, token) in [("b", BOB), ("c", CAROL), ("a", BOB)] {
-            let look = service.look(name).await;
-            assert_ne!(look.json["owner"], json!("alice"), "{name} went first");
-            assert_eq!(service.release(name, token).await.status, 204);
-        }
-    };
-    let (granted, ()) = tokio::join!(soon("the set", alice), rest);
-    assert_eq!(granted.status, 201, "{granted:?}");
-}
-
-#[store_test(service, sets)]
-async fn sets_in_opposite_orders_do_not_wait_for_each_other(service: &Service) {
-    let rounds = async |names: [&str; 2], token: &str| {
-        for round in 0..20 {
-            let granted = service.create_set_as(&names, token, &waiting()).await;
-            assert_eq!(granted.status, 201, "{round}: {granted:?}");
-            assert_eq!(service.release_set(&names, token).await.status, 204);
-        }
-    };
-    let both = async { tokio::join!(rounds(["a", "b"], ALICE), rounds(["b", "a"], BOB)) };
-    soon("both", both).await;
-}
-
-#[store_test(service, sets)]
-async fn token_that_holds_one_lock_does_not_wait_for_the_others(service: &Service) {
-    assert_eq!(service.create_as("a", ALICE, &minute()).await.status, 201);
-    let both = service.create_set_as(&["a", "b"], ALICE, &waiting()).await;
-    assert_eq!(both.status, 201, "what is free is had: {both:?}");
-    assert_eq!(service.create_as("c", BOB, &minute()).await.status, 201);
-    let refused = service.create_set_as(&["b", "c"], ALICE, &waiting()).await;
-    refused.is_problem(409, "lock-held");
-    assert_eq!(refused.json["name"], "c");
-    assert_eq!(service.look("c").await.json["waiting"], 0, "it holds one and waits for another");
-}
-
-#[store_test(service, sets)]
+#[store_test(memory)]
 async fn renewal_is_of_all_or_of_none_and_says_which_are_lost(service: &Service) {
     let all = ["a", "b", "c"];
     assert_eq!(service.create_set_as(&all, ALICE, &minute()).await.status, 201);
@@ -164,7 +72,7 @@ async fn renewal_is_of_all_or_of_none_and_says_which_are_lost(service: &Service)
     lost.is_problem(412, "token-mismatch");
 }
 
-#[store_test(service, sets)]
+#[store_test(memory)]
 async fn release_ends_all_that_the_token_holds_and_says_which_were_lost(service: &Service) {
     let all = ["a", "b", "c"];
     assert_eq!(service.create_set_as(&all, ALICE, &minute()).await.status, 201);
@@ -175,28 +83,6 @@ async fn release_ends_all_that_the_token_holds_and_says_which_were_lost(service:
     for name in all {
         service.look(name).await.is_problem(404, "lock-not-held");
     }
-}
-
-#[store_test(service, sets)]
-async fn broken_lease_of_one_lock_stops_the_renewal_of_all(service: &Service) {
-    let created = service.create_set_as(&["a", "b"], ALICE, &minute()).await;
-    service.break_lease("b", fences(&created)["b"]).await;
-    let refused = service.renew_set(&["a", "b"], ALICE, &minute()).await;
-    refused.is_problem(409, "lock-broken");
-    assert_eq!(refused.json["broken"]["reason"], "it hangs");
-    assert_eq!(refused.json["locks"], json!([{"name": "b", "code": "lock-broken"}]));
-}
-
-#[store_test(service, sets)]
-async fn shared_sets_hold_together_and_have_a_slot_for_each_lock(service: &Service) {
-    let body = json!({"ttl_ms": 60_000, "mode": "shared", "limit": 2});
-    assert_eq!(service.create_as("b", CAROL, &body).await.status, 201);
-    let alice = service.create_set_as(&["a", "b"], ALICE, &body).await;
-    let slots: Vec<_> = locks(&alice).iter().map(|lock| lock["slot"].as_u64()).collect();
-    assert_eq!((alice.status.as_u16(), slots), (201, vec![Some(0), Some(1)]), "{alice:?}");
-    let bob = service.create_set_as(&["a", "b"], BOB, &body).await;
-    bob.is_problem(409, "lock-held");
-    assert_eq!((&bob.json["name"], &bob.json["holding"]), (&json!("b"), &json!(2)));
 }
 
 #[store_test(service, sets)]
@@ -311,7 +197,7 @@ async fn release(service: &Service, locks: &[&str], token: &str) {
 }
 
 /// As behind a proxy that lets no `%2F` pass.
-#[store_test(service)]
+#[store_test(memory)]
 async fn set_of_one_is_any_lock(service: &Service) {
     let one = ["ci/deploy"];
     let created = service.create_set_as(&one, ALICE, &minute()).await;

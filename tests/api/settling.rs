@@ -108,7 +108,7 @@ async fn what_was_not_done_runs_again(store: &TestStore) {
     shop.reaches("keylatch_idempotency_settled_total{verdict=\"not_done\"}", 1).await;
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn outcome_that_is_kept_for_a_year_is_settled_as_soon(store: &TestStore) {
     let shop = Shop::open_with(store.url(), |guard| {
         settles(100)(guard);
@@ -120,7 +120,7 @@ async fn outcome_that_is_kept_for_a_year_is_settled_as_soon(store: &TestStore) {
     eventually(async || shop.record("k-1").await.is_null().then_some(())).await;
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn anything_else_stays_unknown(store: &TestStore) {
     let shop = Shop::open_with(store.url(), settles(0)).await;
     for (place, status) in [500, 503, 403, 204, 302].into_iter().enumerate() {
@@ -132,7 +132,7 @@ async fn anything_else_stays_unknown(store: &TestStore) {
     }
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn key_is_not_freed_before_its_time(store: &TestStore) {
     let shop = Shop::open_with(store.url(), settles(NEVER)).await;
     shop.upstream.answers(fails(404));
@@ -181,7 +181,7 @@ async fn run_of_a_dead_process_is_asked_for(store: &TestStore) {
     assert_eq!(eventually(settled).await["settled"]["by"], "upstream");
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn late_verdict_never_touches_a_newer_run(store: &TestStore) {
     let shop = Shop::open_with(store.url(), settles(0)).await;
     for status in [200, 404] {
@@ -207,7 +207,7 @@ async fn late_verdict_never_touches_a_newer_run(store: &TestStore) {
     }
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn question_is_of_the_principal(store: &TestStore) {
     let shop = Shop::open_with(store.url(), |guard| {
         settles(NEVER)(guard);

@@ -3,8 +3,6 @@
 //!
 //! Method: requests over HTTP, on each store that has locks of every kind.
 
-use std::time::Duration;
-
 use futures_util::future::join_all;
 use keylatch_testkit::{Answer, Api, EventStream, Service, store_test};
 use reqwest::Method;
@@ -21,7 +19,7 @@ fn counted(limit: u64) -> Value {
     json!({"mode": "shared", "limit": limit, "ttl_ms": 60_000})
 }
 
-#[store_test(service, modes)]
+#[store_test(memory)]
 async fn shared_lease_says_its_mode_and_an_exclusive_one_says_nothing_new(service: &Service) {
     let exclusive = service.create("one", &json!({"mode": "exclusive"})).await;
     assert_eq!(exclusive.status, 201);
@@ -35,7 +33,7 @@ async fn shared_lease_says_its_mode_and_an_exclusive_one_says_nothing_new(servic
     assert_eq!(found, [json!("shared"), json!(5), json!(1)], "{worker:?}");
 }
 
-#[store_test(service, modes)]
+#[store_test(memory)]
 async fn readers_hold_together_and_a_writer_waits_for_them(service: &Service) {
     let body = shared();
     let readers = [ALICE, BOB].map(|token| service.create_as("file", token, &body));
@@ -53,7 +51,7 @@ async fn readers_hold_together_and_a_writer_waits_for_them(service: &Service) {
     service.create("file", &shared()).await.is_problem(409, "lock-held");
 }
 
-#[store_test(service, modes)]
+#[store_test(memory)]
 async fn look_and_list_show_all_holders_by_slot(service: &Service) {
     for owner in ["one", "two", "three"] {
         let body = json!({"mode": "shared", "limit": 3, "owner": owner});
@@ -77,41 +75,6 @@ async fn look_and_list_show_all_holders_by_slot(service: &Service) {
 }
 
 #[store_test(service, modes)]
-async fn limit_is_kept_and_a_slot_is_given_again_when_it_is_free(service: &Service) {
-    let body = counted(4);
-    let leases = join_all((0..6).map(|_| service.create("pool", &body))).await;
-    let granted: Vec<_> = leases.iter().filter(|answer| answer.status == 201).collect();
-    assert_eq!(granted.len(), 4, "{leases:?}");
-    let mut slots: Vec<_> = granted.iter().map(|answer| answer.json["slot"].as_u64()).collect();
-    slots.sort_unstable();
-    assert_eq!(slots, [Some(0), Some(1), Some(2), Some(3)]);
-    let freed = granted[1];
-    assert_eq!(service.release("pool", &freed.token()).await.status, 204);
-    let next = service.create("pool", &counted(4)).await;
-    assert_eq!(next.json["slot"], freed.json["slot"]);
-    assert!(granted.iter().all(|answer| answer.fencing_token() < next.fencing_token()));
-}
-
-#[store_test(service, modes)]
-async fn reader_behind_a_writer_in_line_waits(service: &Service) {
-    let first = service.create("book", &shared()).await;
-    let writer = async {
-        let body = json!({"wait_ms": 60_000, "ttl_ms": 60_000});
-        service.create_as("book", ALICE, &body).await
-    };
-    let rest = async {
-        service.has_waiting("book", 1).await;
-        let reader = service.create("book", &shared()).await;
-        reader.is_problem(409, "lock-held");
-        assert_eq!(reader.json["ahead"], 1, "{reader:?}");
-        assert_eq!(service.release("book", &first.token()).await.status, 204);
-    };
-    let (written, ()) = tokio::join!(writer, rest);
-    assert_eq!(written.status, 201, "{written:?}");
-    assert!(written.fencing_token() > first.fencing_token());
-}
-
-#[store_test(service, modes)]
 async fn readers_behind_a_writer_come_in_together(service: &Service) {
     let writer = service.create("gate", &json!({"ttl_ms": 60_000})).await;
     let body = json!({"mode": "shared", "wait_ms": 60_000, "ttl_ms": 60_000});
@@ -127,7 +90,7 @@ async fn readers_behind_a_writer_come_in_together(service: &Service) {
     assert!(fences[0] > writer.fencing_token());
 }
 
-#[store_test(service, modes)]
+#[store_test(memory)]
 async fn downgrade_is_the_same_grant_and_an_upgrade_is_another(service: &Service) {
     let writer = service.create_as("doc", ALICE, &json!({"ttl_ms": 60_000})).await;
     let reader = service.create_as("doc", ALICE, &shared()).await;
@@ -143,7 +106,7 @@ async fn downgrade_is_the_same_grant_and_an_upgrade_is_another(service: &Service
     assert!(again.fencing_token() > reader.fencing_token());
 }
 
-#[store_test(service, modes)]
+#[store_test(memory)]
 async fn entries_free_the_lock_with_the_last(service: &Service) {
     let enter =
         async |entry: &str| service.create_as("flow", ALICE, &json!({"entry": entry})).await;
@@ -161,7 +124,7 @@ async fn entries_free_the_lock_with_the_last(service: &Service) {
     service.look("flow").await.is_problem(404, "lock-not-held");
 }
 
-#[store_test(service, modes)]
+#[store_test(memory)]
 async fn watch_tells_holders_apart_by_their_slots(service: &Service) {
     let request = service.request(Method::GET, "/v1/locks/seen/events");
     let mut events = EventStream::of(request).await;
@@ -216,25 +179,6 @@ async fn labels_and_entries_of_many_holders_have_a_bound() {
     assert_eq!(service.create("file", &body).await.status, 201);
 }
 
-/// The stores' conformance has these bounds on every store; this is what a client reads.
-#[tokio::test]
-async fn holder_or_entry_above_the_bound_reads_too_many_holders() {
-    let service = Service::start("memory:").await;
-    let body = shared();
-    let readers = join_all((0..1000).map(|_| service.create("file", &body))).await;
-    assert!(readers.iter().all(|reader| reader.status == 201));
-    service.create("file", &body).await.is_problem(429, "too-many-holders");
-    assert_eq!(service.release("file", &readers[7].token()).await.status, 204);
-    assert_eq!(service.create("file", &body).await.status, 201, "there is room again");
-    for number in 1..=64 {
-        let body = json!({"entry": format!("step {number}")});
-        let entered = service.create_as("flow", ALICE, &body).await;
-        assert!(entered.status.is_success(), "{number}: {entered:?}");
-    }
-    let one_more = service.create_as("flow", ALICE, &json!({"entry": "step 65"})).await;
-    one_more.is_problem(429, "too-many-holders");
-}
-
 #[tokio::test]
 async fn wrong_members_name_what_is_wrong() {
     let service = Service::start("memory:").await;
@@ -258,16 +202,6 @@ async fn wrong_members_name_what_is_wrong() {
         let request = service.request(Method::DELETE, &path).header("Lock-Token", ALICE);
         Answer::of(request).await.is_problem(400, "invalid-query");
     }
-}
-
-#[store_test(service, modes)]
-async fn waiting_reader_is_served_when_a_lease_expires(service: &Service) {
-    let writer = json!({"ttl_ms": 2000});
-    assert_eq!(service.create("short", &writer).await.status, 201);
-    let body = json!({"mode": "shared", "wait_ms": 60_000});
-    let reader = service.create("short", &body).await;
-    assert_eq!(reader.status, 201, "{reader:?}");
-    assert!(reader.json["waited_ms"].as_u64().map(Duration::from_millis).is_some());
 }
 
 async fn leave(api: &Api, name: &str, token: &str, entry: &str) -> Answer {

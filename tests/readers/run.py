@@ -1,5 +1,5 @@
 """Asks real readers of forms whether they read two requests alike that keylatch takes for one: Python's own, Node's two and
-qs, and Go's. `tests/api/lenient_readers.rs` asks the same of their rules, and of those of Rack and PHP.
+qs, and Go's. `tests/api/lenient_readers.rs` asks the same of the rules of Rack and PHP.
 
     run.py KEYLATCH NODE_MODULES [PAIRS]
 """

@@ -43,30 +43,21 @@ impl EventStream {
     /// The next event, which has to come; its name has to be `name`.
     #[track_caller]
     pub fn next(&mut self, name: &str) -> impl Future<Output = Event> {
-        let read = soon("an event", self.read());
-        async move {
-            let event = read.await.unwrap_or_else(|| panic!("the stream ended before `{name}`"));
-            assert_eq!(event.name, name, "{event:?}");
-            event
-        }
+        named(name, soon("an event", self.read()))
     }
 
     /// The next event that is no renewal, which has to come; its name has to be `name`.
     #[track_caller]
     pub fn after_renewals(&mut self, name: &str) -> impl Future<Output = Event> {
-        let read = soon("another event", async {
+        let other = async {
             loop {
                 match self.read().await {
                     Some(event) if event.name == "renewed" => {}
                     event => return event,
                 }
             }
-        });
-        async move {
-            let event = read.await.unwrap_or_else(|| panic!("the stream ended before `{name}`"));
-            assert_eq!(event.name, name, "{event:?}");
-            event
-        }
+        };
+        named(name, soon("another event", other))
     }
 
     /// Waits for the end of the stream; no event may come before.
@@ -109,6 +100,13 @@ impl Event {
     pub fn token(&self) -> &str {
         self.data["token"].as_str().unwrap_or_else(|| panic!("a lease: {self:?}"))
     }
+}
+
+/// An event that has to come, and to have this name.
+async fn named(name: &str, read: impl Future<Output = Option<Event>>) -> Event {
+    let event = read.await.unwrap_or_else(|| panic!("the stream ended before `{name}`"));
+    assert_eq!(event.name, name, "{event:?}");
+    event
 }
 
 /// The problem that answers a request for a stream.

@@ -10,8 +10,8 @@ use std::time::Duration;
 use keylatch_core::entry::Entry as _;
 use keylatch_core::lock::{
     AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, EntryName, FencingToken,
-    Limit, LockCommand, LockLoss, LockName, LockReply, LockState, Moment, Reason, ReleaseReply,
-    RenewReply, Slots, TokenHash, Ttl,
+    Limit, LockCommand, LockLoss, LockName, LockReply, LockState, Moment, Owner, Reason,
+    ReleaseReply, RenewReply, Slots, TokenHash, Ttl,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -72,6 +72,12 @@ type TokenHashKey = [u8; 32];
 
 pub(crate) fn token_hash(token: u8) -> TokenHash {
     TokenHash::from_bytes([token; 32])
+}
+
+/// Asserts that a lock is what its snapshot is read to.
+pub(crate) fn is_its_snapshot(state: &LockState) {
+    let bytes = state.encode().expect("a state of the rules can be written");
+    assert_eq!(LockState::decode(&bytes).as_ref(), Ok(state), "its snapshot");
 }
 
 /// What became of an acquire, as the model says it.
@@ -174,6 +180,7 @@ impl Pair {
             queue: waits.then_some(Duration::from_millis(WAIT_MILLIS)),
             limit: limit(number),
             entry: entry(name),
+            owner: Owner::parse(if token == 0 { "Zoë, line 7" } else { "" }).expect("a label"),
             ..AcquireCommand::new(token_hash(token), ttl, attempt)
         }
     }
@@ -250,6 +257,7 @@ impl Pair {
 
     /// What the documents promise.
     fn check(&mut self) {
+        is_its_snapshot(&self.state);
         let live = self.live();
         let holders: Vec<_> = live.holders().collect();
         let tokens = |pairs: Vec<(TokenHash, usize)>| -> BTreeMap<TokenHashKey, usize> {

@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use proptest::sample::subsequence;
 
 use crate::oracle::{Member, Oracle};
-use crate::properties::{limit, token_hash, word};
+use crate::properties::{is_its_snapshot, limit, token_hash, word};
 
 const LOCKS: usize = 4;
 const TTL_MILLIS: u64 = 1000;
@@ -311,6 +311,7 @@ proptest! {
                 Step::Release { .. } => found == format!("lost {}", locks.len()),
                 Step::Withdraw { .. } => false,
             };
+            rules.states.iter().for_each(is_its_snapshot);
             for (lock, before) in before.iter().enumerate() {
                 prop_assert!(!is_refused || *before == rules.live(lock), "step {}: lock {} changed", number, lock);
                 let (state, oracle) = (rules.live(lock), &models.locks[lock]);
