@@ -602,8 +602,9 @@ pub(crate) fn record(view: &RecordView) -> IdempotencyRecord {
             }
             ("done", Some(*at_millis))
         }
-        RecordStatus::Unknown { reason, since_millis } => {
+        RecordStatus::Unknown { reason, since_millis, sent } => {
             record.reason = Some(reason.as_str().into());
+            record.status = sent.as_ref().and_then(|sent| sent.status);
             ("unknown", Some(*since_millis))
         }
     };

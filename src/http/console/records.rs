@@ -26,6 +26,9 @@ pub(super) struct ShownRecord {
     record: IdempotencyRecord,
     #[serde(skip_serializing_if = "Option::is_none")]
     headers: Option<BTreeMap<String, Vec<String>>>,
+    /// The id that the request of an unknown outcome had, here and at the upstream.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_id: Option<String>,
 }
 
 pub(super) async fn record(
@@ -35,11 +38,12 @@ pub(super) async fn record(
 ) -> Result<Json<ShownRecord>, Problem> {
     let (key, _) = path.permitted(&caller, KeyAct::Read)?;
     let view = api.records()?.find(&key).await?.ok_or_else(of_api::no_record)?;
-    let headers = match &view.phase {
+    let (headers, request_id) = match &view.phase {
         RecordStatus::Done { kept: StoredResponse::Answer(answer), .. } => {
-            Some(answer_headers(answer))
+            (Some(answer_headers(answer)), None)
         }
-        _ => None,
+        RecordStatus::Unknown { sent: Some(sent), .. } => (None, sent.request_id.clone()),
+        _ => (None, None),
     };
-    Ok(Json(ShownRecord { record: of_api::record(&view), headers }))
+    Ok(Json(ShownRecord { record: of_api::record(&view), headers, request_id }))
 }
