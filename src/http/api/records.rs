@@ -30,7 +30,8 @@ use crate::access::KeyAct;
 use crate::http::audit::{Act, Auditor};
 use crate::http::caller::Caller;
 use crate::http::extract::{
-    OptionalJson, OptionalToken, PreferredWait, RequiredToken, ResultJson, parameters,
+    OptionalJson, OptionalToken, PreferredWait, RequiredToken, ResultJson, invalid_query,
+    parameters,
 };
 use crate::http::problem::{Code, Problem};
 use keylatch_axum::{
@@ -341,6 +342,9 @@ impl FromRequestParts<Arc<Api>> for RecordKeyPath {
         let method = method.unwrap_or_default().to_ascii_uppercase();
         let path = normalize_path(&path.unwrap_or_default()).into_owned();
         let source = source.unwrap_or_default().into_owned();
+        if source == RecordScope::INTERNAL {
+            return Err(invalid_query("source", "must be that of a guarded route"));
+        }
         Ok(Self { key, method, path, source, principal: principal.map(Cow::into_owned) })
     }
 }
