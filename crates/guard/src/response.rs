@@ -196,13 +196,11 @@ pub(crate) fn with_trail(
     request_id: Option<HeaderValue>,
 ) -> RunResult<Response> {
     let Some(RunEnd::Unknown(reason)) = result.end else { return result };
-    let has_failed = reason == UnknownReason::Failed;
+    let status = (reason == UnknownReason::Failed).then(|| result.answer.status().as_u16());
+    let request_id = request_id.filter(|id| id.len() <= MAX_ID_LEN);
     let request_id = request_id.and_then(|id| Some(id.to_str().ok()?.to_owned()));
-    let sent = SentOn {
-        status: has_failed.then(|| result.answer.status().as_u16()),
-        request_id: request_id.filter(|id| id.len() <= MAX_ID_LEN),
-    };
-    RunResult { end: Some(RunEnd::SentOn(reason, Arc::new(sent))), ..result }
+    let sent = Arc::new(SentOn { status, request_id });
+    RunResult { end: Some(RunEnd::SentOn(reason, sent)), ..result }
 }
 
 /// What becomes of the key after a response: what the response says itself, or else the rule of the

@@ -196,9 +196,10 @@ fn operations(path: &str) -> Paths {
     let is_of_payments = path == PAYMENTS;
     let list =
         if is_of_payments { __path_list_payments::operation() } else { __path_list::operation() };
-    let noun = if is_of_payments { "Payment" } else { "Order" };
-    let (single, several) =
-        if is_of_payments { ("a payment", "payments") } else { ("an order", "orders") };
+    let (noun, single, several) = match path {
+        PAYMENTS => ("Payment", "a payment", "payments"),
+        _ => ("Order", "an order", "orders"),
+    };
     let look = __path_look::operation();
     let of_shop = problems::guarded(&[Code::ValidationFailed]);
     let of_look = [HEALTH, &[Code::NotFound]].concat();
