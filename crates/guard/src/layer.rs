@@ -24,7 +24,7 @@ use tower::{Layer, Service, ServiceExt as _};
 
 use crate::key_source::KeyKind;
 use crate::observe::{self, Observed, WouldRefuse};
-use crate::response::{self, X_REQUEST_ID, with_source};
+use crate::response::{self, request_id, with_source};
 use crate::submission::{KeyedRequest, PrincipalFn, Submission, check_method};
 use crate::{Guard, InvalidSetting, IssuedKeys, Problem, Records, with_resolve};
 use keylatch_core::idempotency::{
@@ -287,17 +287,15 @@ impl IdempotencyLayer {
         let of_answer = scope.clone();
         // One clone for all of the run, since each changes a count that all cores share.
         let of_run = self.clone();
-        let (limit, lease) = (*answer_timeout, guard.lease());
+        let (limit, lease, id) = (*answer_timeout, guard.lease(), request_id(request.headers()));
         let spare = spare.map(|spare| (inner.clone(), spare));
-        let request_id = request.headers().get(X_REQUEST_ID).cloned();
         let work = move |run: Run| async move {
             let answer = async move {
                 let LayerState { service, guard, .. } = &*of_run.0;
                 let Ok(response) = inner.call(with_fencing_token(*request, run)).await;
                 response::run_result(response, guard, service, &of_answer).await
             };
-            let result = response::in_time(Box::pin(answer), limit, lease).await;
-            response::with_trail(result, request_id)
+            response::with_trail(response::in_time(Box::pin(answer), limit, lease).await, id)
         };
         let (wait, on_crash) = (ask.wait, ask.on_crash);
         let response = match service.once(ask, work).await {

@@ -190,6 +190,11 @@ pub(crate) async fn run_result(
     RunResult { answer, end, late: None }
 }
 
+/// The id of a request, if a record may keep it.
+pub(crate) fn request_id(headers: &HeaderMap) -> Option<HeaderValue> {
+    headers.get(X_REQUEST_ID).filter(|id| id.len() <= MAX_ID_LEN).cloned()
+}
+
 /// Adds to an unknown outcome what an operator finds the run by.
 pub(crate) fn with_trail(
     result: RunResult<Response>,
@@ -197,7 +202,6 @@ pub(crate) fn with_trail(
 ) -> RunResult<Response> {
     let Some(RunEnd::Unknown(reason)) = result.end else { return result };
     let status = (reason == UnknownReason::Failed).then(|| result.answer.status().as_u16());
-    let request_id = request_id.filter(|id| id.len() <= MAX_ID_LEN);
     let request_id = request_id.and_then(|id| Some(id.to_str().ok()?.to_owned()));
     let sent = Arc::new(SentOn { status, request_id });
     RunResult { end: Some(RunEnd::SentOn(reason, sent)), ..result }
