@@ -59,7 +59,11 @@ export function commands(list) {
     list.map(([title, command]) => h('div', {},
       h('p', { class: 'hint' }, title),
       h('pre', { tabindex: 0 }, h('code', {}, command)),
-      h('button', { type: 'button', class: 'second small', onclick: () => copy(command) }, 'Copy'))));
+      copyButton(command))));
+}
+
+export function copyButton(text) {
+  return h('button', { type: 'button', class: 'second small', onclick: () => copy(text) }, 'Copy');
 }
 
 async function copy(text) {

@@ -134,7 +134,7 @@ macro_rules! one_of {
 async fn asset(Path(name): Path<String>) -> Result<File, Problem> {
     let text = one_of!(name.as_str();
         "console.css" "console.js" "api.js" "dom.js" "feed.js" "charts.js" "glance.js" "key.js"
-        "keys.js" "lock.js" "locks.js" "observed.js" "records.js" "shortcuts.js");
+        "keys.js" "lock.js" "locks.js" "observed.js" "problem.js" "records.js" "shortcuts.js");
     let kind = if name.ends_with(".css") { STYLE } else { JAVASCRIPT };
     Ok(file(kind, text.ok_or_else(no_resource)?))
 }
