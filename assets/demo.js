@@ -90,7 +90,7 @@ async function hammer() {
     }
   });
   const placed = (await Promise.all(answers)).includes(true);
-  say(placed ? 'good' : 'bad', placed ? 'One of the ten ran. The others read that it is in progress, or its answer.' : 'None was placed.');
+  say(placed ? 'good' : 'bad', placed ? 'One of the ten ran. The others got 409, because it is in progress, or its response.' : 'None was placed.');
   refresh();
 }
 
@@ -187,7 +187,7 @@ async function refresh() {
   const { orders } = await response.json();
   byId('orders-count').textContent = orders.length;
   byId('orders').replaceChildren(...orders.map((order) => line(
-    GOODS[order.amount] ?? 'Something',
+    GOODS[order.amount] ?? order.items[0]?.name ?? 'Something',
     `${(order.amount / 100).toFixed(2)} ${order.currency}`,
     '',
     `${time(order.created_at)} · ${order.id}`,

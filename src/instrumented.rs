@@ -116,13 +116,13 @@ impl Store for InstrumentedStore {
             return self.inner.execute(command);
         }
         let (operation, released) = (operation(&command), released(&command));
-        let is_observed = match &command {
-            Command::Record(_, RecordCommand::Begin(begin)) => begin.scope.is_observed(),
+        let is_internal = match &command {
+            Command::Record(_, RecordCommand::Begin(begin)) => begin.scope.is_internal(),
             _ => false,
         };
         Box::pin(self.measure(operation, self.inner.execute(command), move |reply| {
             granted(reply).iter().for_each(|lease| self.metrics.grant(lease.limit));
-            if !is_observed {
+            if !is_internal {
                 self.count_repeat(reply);
             }
             self.count_end(released.as_ref(), reply);

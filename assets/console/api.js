@@ -40,8 +40,10 @@ async function send(method, path, { body, accept, signal }) {
   try {
     response = await fetch(service + path, init);
   } catch {
+    if (!signal?.aborted) session.lostAt ??= Date.now();
     throw new Refusal(0, { title: 'No response', detail: 'The service does not respond.' });
   }
+  session.lostAt = null;
   if (!response.ok) throw new Refusal(response.status, await response.json().catch(() => ({})));
   return response;
 }
@@ -78,7 +80,10 @@ async function follow(path, on, signal) {
     }
     if (signal.aborted) return;
     if (refusal) on.refused?.(refusal);
-    else on.lost?.();
+    else {
+      session.lostAt ??= Date.now();
+      on.lost?.();
+    }
     if (refusal && refusal.status < 500) return;
     await new Promise((wake) => setTimeout(wake, PAUSE));
   }
@@ -107,6 +112,8 @@ async function* chunks(stream) {
 /** What is known of the service and of who uses the console, by the last glance. */
 export const session = {
   glance: null,
+  /** Since when the service does not respond; null while it does. */
+  lostAt: null,
   /** Whether the user may do this with all names that begin so. */
   may(kind, act, name) {
     const rules = this.glance?.permissions[kind] ?? [];

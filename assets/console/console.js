@@ -56,9 +56,7 @@ function decode(part) {
 /** Marks the link of the view. */
 function mark(path) {
   for (const link of document.querySelectorAll('nav a[href^="#"]')) {
-    const is = link.getAttribute('href') === `#/${path.split(/[/?]/)[0]}`;
-    if (is) link.setAttribute('aria-current', 'page');
-    else link.removeAttribute('aria-current');
+    link.ariaCurrent = link.getAttribute('href') === `#/${path.split(/[/?]/)[0]}` ? 'page' : null;
   }
 }
 

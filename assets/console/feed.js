@@ -8,10 +8,10 @@ const SPANS = [1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 1800, 3600, 6 * 3600,
 /** The locks by name. Each has what a row shows, and when its first lease `ends` on this page's clock. */
 export const locks = new Map();
 /**
- * How the stream is: `connecting`, `live`, `trouble` (the store does not respond), `lost` and since when, or `closed`; and
- * what it was refused with.
+ * How the stream is: `connecting`, `live`, `trouble` (the store does not respond), `lost`, or `closed`; and what it
+ * was refused with.
  */
-export const state = { is: 'closed', prefix: null, more: false, lostAt: null, refusal: null };
+export const state = { is: 'closed', prefix: null, more: false, refusal: null };
 
 const listeners = new Set();
 let close = null;
@@ -26,7 +26,7 @@ export function listen(listener) {
 export function follow(prefix) {
   if (close && state.prefix === prefix) return;
   stop();
-  Object.assign(state, { is: 'connecting', prefix, more: false, lostAt: null, refusal: null });
+  Object.assign(state, { is: 'connecting', prefix, more: false, refusal: null });
   let isFirst = true;
   close = events(`/console/locks?prefix=${encodeURIComponent(prefix)}`, {
     // A stream that comes back begins with all locks again.
@@ -36,9 +36,9 @@ export function follow(prefix) {
       isFirst = false;
       take(changes);
     },
-    trouble: () => tell({ is: 'trouble', lostAt: null }),
-    lost: () => tell({ is: 'lost', lostAt: state.lostAt ?? Date.now() }),
-    refused: (refusal) => tell({ is: 'closed', lostAt: null, refusal }),
+    trouble: () => tell({ is: 'trouble' }),
+    lost: () => tell({ is: 'lost' }),
+    refused: (refusal) => tell({ is: 'closed', refusal }),
   });
   tell({});
 }
@@ -59,7 +59,7 @@ function take({ held, gone, more }) {
   const now = performance.now();
   for (const name of gone) locks.delete(name);
   for (const lock of held) locks.set(lock.name, row(lock, locks.get(lock.name), now));
-  tell({ is: 'live', more, lostAt: null, refusal: null });
+  tell({ is: 'live', more, refusal: null });
 }
 
 /** What a row shows of a lock, be it held by one or by several. */

@@ -2,7 +2,7 @@
 
 import { curl, look, session } from './api.js';
 import { chart, duration, rate } from './charts.js';
-import { commands, count, facts, freeze, h, redraw, write } from './dom.js';
+import { commands, count, facts, freeze, h, poll, redraw, write } from './dom.js';
 import * as feed from './feed.js';
 
 const PERIOD = 3000;
@@ -32,8 +32,6 @@ export function show(view) {
       ['The counters, for Prometheus', curl('GET', '/metrics')],
     ]));
   const draw = (glance) => {
-    freeze(view, note, null);
-    write(note, '');
     redraw(banner, ...bannerOf(glance));
     keys.replaceChildren(...keysOf(glance));
     observed.replaceChildren(...observedOf(glance));
@@ -52,20 +50,9 @@ export function show(view) {
   if (prefix !== null) feed.follow(prefix);
   drawHeld();
   draw(session.glance);
-  let lostAt = null;
-  const timer = setInterval(async () => {
-    if (document.hidden) return;
-    try {
-      draw(await look());
-      lostAt = null;
-    } catch (refusal) {
-      lostAt ??= Date.now();
-      freeze(view, note, lostAt);
-      if (refusal.status !== 0) write(note, refusal.message);
-    }
-  }, PERIOD);
+  const looks = poll(PERIOD, look, (found) => freeze(view, note, found instanceof Error && found) || draw(found));
   return () => {
-    clearInterval(timer);
+    looks.stop();
     forget();
   };
 }

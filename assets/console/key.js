@@ -1,7 +1,7 @@
 // One key: how its record stands, why its outcome is unknown, what its response was; and the settling.
 
 import { call, curl } from './api.js';
-import { commands, facts, freeze, h, moment, span } from './dom.js';
+import { commands, facts, freeze, h, moment, poll, span } from './dom.js';
 import { maySettle, problemOf, reasonOf, recordPath, requestOf, scopeOf, settleDialog } from './records.js';
 
 const PERIOD = 5000;
@@ -25,52 +25,36 @@ export function show(view, key, query) {
       ['It did not happen: the next request runs', curl('POST', recordPath(record, '/resolve'), { outcome: 'not-executed', reason: 'HOW YOU FOUND OUT', by: 'WHO' })],
       ['It succeeded: retries get this response', curl('POST', recordPath(record, '/resolve'), { outcome: 'completed', answer: { status: 201 }, reason: 'HOW YOU FOUND OUT', by: 'WHO' })],
     ]));
-  let [isGone, lostAt] = [false, null];
-  const read = async () => {
-    let found;
-    try {
-      found = await call('GET', `/console/keys/${encodeURIComponent(key)}?${scopeOf(record)}`);
-    } catch (refusal) {
-      found = refusal;
-    }
-    if (isGone) return;
-    lostAt = found.status === 0 && found instanceof Error ? lostAt ?? Date.now() : null;
-    freeze(view, note, lostAt);
-    if (lostAt !== null) return;
-    note.textContent = '';
-    if (found instanceof Error) {
-      const isFree = found.code === 'no-record';
-      state.replaceChildren(h('p', { class: `note ${isFree ? 'good' : 'bad'}` }, isFree ? 'There is no record of this key: the next request under it runs.' : found.message));
-      act.replaceChildren();
-      answer.replaceChildren();
-      return;
-    }
-    state.replaceChildren(...stateOf(record, found));
+  const draw = (found) => {
+    const isRefused = found instanceof Error;
+    if (freeze(view, note)) return;
+    const isFree = found.code === 'no-record';
+    state.replaceChildren(...(isRefused
+      ? [h('p', { class: `note ${isFree ? 'good' : 'bad'}` }, isFree ? 'There is no record of this key: the next request under it runs.' : found.message)]
+      : stateOf(record, found)));
     answer.replaceChildren(answerOf(found));
-    offer(act, { ...record, ...found }, read);
+    offer(act, { ...record, ...found }, looks.look);
   };
-  read();
-  const timer = setInterval(() => document.hidden || read(), PERIOD);
-  return () => {
-    isGone = true;
-    clearInterval(timer);
-  };
+  const looks = poll(PERIOD, () => call('GET', `/console/keys/${encodeURIComponent(key)}?${scopeOf(record)}`), draw);
+  looks.look();
+  return looks.stop;
 }
 
 function stateOf(record, found) {
-  const since = found.ended_at && Date.now() - Date.parse(found.ended_at);
+  const isUnknown = found.state === 'unknown';
   return [
     h('p', { class: 'big' }, requestOf(record), ' ', h('span', { class: `badge ${KINDS[found.state] ?? ''}` }, found.state)),
-    found.state === 'unknown' && h('p', { class: 'note bad' },
-      `It is not known whether this was done: ${reasonOf(found)}. It does not run again before it is settled. `,
-      h('a', { href: problemOf(found) }, 'What clients get')),
+    isUnknown && h('p', { class: 'note bad' },
+      `It is not known whether this was done: ${reasonOf(found)}. It does not run again before it is settled.`),
     facts([
       ['User', record.principal || 'none'],
       ['Attempts', String(found.attempts)],
       ['Fencing token of the last run', String(found.fencing_token)],
       ['Begun', moment(found.begun_at)],
-      [found.state === 'done' ? 'Done' : 'Unknown since', moment(found.ended_at)],
-      ['For', found.state === 'unknown' && since ? span(since) : ''],
+      [isUnknown ? 'Unknown since' : 'Done', moment(found.ended_at)],
+      ['Status that the upstream gave', isUnknown && found.status ? String(found.status) : ''],
+      ['Request id, here and at the upstream', found.request_id],
+      ['Problem that clients get', found.state !== 'done' && h('a', { href: problemOf(found) }, problemOf(found).split('/').pop())],
       ['The lease of the run ends in', found.lease_expires_in_ms === undefined ? '' : span(found.lease_expires_in_ms)],
       ['The key is remembered for', span(found.expires_in_ms)],
     ]),
@@ -78,8 +62,8 @@ function stateOf(record, found) {
 }
 
 /** The status and the headers of the response. The body may be anything, and is for the client alone. */
-function answerOf({ status, headers, answer_kept, settled }) {
-  if (status === undefined) return '';
+function answerOf({ state, status, headers, answer_kept, settled }) {
+  if (state !== 'done') return '';
   const pairs = Object.entries(headers ?? {}).flatMap(([name, values]) => values.map((value) => [name, value]));
   return h('section', { 'aria-label': 'The response' }, h('h2', {}, 'The response that retries get'),
     settled && h('p', { class: 'note good' }, `Settled by ${settled.by ?? 'an operator'}${settled.reason ? `: ${settled.reason}` : ''}`),

@@ -1,7 +1,7 @@
 // The keys by state: first those that need a person, oldest first; and the settling of many at once.
 
 import { call, curl, session } from './api.js';
-import { commands, count, freeze, h, moment, redraw, span, write } from './dom.js';
+import { commands, count, freeze, h, moment, redraw, search, sortHeads, sorted, write } from './dom.js';
 import { STATES, maySettle, reasonOf, recordPath, requestOf, settleDialog, viewOf } from './records.js';
 
 /** How many rows the table has until the user wants more. */
@@ -13,8 +13,18 @@ const REQUESTS = 50;
 /** How often the list is read again while no row is selected. */
 const PERIOD = 5000;
 
+/** What each column sorts by, and whether the least or the most comes first. */
+const COLUMNS = [
+  ['Key', (record) => record.key, 1],
+  ['Request', requestOf, 1],
+  ['User', (record) => record.principal, 1],
+  ['Attempts', (record) => record.attempts, -1],
+  ['When', (record) => Date.parse(record.ended_at ?? record.begun_at ?? '') || 0, 1],
+  ['Result', endOf, 1],
+];
+
 /** What the user chose, kept while other views are shown. */
-const choice = { state: 'unknown', key: '', prefix: '' };
+const choice = { state: 'unknown', key: '', prefix: '', sort: 'When', reversed: false };
 
 export const title = 'Keys';
 
@@ -47,6 +57,10 @@ function canSettle(record) {
   return record.is_whole && maySettle(record);
 }
 
+function endOf(record) {
+  return record.state === 'done' ? `status ${record.status}` : reasonOf(record);
+}
+
 /** A record whose scope is not known as a whole has no address. */
 function nameOf(record) {
   if (record.is_whole) return h('a', { href: viewOf(record) }, record.key);
@@ -61,7 +75,6 @@ class List {
   cursor = null;
   hidden = 0;
   reads = 0;
-  lostAt = null;
   isGone = false;
 
   constructor() {
@@ -73,12 +86,11 @@ class List {
     this.settle = h('button', { type: 'button', onclick: () => this.settleSelected() });
     this.more = h('button', { type: 'button', class: 'second small', onclick: () => this.showMore() }, 'Show more');
     this.bar = h('div', { class: 'buttons' }, this.settle, this.more);
-    this.when = h('th', { scope: 'col' });
     this.shell = h('div');
-    const heads = ['Key', 'Request', 'User', 'Attempts'].map((text) => h('th', { scope: 'col' }, text));
+    const heads = sortHeads(COLUMNS, choice, () => this.draw());
     this.element = h('section', {}, this.note, this.status, this.selector,
       h('table', { class: 'list', 'aria-label': 'Keys', 'aria-describedby': 'keys-status' },
-        h('thead', {}, h('tr', {}, h('td'), heads, this.when, h('th', { scope: 'col' }, 'Result'))),
+        h('thead', {}, h('tr', {}, h('td'), heads)),
         this.body),
       this.bar);
   }
@@ -88,21 +100,8 @@ class List {
       h('input', { type: 'radio', name: 'state', value: state, checked: state === choice.state, onchange: () => this.choose({ state }) }), ` ${text}`);
     return h('form', { class: 'controls', onsubmit: (event) => event.preventDefault() },
       h('fieldset', { class: 'states' }, h('legend', {}, 'Status'), Object.entries(STATES).map(tab)),
-      h('label', {}, 'Keys that begin with', this.search('key', 'key-prefix')),
-      h('label', {}, 'Paths that begin with', this.search('prefix', 'path-prefix')));
-  }
-
-  /** A field whose text is chosen once the user pauses. */
-  search(member, id) {
-    let timer = 0;
-    const field = h('input', {
-      type: 'search', id, value: choice[member], autocomplete: 'off', spellcheck: 'false',
-      oninput: () => {
-        clearTimeout(timer);
-        timer = setTimeout(() => this.choose({ [member]: field.value }), 200);
-      },
-    });
-    return field;
+      h('label', {}, 'Keys that begin with', search('key-prefix', choice.key, (key) => this.choose({ key }))),
+      h('label', {}, 'Paths that begin with', search('path-prefix', choice.prefix, (prefix) => this.choose({ prefix }))));
   }
 
   choose(change) {
@@ -128,6 +127,7 @@ class List {
     this.reads += 1;
     const read = this.reads;
     const [limit, wanted] = choice.state === 'unknown' ? [1000, UNKNOWN_MAX] : [PAGE, this.rows];
+    let refusal = null;
     try {
       let records = isMore ? this.records : [];
       let cursor = isMore ? this.cursor : null;
@@ -140,28 +140,21 @@ class List {
         cursor = page.next_cursor ?? null;
         hidden += page.hidden ?? 0;
       }
-      const since = (record) => Date.parse(record.ended_at ?? record.begun_at ?? '') || 0;
-      records = records.toSorted((one, other) => since(one) - since(other));
-      Object.assign(this, { records, cursor, hidden, lostAt: null });
-      write(this.note, '');
-    } catch (refusal) {
-      if (read !== this.reads || this.isGone) return;
-      this.lostAt = refusal.status === 0 ? this.lostAt ?? Date.now() : null;
-      write(this.note, refusal.message);
+      Object.assign(this, { records, cursor, hidden });
+    } catch (caught) {
+      refusal = caught;
     }
-    freeze(this.element, this.note, this.lostAt);
-    if (this.lostAt === null) this.draw();
+    if (read === this.reads && !this.isGone && !freeze(this.element, this.note, refusal)) this.draw();
   }
 
   /** The records that the table shows. */
   shown() {
-    return this.records.slice(0, this.rows);
+    return sorted(this.records, COLUMNS, choice).slice(0, this.rows);
   }
 
   draw() {
     const isUnknown = choice.state === 'unknown';
     const records = this.shown();
-    write(this.when, isUnknown ? 'Unknown for' : choice.state === 'done' ? 'Done' : 'Begun');
     redraw(this.body, ...records.map((record) => this.row(record)));
     const others = this.hidden ? ` ${count(this.hidden)} more that you may not read.` : '';
     write(this.status, this.summary(records.length, isUnknown && !others) + others);
@@ -178,7 +171,8 @@ class List {
     if (shown === 0) return isSearch ? 'There is none. Type less of the beginning, or choose another status.' : 'There is none. Choose another status.';
     if (this.cursor) return `${count(shown)} and more shown, in no order.`;
     const all = shown < this.records.length ? ` of ${count(this.records.length)}` : '';
-    return `${count(shown)}${all} shown, the oldest first.`;
+    const order = choice.sort === 'When' && !choice.reversed ? ', the oldest first' : '';
+    return `${count(shown)}${all} shown${order}.`;
   }
 
   /** The command changes with what the user chooses, and is left alone otherwise: it may be open. */
@@ -194,16 +188,14 @@ class List {
       type: 'checkbox', 'aria-label': `Select ${record.key}`, checked: this.isSelected(record),
       onchange: ({ target }) => this.select(record, target.checked),
     });
-    const when = choice.state === 'unknown' ? span(Date.now() - Date.parse(record.ended_at)) : moment(record.ended_at ?? record.begun_at);
-    const end = choice.state === 'done' ? `status ${record.status}` : reasonOf(record);
     return h('tr', {},
       h('td', {}, box),
       h('th', { scope: 'row' }, nameOf(record)),
       h('td', { 'data-label': 'Request', class: 'words' }, requestOf(record)),
       cell('User', record.principal || '–'),
       cell('Attempts', String(record.attempts)),
-      cell(this.when.textContent, when),
-      h('td', { 'data-label': 'Result', class: 'words' }, end || '–'));
+      cell('When', moment(record.ended_at ?? record.begun_at)),
+      h('td', { 'data-label': 'Result', class: 'words' }, endOf(record) || '–'));
   }
 
   isSelected(record) {

@@ -1,7 +1,7 @@
 // One lock: its holders, its queue, its earlier grants; and the break of a lease, which asks twice.
 
 import { call, curl, events, lockPath, session } from './api.js';
-import { commands, count, facts, freeze, h, moment, redraw, say, span } from './dom.js';
+import { commands, count, facts, freeze, h, moment, openDialog, poll, redraw, say, span } from './dom.js';
 import * as feed from './feed.js';
 
 /** The least time between two looks, however fast the lock changes. */
@@ -29,7 +29,6 @@ export function show(view, name) {
 
 class LockPage {
   ticking = [];
-  lostAt = null;
 
   constructor(name, parts) {
     this.name = name;
@@ -40,15 +39,15 @@ class LockPage {
     const lookSoon = () => this.lookSoon();
     const changes = ['snapshot', 'acquired', 'renewed', 'broken', 'released', 'expired'].map((event) => [event, lookSoon]);
     const close = events(lockPath(this.name, '/events'), Object.fromEntries(changes));
-    const looking = setInterval(() => document.hidden || this.lookSoon(), PERIOD);
+    const looks = poll(PERIOD, () => this.request(), (found) => this.draw(found));
     const ticking = setInterval(() => this.tick(), 1000);
+    this.look = looks.look;
     this.look();
     return () => {
       close();
-      clearInterval(looking);
+      looks.stop();
       clearInterval(ticking);
       clearTimeout(this.timer);
-      this.isGone = true;
     };
   }
 
@@ -61,19 +60,15 @@ class LockPage {
     this.timer ??= setTimeout(() => this.look(), PAUSE);
   }
 
-  async look() {
+  request() {
     clearTimeout(this.timer);
-    const [lock, queue, history] = await Promise.all([
-      call('GET', lockPath(this.name)).catch((refusal) => refusal),
-      call('GET', this.consolePath('queue')).catch((refusal) => refusal),
-      call('GET', this.consolePath('history')).catch((refusal) => refusal),
-    ]);
+    const paths = [lockPath(this.name), this.consolePath('queue'), this.consolePath('history')];
+    return Promise.all(paths.map((path) => call('GET', path).catch((refusal) => refusal)));
+  }
+
+  draw([lock, queue, history]) {
     this.timer = undefined;
-    if (this.isGone) return;
-    this.lostAt = lock.status === 0 ? this.lostAt ?? Date.now() : null;
-    freeze(this.parts.view, this.parts.note, this.lostAt);
-    if (this.lostAt !== null) return;
-    this.parts.note.textContent = '';
+    if (freeze(this.parts.view, this.parts.note)) return;
     this.drawHolders(lock);
     this.drawQueue(queue);
     this.drawHistory(history);
@@ -180,13 +175,11 @@ class LockPage {
   }
 
   ask(holder) {
-    const dialog = breakDialog(this.name, holder, async (body) => {
+    openBreak(this.name, holder, async (body) => {
       const done = await call('POST', lockPath(this.name, '/break'), body);
       say(`The lease is broken, and ends in ${span(done.ends_in_ms)} at the latest.`);
       this.look();
     });
-    document.body.append(dialog);
-    dialog.showModal();
   }
 
   drawQueue(queue) {
@@ -212,7 +205,7 @@ class LockPage {
   }
 
   tick() {
-    if (this.lostAt !== null) return;
+    if (session.lostAt !== null) return;
     for (const tick of this.ticking) tick();
   }
 }
@@ -245,7 +238,7 @@ function endRow(end) {
 }
 
 /** Asks for a reason, and then whether that is meant. */
-function breakDialog(name, holder, send) {
+function openBreak(name, holder, send) {
   const reason = h('input', { type: 'text', id: 'reason', required: true, maxlength: 256, autocomplete: 'off' });
   const by = h('input', { type: 'text', id: 'by', maxlength: 200, autocomplete: 'off' });
   const soon = h('input', { type: 'checkbox', id: 'at-once' });
@@ -272,15 +265,12 @@ function breakDialog(name, holder, send) {
       note.textContent = refusal.message;
     }
   };
-  const dialog = h('dialog', { 'aria-labelledby': 'break-title', onclose: () => dialog.remove() },
-    h('form', { onsubmit: submit },
-      h('h2', { id: 'break-title' }, `Break the lease of ${owner}?`),
-      h('p', { class: 'hint' }, 'The holder can no longer renew, and gets your reason. It keeps the lock until the lease expires.'),
-      h('label', { class: 'field' }, 'Why (the holder and the history show it)', reason),
-      h('label', { class: 'field' }, session.glance.identity ? `Your name, besides ${session.glance.identity} (optional)` : 'Your name (optional)', by),
-      h('label', { class: 'field check' }, soon, ' End it now (the holder may still be working)'),
-      note,
-      h('div', { class: 'buttons' }, button,
-        h('button', { type: 'button', class: 'second', onclick: () => dialog.close() }, 'Keep it'))));
-  return dialog;
+  const dialog = openDialog(`Break the lease of ${owner}?`, submit,
+    h('p', { class: 'hint' }, 'The holder can no longer renew, and gets your reason. It keeps the lock until the lease expires.'),
+    h('label', { class: 'field' }, 'Why (the holder and the history show it)', reason),
+    h('label', { class: 'field' }, session.glance.identity ? `Your name, besides ${session.glance.identity} (optional)` : 'Your name (optional)', by),
+    h('label', { class: 'field check' }, soon, ' End it now (the holder may still be working)'),
+    note,
+    h('div', { class: 'buttons' }, button,
+      h('button', { type: 'button', class: 'second', onclick: () => dialog.close() }, 'Keep it')));
 }

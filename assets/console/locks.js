@@ -1,19 +1,21 @@
 // The held locks, live. The page draws the rows of one page of the list and no others.
 
 import { curl, session } from './api.js';
-import { commands, count, freeze, h, span, write } from './dom.js';
+import { commands, count, freeze, h, search, sortHeads, sorted, span, write } from './dom.js';
 import * as feed from './feed.js';
 
 const ROWS = 50;
-const SORTS = {
-  age: ['held for longest', (one, other) => one.since - other.since],
-  left: ['least time left', (one, other) => one.ends - other.ends],
-  queue: ['longest queue', (one, other) => other.waiting - one.waiting || one.since - other.since],
-  name: ['name', (one, other) => (one.name < other.name ? -1 : 1)],
-};
+/** What each column sorts by, and whether the least or the most comes first. */
+const COLUMNS = [
+  ['Lock', (lock) => lock.name, 1],
+  ['Holder', (lock) => lock.owners[0], 1],
+  ['Time left', (lock) => lock.ends, 1],
+  ['Held for', (lock) => -lock.since, -1],
+  ['Queue', (lock) => lock.waiting, -1],
+];
 
 /** What the user chose, kept while other views are shown. */
-const choice = { prefix: null, sort: 'age', page: 0, paused: false };
+const choice = { prefix: null, sort: 'Held for', reversed: false, page: 0, paused: false };
 
 export const title = 'Locks';
 
@@ -54,29 +56,19 @@ class List {
     this.empty = h('div', { class: 'empty' });
     this.previous = h('button', { type: 'button', class: 'second small', onclick: () => this.turn(-1) }, 'Previous');
     this.next = h('button', { type: 'button', class: 'second small', onclick: () => this.turn(1) }, 'Next');
-    const head = ['Lock', 'Holder', 'Time left', 'Held for', 'Queue'].map((text) => h('th', { scope: 'col' }, text));
+    const heads = sortHeads(COLUMNS, choice, () => this.choose({ page: 0 }));
     this.element = h('section', {},
       this.note, this.status,
       this.empty,
-      h('table', { class: 'list', 'aria-label': 'Held locks', 'aria-describedby': 'locks-status' }, h('thead', {}, h('tr', {}, head)), this.body),
+      h('table', { class: 'list', 'aria-label': 'Held locks', 'aria-describedby': 'locks-status' }, h('thead', {}, h('tr', {}, heads)), this.body),
       h('div', { class: 'buttons' }, this.previous, this.next));
   }
 
   controls() {
-    let timer = 0;
-    const prefix = h('input', {
-      type: 'search', id: 'prefix', value: choice.prefix, autocomplete: 'off', spellcheck: 'false',
-      oninput: () => {
-        clearTimeout(timer);
-        timer = setTimeout(() => this.filter(prefix.value), 200);
-      },
-    });
-    const options = Object.entries(SORTS).map(([name, [text]]) => h('option', { value: name, selected: name === choice.sort }, text));
-    const sort = h('select', { id: 'sort', onchange: () => this.choose({ sort: sort.value, page: 0 }) }, options);
+    const prefix = search('prefix', choice.prefix, (text) => this.filter(text));
     const pause = h('input', { type: 'checkbox', id: 'pause', checked: choice.paused, onchange: () => this.choose({ paused: pause.checked }) });
     return h('form', { class: 'controls', onsubmit: (event) => { event.preventDefault(); this.filter(prefix.value); } },
       h('label', {}, 'Names that begin with ', prefix),
-      h('label', {}, 'Sort by ', sort),
       h('label', { class: 'check' }, pause, ' Pause'));
   }
 
@@ -106,7 +98,7 @@ class List {
   }
 
   draw() {
-    const all = [...feed.locks.values()].sort(SORTS[choice.sort][1]);
+    const all = sorted([...feed.locks.values()], COLUMNS, choice);
     const pages = Math.max(1, Math.ceil(all.length / ROWS));
     choice.page = Math.min(Math.max(0, choice.page), pages - 1);
     const from = choice.page * ROWS;
@@ -134,14 +126,11 @@ class List {
   }
 
   warn() {
-    const { is, more, lostAt, refusal } = feed.state;
-    freeze(this.element, this.note, lostAt);
-    if (lostAt !== null) return;
-    const text = refusal ? refusal.message
-      : is === 'trouble' ? 'The store does not respond: what is shown may be old.'
-        : more ? 'There are more locks than this page shows: type the beginning of a name.' : '';
-    this.note.className = `note ${refusal ? 'bad' : 'wait'}`;
-    write(this.note, text);
+    const { is, more, refusal } = feed.state;
+    if (freeze(this.element, this.note, refusal)) return;
+    this.note.className = 'note wait';
+    write(this.note, is === 'trouble' ? 'The store does not respond: what is shown may be old.'
+      : more ? 'There are more locks than this page shows: type the beginning of a name.' : '');
   }
 
   /** Puts the rows of these locks into the table, and leaves alone what is there already. */
@@ -163,7 +152,7 @@ class List {
   }
 
   tick() {
-    if (feed.state.lostAt !== null) return;
+    if (session.lostAt !== null) return;
     for (const row of this.rows.values()) row.tick();
   }
 }
@@ -192,7 +181,7 @@ class Row {
     write(this.mark, lock.broken ? 'broken' : lock.shared ? 'shared' : '');
     this.mark.className = `badge ${lock.broken ? 'bad' : ''}`;
     write(this.waiting, lock.waiting ? count(lock.waiting) : '–');
-    if (feed.state.lostAt === null) this.tick();
+    if (session.lostAt === null) this.tick();
   }
 
   tick() {

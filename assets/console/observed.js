@@ -1,7 +1,7 @@
 // What enforcing would have changed, for each guard that only observes.
 
 import { curl, look, session } from './api.js';
-import { commands, freeze, h } from './dom.js';
+import { commands, freeze, h, poll } from './dom.js';
 
 const PERIOD = 5000;
 
@@ -15,20 +15,7 @@ export function show(view) {
     note, list,
     commands([['The same, for a script', curl('GET', '/v1/info')]]));
   draw(list);
-  let lostAt = null;
-  const timer = setInterval(async () => {
-    if (document.hidden) return;
-    try {
-      await look();
-      draw(list);
-      lostAt = null;
-      note.textContent = '';
-    } catch {
-      lostAt ??= Date.now();
-    }
-    freeze(view, note, lostAt);
-  }, PERIOD);
-  return () => clearInterval(timer);
+  return poll(PERIOD, look, (found) => freeze(view, note, found instanceof Error && found) || draw(list)).stop;
 }
 
 function draw(list) {

@@ -1,7 +1,7 @@
 // Records of idempotency keys: how the service names them, and how an unknown outcome is settled.
 
 import { call, service, session } from './api.js';
-import { h, say } from './dom.js';
+import { h, openDialog, say } from './dom.js';
 
 export const STATES = { unknown: 'Unknown', 'in-flight': 'In flight', done: 'Done' };
 
@@ -13,7 +13,8 @@ const REASONS = {
   'no-answer': 'the upstream did not respond',
 };
 
-export function reasonOf({ reason }) {
+export function reasonOf({ reason, status }) {
+  if (reason === 'failed' && status) return `the upstream responded with ${status}`;
   return reason ? REASONS[reason] ?? reason : '';
 }
 
@@ -95,8 +96,7 @@ export function settleDialog(records, done) {
     note.textContent = refused.length ? `${settled} settled, ${refused.length} not. ${refused[0].record.key}: ${refused[0].refusal.message}` : '';
     if (settled) done();
   };
-  const form = h('form', { onsubmit: submit },
-    h('h2', { id: 'settle-title' }, many ? `What happened to these ${records.length} requests?` : 'What happened to the request?'),
+  const dialog = openDialog(many ? `What happened to these ${records.length} requests?` : 'What happened to the request?', submit,
     h('p', { class: 'hint' }, 'Find out first: ask the upstream, or the bank. Retries get what you say here.'),
     h('fieldset', {}, h('legend', { class: 'unseen' }, 'What happened'),
       radio('not-executed', 'It did not happen. The key is free, and the next request runs.'),
@@ -107,9 +107,7 @@ export function settleDialog(records, done) {
     note,
     h('div', { class: 'buttons' }, button,
       h('button', { type: 'button', class: 'second', onclick: () => dialog.close() }, 'Cancel')));
-  const dialog = h('dialog', { 'aria-labelledby': 'settle-title', onclose: () => dialog.remove() }, form);
-  document.body.append(dialog);
-  dialog.showModal();
+  const form = dialog.firstChild;
 }
 
 function answerOf(status, text) {

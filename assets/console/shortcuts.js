@@ -1,6 +1,6 @@
 // Keys for those who do not want the mouse: `/` searches, `j` and `k` move in a list, `?` says so.
 
-import { h } from './dom.js';
+import { h, openDialog } from './dom.js';
 
 const HELP = [
   ['/', 'search in this view'],
@@ -31,11 +31,7 @@ function row(view, step) {
 }
 
 function help() {
-  const dialog = h('dialog', { 'aria-labelledby': 'keys-title', onclose: () => dialog.remove() },
-    h('form', { method: 'dialog' },
-      h('h2', { id: 'keys-title' }, 'Keyboard'),
-      h('dl', { class: 'facts' }, HELP.map(([keys, does]) => h('div', {}, h('dt', {}, h('kbd', {}, keys)), h('dd', {}, does)))),
-      h('div', { class: 'buttons' }, h('button', {}, 'Close'))));
-  document.body.append(dialog);
-  dialog.showModal();
+  openDialog('Keyboard', null,
+    h('dl', { class: 'facts' }, HELP.map(([keys, does]) => h('div', {}, h('dt', {}, h('kbd', {}, keys)), h('dd', {}, does)))),
+    h('div', { class: 'buttons' }, h('button', {}, 'Close')));
 }

@@ -53,7 +53,7 @@ impl EncryptedStore {
     ) -> Result<RecordReply, StoreError> {
         let plain = match &mut end {
             RunEnd::Done(kept) | RunEnd::DoneFor(kept, _) => Some(self.seal(&key, &token, kept)?),
-            RunEnd::Unknown(_) => None,
+            RunEnd::Unknown(_) | RunEnd::SentOn(..) => None,
         };
         let reply = self.record(key, RecordCommand::Complete { token, end }).await?;
         Ok(match reply {

@@ -36,6 +36,15 @@ async fn order_is_created_read_and_listed(service: &Service) {
     assert_eq!((read.status.as_u16(), &read.json), (200, &first.json));
     assert_eq!(orders(service, "/v1/orders").await, [first.json]);
     service.get("/v1/orders/none").await.is_problem(404, "not-found");
+    // What the shop itself remembers is in no list and no count.
+    let records = service.get("/v1/idempotency").await.json;
+    let keys = records["records"].as_array().expect("a list").iter().map(|record| &record["key"]);
+    assert_eq!(keys.collect::<Vec<_>>(), ["k-1"]);
+    let counts = service.get("/console/glance").await.json["records"].take();
+    assert_eq!((&counts["unknown"], &counts["in_flight"]), (&json!(0), &json!(0)));
+    assert!(counts["done"] == 1 || counts["done"].is_null(), "{counts}");
+    let of_shop = service.get("/v1/idempotency/1?path=/v1/orders&source=internal").await;
+    of_shop.is_problem(400, "invalid-query");
 }
 
 /// A key for what does not exist helps nobody.

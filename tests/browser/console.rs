@@ -3,7 +3,8 @@
 //!
 //! Method: the page at `/` in a real browser, by its own links and fields.
 
-use keylatch_testkit::{Browser, Keyring, Page, Service};
+use keylatch_testkit::{Answer, Browser, Keyring, Page, Service};
+use reqwest::Method;
 use serde_json::json;
 
 /// What a page must not run: it stands in names and labels.
@@ -106,8 +107,7 @@ async fn filter_and_order_choose_among_many_locks() {
     console.hold("deploy/shop", "ci").await;
     let page = console.visit_until("#/locks", "121 held, 1 to 50 shown").await;
     assert_eq!(page.eval("document.querySelectorAll('tbody tr').length").await, 50);
-    page.eval("document.querySelector('#sort').value = 'name'").await;
-    page.eval("document.querySelector('#sort').dispatchEvent(new Event('change'))").await;
+    page.click("thead th:first-child button", 1).await;
     page.until("document.querySelector('tbody th').textContent === 'deploy/shop'").await;
     page.eval("document.querySelector('#prefix').focus()").await;
     page.type_text("jobs/11").await;
@@ -156,6 +156,33 @@ async fn no_view_scrolls_sideways_on_a_phone() {
         page.until("innerWidth === 375").await;
         let width = page.eval("document.documentElement.scrollWidth").await;
         assert!(width.as_u64().is_some_and(|width| width <= 375), "{view}: {width}");
+    }
+}
+
+/// A short row beside a long one has its one line, or two where it has a sentence.
+#[tokio::test]
+async fn long_names_break_in_their_own_column_alone() {
+    let console = Console::open().await;
+    let long = "a-name-without-an-end-".repeat(8);
+    for name in ["deploy", &long] {
+        console.hold(name, name).await;
+        let url = format!("/v1/idempotency/{name}?method=POST&path=/v1/payments");
+        let begin = console.service.request(Method::POST, &url);
+        assert_eq!(Answer::of(begin.json(&json!({"lease_ms": 60_000}))).await.status, 201);
+    }
+    for (view, most) in [("#/locks", 45), ("#/keys", 80)] {
+        let page = console.visit(view).await;
+        for width in [1280, 1920] {
+            page.resize(width, 900).await;
+            if view == "#/keys" {
+                shows(&page, "In flight").await;
+                page.click("[value=in-flight]", 1).await;
+            }
+            let row = "[...document.querySelectorAll('tbody tr')].find((row) => row.textContent.startsWith('deploy'))";
+            page.until(&format!("{row}?.offsetHeight > 0 && innerWidth === {width}")).await;
+            let height = page.eval(&format!("{row}.offsetHeight")).await;
+            assert!(height.as_u64().is_some_and(|height| height < most), "{view}: {height}");
+        }
     }
 }
 

@@ -90,6 +90,7 @@ async fn paid() -> Service {
 async fn pay(service: &Service) -> Answer {
     let payment = service.request(Method::POST, "/v1/payments");
     let payment = payment.header("Idempotency-Key", format!("payment-{FAILED}"));
+    let payment = payment.header("X-Request-Id", "request-7f3a");
     Answer::of(payment.json(&json!({"amount": 1999, "currency": "EUR", "fail": 500}))).await
 }
 
@@ -112,7 +113,12 @@ async fn one_unknown_payment_among_ten_thousand_is_found_and_settled() {
     // The list has the words of the key's own page too.
     shows(&page, "‹ All keys").await;
     shows(&page, "POST /v1/payments").await;
-    shows(&page, "the upstream responded with an error").await;
+    shows(&page, "the upstream responded with 500").await;
+    shows(&page, "request-7f3a").await;
+    assert_eq!(
+        page.eval("document.querySelector('.facts a').pathname").await,
+        "/problems/outcome-unknown"
+    );
     page.click("section .buttons button", 1).await;
     choose(&page, "completed").await;
     page.click("#body", 1).await;

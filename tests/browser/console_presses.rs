@@ -30,6 +30,19 @@ struct View {
 const NO_DIALOG: &str = "document.querySelector('dialog') === null";
 const DIALOG: &str = "document.querySelector('dialog') !== null";
 const COPIED: &str = "document.querySelector('#said').textContent === 'Copied.'";
+/// The head of this column says that the rows are in this order.
+macro_rules! sorts {
+    ($order:literal, $column:literal) => {
+        concat!(
+            "document.querySelector('[aria-sort=",
+            $order,
+            "]')?.textContent === '",
+            $column,
+            "'"
+        )
+    };
+}
+
 const FOLDED: &str = "document.querySelector('details').open === false";
 const ASKS_WHY: &str = "document.querySelector('#reason').matches(':user-invalid')";
 const NONE: &str =
@@ -65,7 +78,11 @@ const VIEWS: &[View] = &[
         before: &[],
         presses: &[
             ("#prefix", "document.querySelector('#locks-status').textContent === '0 held'"),
-            ("#sort", "document.querySelector('#sort').value === 'left'"),
+            ("Lock", sorts!("ascending", "Lock")),
+            ("Holder", sorts!("ascending", "Holder")),
+            ("Time left", sorts!("ascending", "Time left")),
+            ("Held for", sorts!("ascending", "Held for")),
+            ("Queue", sorts!("descending", "Queue")),
             ("#pause", "document.querySelector('#pause').checked"),
             ("deploy", "document.querySelector('h1')?.textContent === 'deploy'"),
             ("Next", "document.body.innerText.includes('51 to 61 shown')"),
@@ -118,6 +135,12 @@ const VIEWS: &[View] = &[
             ("state=done", "document.body.innerText.includes('paid-1')"),
             ("#key-prefix", NONE),
             ("#path-prefix", NONE),
+            ("Key", sorts!("ascending", "Key")),
+            ("Request", sorts!("ascending", "Request")),
+            ("User", sorts!("ascending", "User")),
+            ("Attempts", sorts!("descending", "Attempts")),
+            ("When", sorts!("descending", "When")),
+            ("Result", sorts!("ascending", "Result")),
             (
                 "Select all that are shown",
                 "document.body.innerText.includes('Settle the key that')",
@@ -157,7 +180,7 @@ const VIEWS: &[View] = &[
         presses: &[
             ("‹ All keys", IN_KEYS),
             ("Settle it…", DIALOG),
-            ("What clients get", "location.pathname === '/problems/outcome-unknown'"),
+            ("outcome-unknown", "location.pathname === '/problems/outcome-unknown'"),
             ("Do this with curl", FOLDED),
             ("Copy", COPIED),
         ],

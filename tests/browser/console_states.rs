@@ -25,16 +25,16 @@ async fn first_lock(page: &Page, name: &str) {
     page.until(&format!("document.querySelector('tbody th')?.textContent === '{name}'")).await;
 }
 
-async fn sort_by(page: &Page, sort: &str) {
-    let choose = format!(
-        "(() => {{ const sort = document.querySelector('#sort'); sort.value = '{sort}';
-            sort.dispatchEvent(new Event('change')); }})()"
+/// Presses the head of a column.
+async fn sort_by(page: &Page, column: &str) {
+    let head = format!(
+        "[...document.querySelectorAll('th button')].find(({{ textContent }}) => textContent === '{column}')"
     );
-    page.eval(&choose).await;
+    page.click_on(&head, 1).await;
 }
 
 #[tokio::test]
-async fn locks_are_sorted_by_age_time_left_queue_and_name() {
+async fn locks_are_sorted_by_the_heads_of_their_columns() {
     let console = Console::open().await;
     let service = &console.service;
     for (name, ttl_ms) in
@@ -51,10 +51,14 @@ async fn locks_are_sorted_by_age_time_left_queue_and_name() {
         let page = console.visit("#/locks").await;
         shows(&page, "4 held").await;
         first_lock(&page, "c-oldest").await;
-        for (sort, first) in
-            [("left", "b-shortest"), ("queue", "d-queue"), ("name", "a-last"), ("age", "c-oldest")]
-        {
-            sort_by(&page, sort).await;
+        for (column, first) in [
+            ("Time left", "b-shortest"),
+            ("Queue", "d-queue"),
+            ("Lock", "a-last"),
+            ("Lock", "d-queue"),
+            ("Held for", "c-oldest"),
+        ] {
+            sort_by(&page, column).await;
             first_lock(&page, first).await;
         }
     };
@@ -163,7 +167,8 @@ async fn each_of_several_holders_is_shown_and_broken_alone() {
     }
     let page = console.visit_until("#/locks", "ann and 2 more").await;
     shows(&page, "shared").await;
-    page.click("tbody a", 1).await;
+    // Anywhere in the row.
+    page.click("tbody [data-label='Held for']", 1).await;
     page.until("document.querySelectorAll('.holder').length === 3").await;
     page.click_on(
         "[...document.querySelectorAll('button')].find(({ ariaLabel }) => ariaLabel?.includes('of ben'))",
@@ -217,7 +222,13 @@ async fn stranger_is_asked_to_sign_in() {
 
 #[tokio::test]
 async fn console_freezes_once_the_service_is_gone_and_says_since_when() {
-    for (view, text) in [("#/locks", "1 held"), ("#/locks/deploy", "alice"), ("", "1 lock held")] {
+    for (view, text) in [
+        ("#/locks", "1 held"),
+        ("#/locks/deploy", "alice"),
+        ("#/keys", "Nothing needs you."),
+        ("#/observed", "No guard observes."),
+        ("", "1 lock held"),
+    ] {
         let console = Console::open().await;
         console.service.create("deploy", &json!({"owner": "alice", "ttl_ms": 600_000})).await;
         let page = console.visit_until(view, text).await;

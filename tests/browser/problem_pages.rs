@@ -36,3 +36,13 @@ async fn problems_and_unknown_paths_keep_the_menu() {
     }
     shows(&console.visit("no/such/page").await, "There is no such page").await;
 }
+
+#[tokio::test]
+async fn commands_are_for_the_service_that_shows_them_and_are_copied() {
+    let console = Console::open().await;
+    let page = console.visit("problems/lock-held").await;
+    page.allow_clipboard().await;
+    shows(&page, &format!("curl {}/v1/locks/deploy", console.service.address)).await;
+    page.click("pre + button", 1).await;
+    page.until("document.querySelector('#said').textContent === 'Copied.'").await;
+}

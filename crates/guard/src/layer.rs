@@ -24,7 +24,7 @@ use tower::{Layer, Service, ServiceExt as _};
 
 use crate::key_source::KeyKind;
 use crate::observe::{self, Observed, WouldRefuse};
-use crate::response::{self, with_source};
+use crate::response::{self, request_id, with_source};
 use crate::submission::{KeyedRequest, PrincipalFn, Submission, check_method};
 use crate::{Guard, InvalidSetting, IssuedKeys, Problem, Records, with_resolve};
 use keylatch_core::idempotency::{
@@ -287,7 +287,7 @@ impl IdempotencyLayer {
         let of_answer = scope.clone();
         // One clone for all of the run, since each changes a count that all cores share.
         let of_run = self.clone();
-        let (limit, lease) = (*answer_timeout, guard.lease());
+        let (limit, lease, id) = (*answer_timeout, guard.lease(), request_id(request.headers()));
         let spare = spare.map(|spare| (inner.clone(), spare));
         let work = move |run: Run| async move {
             let answer = async move {
@@ -295,7 +295,7 @@ impl IdempotencyLayer {
                 let Ok(response) = inner.call(with_fencing_token(*request, run)).await;
                 response::run_result(response, guard, service, &of_answer).await
             };
-            response::in_time(Box::pin(answer), limit, lease).await
+            response::with_trail(response::in_time(Box::pin(answer), limit, lease).await, id)
         };
         let (wait, on_crash) = (ask.wait, ask.on_crash);
         let response = match service.once(ask, work).await {

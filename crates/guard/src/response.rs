@@ -24,11 +24,14 @@ use crate::key_source::KeyKind;
 use crate::{Code, Guard, KeepFor, Problem, RetentionPolicy};
 use keylatch_core::idempotency::{
     Answer, IdempotencyService, LateWork, OnCrash, RecordScope, RecordStatus, RecordView, RunEnd,
-    RunResult, StoredResponse, UnknownReason,
+    RunResult, SentOn, StoredResponse, UnknownReason,
 };
 use keylatch_core::store::Effect;
 use keylatch_core::task::BoxFuture;
 use keylatch_wire::{ProblemDocument, Retry};
+
+/// The id of a request, as its upstream logs it.
+pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// The time until which the key is remembered, at least (an HTTP date).
@@ -81,6 +84,8 @@ const UNSTORED_HEADERS: [&str; 13] = [
 /// Media types whose responses last as long as their connection.
 const STREAM_MEDIA_TYPES: [&str; 3] =
     ["text/event-stream", "multipart/x-mixed-replace", "application/x-ndjson"];
+/// How long the id of a request may be for a record to keep it.
+const MAX_ID_LEN: usize = 128;
 /// How long the rest of a response is read after its client went away.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
@@ -183,6 +188,23 @@ pub(crate) async fn run_result(
         (end, _) => end,
     };
     RunResult { answer, end, late: None }
+}
+
+/// The id of a request, if a record may keep it.
+pub(crate) fn request_id(headers: &HeaderMap) -> Option<HeaderValue> {
+    headers.get(X_REQUEST_ID).filter(|id| id.len() <= MAX_ID_LEN).cloned()
+}
+
+/// Adds to an unknown outcome what an operator finds the run by.
+pub(crate) fn with_trail(
+    result: RunResult<Response>,
+    request_id: Option<HeaderValue>,
+) -> RunResult<Response> {
+    let Some(RunEnd::Unknown(reason)) = result.end else { return result };
+    let status = (reason == UnknownReason::Failed).then(|| result.answer.status().as_u16());
+    let request_id = request_id.and_then(|id| Some(id.to_str().ok()?.to_owned()));
+    let sent = Arc::new(SentOn { status, request_id });
+    RunResult { end: Some(RunEnd::SentOn(reason, sent)), ..result }
 }
 
 /// What becomes of the key after a response: what the response says itself, or else the rule of the

@@ -140,7 +140,8 @@ impl TableEntry for RecordState {
     }
 
     fn count(&self, after: &Self, counts: &TableCounts) {
-        let is_done = |state: &Self| state.record().is_some() && !state.is_unfinished();
+        let is_listed = |state: &Self| state.record().is_some_and(|one| !one.scope.is_internal());
+        let is_done = |state: &Self| is_listed(state) && !state.is_unfinished();
         count(&counts.done_records, is_done(self), is_done(after));
         counts.room.count(self.room_use(), after.room_use());
     }

@@ -219,7 +219,7 @@ pub struct IdempotencyRecord {
     /// Why the outcome is unknown: `interrupted`, `failed`, `panicked` or `no-answer`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<Cow<'static, str>>,
-    /// The status of the response.
+    /// The status of the response; of an unknown outcome, what the upstream responded with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
     /// Whether the response was kept whole.
@@ -303,7 +303,7 @@ pub struct ListedRecord {
     /// Why the outcome is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Cow<'static, str>>,
-    /// The status of the response.
+    /// The status of the response; of an unknown outcome, what the upstream responded with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
     /// Of an unknown outcome: where it is settled, as a path of this service.

@@ -105,8 +105,9 @@ fn listed(record: &RecordSummary) -> ListedRecord {
     let scope = &record.scope;
     let (ended_at, reason, status) = match &record.phase {
         RecordStatus::InFlight { .. } => (None, None, None),
-        RecordStatus::Unknown { since_millis, reason } => {
-            (Some(*since_millis), Some(reason.as_str().into()), None)
+        RecordStatus::Unknown { since_millis, reason, sent } => {
+            let status = sent.as_ref().and_then(|sent| sent.status);
+            (Some(*since_millis), Some(reason.as_str().into()), status)
         }
         RecordStatus::Done { at_millis, kept } => (Some(*at_millis), None, Some(kept.status())),
     };

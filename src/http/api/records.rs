@@ -30,7 +30,8 @@ use crate::access::KeyAct;
 use crate::http::audit::{Act, Auditor};
 use crate::http::caller::Caller;
 use crate::http::extract::{
-    OptionalJson, OptionalToken, PreferredWait, RequiredToken, ResultJson, parameters,
+    OptionalJson, OptionalToken, PreferredWait, RequiredToken, ResultJson, invalid_query,
+    parameters,
 };
 use crate::http::problem::{Code, Problem};
 use keylatch_axum::{
@@ -55,12 +56,13 @@ const YEAR_MILLIS: u64 = 365 * DAY_MILLIS;
 /// Why a body that is given in two ways is refused.
 const BODIES: &str = "and `body_base64` and `json` exclude one another";
 
-/// Begin
+/// Begin a run
 ///
 /// Asks whether to do a thing now. 201: do it, then complete it with the token, before the lease
-/// ends. 200: it was done, and this is what it came to. The same Lock-Token again is the same
-/// beginning and gets 201 again, so a lost response costs nothing. With `Prefer: wait` it waits
-/// while another client does it, and then answers as if it had come afterwards.
+/// ends; after that its outcome is unknown. 200: it was done, and this is what it came to. The same
+/// Lock-Token again is the same beginning and gets 201 again, so a lost response costs nothing.
+/// With `Prefer: wait` it waits while another client does it, and then answers as if it had come
+/// afterwards.
 #[utoipa::path(post, path = "/v1/idempotency/{key}",
     responses(
         (status = 201, description = "Do it now. The token that began gets this again, for as long as its run lasts", body = IdempotencyRecord,
@@ -108,7 +110,7 @@ pub(crate) async fn begin_idempotency(
     })
 }
 
-/// Complete
+/// Complete a run
 ///
 /// Keeps the result for every client that begins the work again. Safe to repeat.
 #[utoipa::path(put, path = "/v1/idempotency/{key}",
@@ -136,7 +138,7 @@ pub(crate) async fn complete_idempotency(
     Ok(Json(record(&view)))
 }
 
-/// Renew
+/// Renew a run
 ///
 /// Lets the lease last its full time from now. Do so at a third of it.
 #[utoipa::path(post, path = "/v1/idempotency/{key}/renew",
@@ -157,7 +159,7 @@ pub(crate) async fn renew_idempotency(
     }
 }
 
-/// Abandon
+/// Abandon a run
 ///
 /// Nothing was done: the key is free again.
 #[utoipa::path(delete, path = "/v1/idempotency/{key}",
@@ -174,7 +176,7 @@ pub(crate) async fn abandon_idempotency(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Fail
+/// Report a failed run
 ///
 /// You know that you failed half way: the outcome is unknown at once, for an operator to resolve.
 /// Safe to repeat.
@@ -341,6 +343,9 @@ impl FromRequestParts<Arc<Api>> for RecordKeyPath {
         let method = method.unwrap_or_default().to_ascii_uppercase();
         let path = normalize_path(&path.unwrap_or_default()).into_owned();
         let source = source.unwrap_or_default().into_owned();
+        if source == RecordScope::INTERNAL {
+            return Err(invalid_query("source", "must be that of a guarded route"));
+        }
         Ok(Self { key, method, path, source, principal: principal.map(Cow::into_owned) })
     }
 }
@@ -602,8 +607,9 @@ pub(crate) fn record(view: &RecordView) -> IdempotencyRecord {
             }
             ("done", Some(*at_millis))
         }
-        RecordStatus::Unknown { reason, since_millis } => {
+        RecordStatus::Unknown { reason, since_millis, sent } => {
             record.reason = Some(reason.as_str().into());
+            record.status = sent.as_ref().and_then(|sent| sent.status);
             ("unknown", Some(*since_millis))
         }
     };

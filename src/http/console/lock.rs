@@ -9,7 +9,6 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::NamedLock;
@@ -19,17 +18,7 @@ use crate::http::api::body::{Json, at_millis, grant_end, mode, slots};
 use crate::http::caller::Caller;
 use crate::http::problem::Problem;
 use keylatch_core::lock::{self, EndCause, Owner};
-use keylatch_wire::{LockMode, millis};
-
-#[derive(Debug, Serialize)]
-struct Waiter {
-    owner: Option<String>,
-    waiting_for_ms: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mode: Option<LockMode>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    limit: Option<u64>,
-}
+use keylatch_wire::millis;
 
 /// The waiters of a lock, first come first.
 pub(super) async fn queue(
@@ -39,11 +28,13 @@ pub(super) async fn queue(
 ) -> Result<Json<Value>, Problem> {
     caller.check_lock(LockAct::Read, &name)?;
     let waiters = api.locks.look_at_queue(&name).await?.into_iter();
-    let waiting = waiters.map(|lock::Waiter { owner, waited, limit, .. }| Waiter {
-        owner: owner.map(|owner| owner.as_str().to_owned()),
-        waiting_for_ms: millis(waited),
-        mode: mode(limit),
-        limit: slots(limit),
+    let waiting = waiters.map(|lock::Waiter { owner, waited, limit, .. }| {
+        json!({
+            "owner": owner.as_ref().map(Owner::as_str),
+            "waiting_for_ms": millis(waited),
+            "mode": mode(limit),
+            "limit": slots(limit),
+        })
     });
     Ok(Json(json!({"waiting": waiting.collect::<Vec<_>>()})))
 }

@@ -120,24 +120,21 @@ impl<S: Sync> FromRequestParts<S> for NamedLock {
     }
 }
 
+/// The file of this name, if it is one of these.
+macro_rules! one_of {
+    ($wanted:expr; $($name:literal)+) => {
+        match $wanted {
+            $($name => Some(include_str!(concat!("../../../assets/console/", $name))),)+
+            _ => None,
+        }
+    };
+}
+
 /// A file that the page loads.
 async fn asset(Path(name): Path<String>) -> Result<File, Problem> {
-    let text = match name.as_str() {
-        "console.css" => include_str!("../../../assets/console/console.css"),
-        "console.js" => include_str!("../../../assets/console/console.js"),
-        "api.js" => include_str!("../../../assets/console/api.js"),
-        "dom.js" => include_str!("../../../assets/console/dom.js"),
-        "feed.js" => include_str!("../../../assets/console/feed.js"),
-        "charts.js" => include_str!("../../../assets/console/charts.js"),
-        "glance.js" => include_str!("../../../assets/console/glance.js"),
-        "key.js" => include_str!("../../../assets/console/key.js"),
-        "keys.js" => include_str!("../../../assets/console/keys.js"),
-        "lock.js" => include_str!("../../../assets/console/lock.js"),
-        "locks.js" => include_str!("../../../assets/console/locks.js"),
-        "observed.js" => include_str!("../../../assets/console/observed.js"),
-        "records.js" => include_str!("../../../assets/console/records.js"),
-        "shortcuts.js" => include_str!("../../../assets/console/shortcuts.js"),
-        _ => return Err(no_resource()),
-    };
-    Ok(file(if name.ends_with(".css") { STYLE } else { JAVASCRIPT }, text))
+    let text = one_of!(name.as_str();
+        "console.css" "console.js" "api.js" "dom.js" "feed.js" "charts.js" "glance.js" "key.js"
+        "keys.js" "lock.js" "locks.js" "observed.js" "problem.js" "records.js" "shortcuts.js");
+    let kind = if name.ends_with(".css") { STYLE } else { JAVASCRIPT };
+    Ok(file(kind, text.ok_or_else(no_resource)?))
 }

@@ -49,7 +49,7 @@ fn forwarded(guard: &Guard) -> Paths {
         let no_scopes: [&str; 0] = [];
         let mut one = OperationBuilder::new()
             .securities(asks.then(|| [SecurityRequirement::new(GUARD_KEY, no_scopes)]))
-            .summary(Some("Send on, once"))
+            .summary(Some("Send a request on, once"))
             .description(Some("Sent on to the service behind, once for each Idempotency-Key."))
             .responses(ResponsesBuilder::new().response("default", answer).build())
             .build();

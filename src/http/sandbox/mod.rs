@@ -152,7 +152,7 @@ struct NewOrder {
     #[serde(deserialize_with = "whole_or_none")]
     #[schema(maximum = 60000)]
     delay_ms: u64,
-    /// The status of a failure to play, 400 to 599. Nothing is created then.
+    /// Make the toy shop fail with this status, 400 to 599. It then creates nothing.
     #[serde(deserialize_with = "keylatch_wire::whole_number")]
     #[schema(minimum = 400, maximum = 599)]
     fail: Option<u16>,
@@ -196,17 +196,21 @@ fn operations(path: &str) -> Paths {
     let is_of_payments = path == PAYMENTS;
     let list =
         if is_of_payments { __path_list_payments::operation() } else { __path_list::operation() };
-    let noun = if is_of_payments { "Payment" } else { "Order" };
+    let (noun, single, several) = match path {
+        PAYMENTS => ("Payment", "a payment", "payments"),
+        _ => ("Order", "an order", "orders"),
+    };
     let look = __path_look::operation();
     let of_shop = problems::guarded(&[Code::ValidationFailed]);
     let of_look = [HEALTH, &[Code::NotFound]].concat();
     let operations = [
-        (path, "", HttpMethod::Post, one, format!("create{noun}"), of_shop),
-        (path, "", HttpMethod::Get, list, format!("list{noun}s"), HEALTH.to_vec()),
-        (path, "/{id}", HttpMethod::Get, look, format!("get{noun}"), of_look),
+        ("", HttpMethod::Post, one, single, format!("create{noun}"), of_shop),
+        ("", HttpMethod::Get, list, several, format!("list{noun}s"), HEALTH.to_vec()),
+        ("/{id}", HttpMethod::Get, look, single, format!("get{noun}"), of_look),
     ];
     let mut paths = Paths::new();
-    for (path, below, method, mut operation, id, problems) in operations {
+    for (below, method, mut operation, what, id, problems) in operations {
+        operation.summary = operation.summary.map(|verb| format!("{verb} {what}"));
         problems::add(&mut operation, &problems);
         name_operation(&mut operation, id);
         paths.add_path_operation(format!("{path}{below}"), vec![method], operation);
@@ -293,7 +297,7 @@ async fn list_payments(State(orders): State<Arc<OrderBook>>) -> Result<Json<Paym
     Ok(Json(Payments { payments: orders.latest().await.map_err(not_read)? }))
 }
 
-/// Look
+/// Look at
 #[utoipa::path(get, path = "",
     params(("id" = String, Path, description = "Its id", example = "1")),
     responses((status = 200, description = "It is there", body = Order)))]

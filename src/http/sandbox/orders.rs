@@ -191,14 +191,10 @@ impl OrderBook {
         self.scope().record(&IdempotencyKey::from(number))
     }
 
-    /// A scope that no request has: its method is none of HTTP.
+    /// A scope that no request has.
     fn scope(&self) -> Scope<'_> {
-        Scope {
-            principal: &Principal::None,
-            method: "keylatch sandbox",
-            path: &self.path,
-            source: "",
-        }
+        let (principal, source) = (&Principal::None, RecordScope::INTERNAL);
+        Scope { principal, method: "", path: &self.path, source }
     }
 }
 

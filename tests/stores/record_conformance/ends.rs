@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use keylatch_core::idempotency::{
-    Answer, EraseReply, ResolveReply, RunEnd, SealedAnswer, StoredResponse, UnknownReason,
+    Answer, EraseReply, ResolveReply, RunEnd, SealedAnswer, SentOn, StoredResponse, UnknownReason,
 };
 use keylatch_testkit::{Records, store_test};
 
@@ -25,13 +25,15 @@ const REASONS: [UnknownReason; 5] = [
 
 #[store_test(records)]
 async fn unknown_outcome_keeps_its_reason(store: &Records) {
-    for (key, reason) in (1..).zip(REASONS) {
+    let sent = SentOn { status: Some(502), request_id: Some("abc-1".to_owned()) };
+    let sent = RunEnd::SentOn(UnknownReason::Failed, Arc::new(sent));
+    for (key, end) in (1..).zip(REASONS.map(unknown).into_iter().chain([sent])) {
         started(begin(store, &rerun(key, "one")).await);
-        let view = kept(complete(store, key, "one", unknown(reason)).await);
-        assert_ended(&view, &unknown(reason));
+        let view = kept(complete(store, key, "one", end.clone()).await);
+        assert_ended(&view, &end);
         assert_near(view.expires_in, UNKNOWN);
         assert_same(&found(begin(store, &rerun(key, "two")).await), &view);
-        assert_same(&kept(complete(store, key, "one", unknown(reason)).await), &view);
+        assert_same(&kept(complete(store, key, "one", end).await), &view);
     }
 }
 

@@ -117,7 +117,7 @@ async fn each_record_is_in_the_list_of_its_state(store: &Records) {
         assert!(record.age < SLACK, "{:?}", record.age);
         match record.phase {
             RecordStatus::InFlight { lease } => assert_near(lease, LEASE),
-            RecordStatus::Unknown { since_millis, reason } => {
+            RecordStatus::Unknown { since_millis, reason, .. } => {
                 assert_eq!(reason, UnknownReason::Failed);
                 assert_wall(since_millis, Duration::ZERO);
             }

@@ -157,6 +157,9 @@ fn end_of(view: &RecordView) -> RunEnd {
     match &view.phase {
         RecordStatus::InFlight { .. } => panic!("ended, not {view:?}"),
         RecordStatus::Done { kept, .. } => RunEnd::Done(kept.clone()),
+        RecordStatus::Unknown { reason, sent: Some(sent), .. } => {
+            RunEnd::SentOn(*reason, Arc::clone(sent))
+        }
         RecordStatus::Unknown { reason, .. } => RunEnd::Unknown(*reason),
     }
 }

@@ -102,12 +102,11 @@ pub struct RecordFilter {
 }
 
 impl RecordFilter {
-    /// Whether the list has this record. No list has those of guards that only observe: there is
-    /// nothing to settle.
+    /// Whether the list has this record. No list has keylatch's own: there is nothing to settle.
     pub fn admits(&self, record: &RecordSummary) -> bool {
         let (path, key) = (record.scope.path(), record.scope.key().as_str());
         let kept = |path| beginning(path, RecordScope::MAX_PATH_BYTES);
-        !record.scope.is_observed()
+        !record.scope.is_internal()
             && self.phase.is_none_or(|phase| phase == record.phase.name())
             && self.path.as_deref().is_none_or(|wanted| path == kept(wanted))
             && path.starts_with(kept(&self.path_prefix))

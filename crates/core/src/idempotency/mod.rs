@@ -21,7 +21,8 @@ pub use list::{PhaseName, RecordFilter, RecordReader, RecordSummary};
 pub use record::{
     AbandonReply, Answer, AnswerStub, BeginCommand, BeginReply, CompleteReply, EndReply,
     EraseReply, OnCrash, RecordCommand, RecordReply, RecordStatus, RecordView, ResolveCommand,
-    ResolveReply, Run, RunEnd, RunRenewal, SealedAnswer, Settlement, StoredResponse, UnknownReason,
+    ResolveReply, Run, RunEnd, RunRenewal, SealedAnswer, SentOn, Settlement, StoredResponse,
+    UnknownReason,
 };
 pub use room::{NoRoom, RecordRoom, Share, TakenRoom, Use};
 pub use rules::{Record, RecordStage, RecordState, UNKNOWN_RETENTION};

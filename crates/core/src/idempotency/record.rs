@@ -156,6 +156,17 @@ pub enum RunEnd {
     DoneFor(StoredResponse, Duration),
     /// The outcome is unknown.
     Unknown(UnknownReason),
+    /// The same, of a run that was sent on.
+    SentOn(UnknownReason, Arc<SentOn>),
+}
+
+/// What an operator finds a run by that was sent on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SentOn {
+    /// The HTTP status that came back.
+    pub status: Option<u16>,
+    /// The id that its request had.
+    pub request_id: Option<String>,
 }
 
 /// What is kept of a response.
@@ -397,5 +408,7 @@ pub enum RecordStatus {
         since_millis: u64,
         /// How the run ended without a known outcome.
         reason: UnknownReason,
+        /// What it is found by, if it was sent on.
+        sent: Option<Arc<SentOn>>,
     },
 }

@@ -6,6 +6,7 @@
 //! unknown outcome stays until it is resolved or its retention ends. The differential tests hold
 //! every store to these rules.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -14,7 +15,7 @@ use super::room::{Share, Use};
 use super::{
     AbandonReply, BeginCommand, BeginReply, CompleteReply, EraseReply, Fingerprint, OnCrash,
     RecordCommand, RecordKey, RecordReply, RecordScope, RecordStatus, RecordView, ResolveCommand,
-    ResolveReply, Run, RunEnd, RunRenewal, Settlement, StoredResponse, UnknownReason,
+    ResolveReply, Run, RunEnd, RunRenewal, SentOn, Settlement, StoredResponse, UnknownReason,
 };
 use crate::entry::{Entry, Found};
 use crate::lock::{FencingToken, Moment, TokenHash};
@@ -216,6 +217,8 @@ pub enum RecordStage {
     Done(u64, StoredResponse),
     /// The outcome is unknown since this time, in milliseconds since 1970.
     Unknown(u64, UnknownReason),
+    /// The same, of a run that was sent on.
+    SentOn(u64, UnknownReason, Arc<SentOn>),
 }
 
 impl Record {
@@ -231,7 +234,9 @@ impl Record {
                 self.lease + self.retention.max(UNKNOWN_RETENTION)
             }
             (RecordStage::Done(..), _) => self.retention,
-            (RecordStage::Unknown(..), _) => self.retention.max(UNKNOWN_RETENTION),
+            (RecordStage::Unknown(..) | RecordStage::SentOn(..), _) => {
+                self.retention.max(UNKNOWN_RETENTION)
+            }
         }
     }
 
@@ -265,7 +270,11 @@ impl Record {
                 RecordStatus::Done { at_millis: *at, kept: kept.clone() }
             }
             RecordStage::Unknown(since, reason) => {
-                RecordStatus::Unknown { since_millis: *since, reason: *reason }
+                RecordStatus::Unknown { since_millis: *since, reason: *reason, sent: None }
+            }
+            RecordStage::SentOn(since, reason, sent) => {
+                let sent = Some(Arc::clone(sent));
+                RecordStatus::Unknown { since_millis: *since, reason: *reason, sent }
             }
         };
         RecordView {
@@ -362,6 +371,9 @@ fn complete(
                 RecordStage::Done(at_millis, kept.clone())
             }
             RunEnd::Unknown(reason) => RecordStage::Unknown(at_millis, *reason),
+            RunEnd::SentOn(reason, sent) => {
+                RecordStage::SentOn(at_millis, *reason, Arc::clone(sent))
+            }
         };
         record.end(stage, now);
         if let RunEnd::DoneFor(_, retention) = end {
@@ -372,6 +384,7 @@ fn complete(
     let same_end = match (&record.stage, end) {
         (RecordStage::Done(_, kept), RunEnd::Done(end) | RunEnd::DoneFor(end, _)) => kept == end,
         (RecordStage::Unknown(_, reason), RunEnd::Unknown(end)) => reason == end,
+        (RecordStage::SentOn(_, _, sent), RunEnd::SentOn(_, end)) => sent == end,
         _ => false,
     };
     let view = record.view(now);
@@ -406,7 +419,9 @@ impl ResolveCommand {
         let meant = self.fencing_token.is_none_or(|meant| meant == fencing_token);
         let named = self.fencing_token.is_some();
         match (&record.stage, &self.end) {
-            (RecordStage::Unknown(..), Settlement::NotExecuted) if meant => {
+            (RecordStage::Unknown(..) | RecordStage::SentOn(..), Settlement::NotExecuted)
+                if meant =>
+            {
                 *found = None;
                 ResolveReply::Freed(fencing_token)
             }
@@ -415,7 +430,7 @@ impl ResolveCommand {
                 ResolveReply::Freed(fencing_token)
             }
             (
-                RecordStage::Unknown(..),
+                RecordStage::Unknown(..) | RecordStage::SentOn(..),
                 end @ (Settlement::Done(kept) | Settlement::DoneFor(kept, _)),
             ) if meant => {
                 record.end(RecordStage::Done(moment.unix_micros / 1000, kept.clone()), now);

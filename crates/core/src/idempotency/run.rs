@@ -98,7 +98,7 @@ impl LateWork {
             Ok(None) => Settlement::NotExecuted,
             Ok(Some(RunEnd::Done(kept))) => Settlement::Done(kept),
             Ok(Some(RunEnd::DoneFor(kept, retention))) => Settlement::DoneFor(kept, retention),
-            Ok(Some(RunEnd::Unknown(_))) | Err(_) => return,
+            Ok(Some(RunEnd::Unknown(_) | RunEnd::SentOn(..))) | Err(_) => return,
         };
         let resolve = ResolveCommand { key, fencing_token: Some(fencing_token), end };
         let retry = Retry { try_limit: TRY_LIMIT, pause: PAUSE, limit: ANSWER_LIMIT };

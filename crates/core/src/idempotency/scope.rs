@@ -40,8 +40,9 @@ impl RecordScope {
     pub const MAX_PRINCIPAL_BYTES: usize = 256;
     /// How many bytes are kept of a method.
     pub const MAX_METHOD_BYTES: usize = 64;
-    /// The source of the records of guards that only observe. No source of keys has this name.
-    const OBSERVED: &str = "observed";
+    /// The source of records that are keylatch's own, and in no list and no count. No source of
+    /// keys has this name.
+    pub const INTERNAL: &str = "internal";
 
     /// What a store keeps of `scope` and `key`.
     pub fn new(scope: &Scope<'_>, key: &IdempotencyKey) -> Self {
@@ -59,17 +60,17 @@ impl RecordScope {
     /// Where a guard that only observes keeps a record, by the key of the record that it would have
     /// if it enforced. It has hashes alone, and no guard that enforces finds it.
     pub fn observed(record: &RecordKey) -> (RecordKey, Self) {
-        let mut hasher = FingerprintHasher::new(Self::OBSERVED);
+        let mut hasher = FingerprintHasher::new("observed");
         hasher.add(record.as_bytes());
         let key = IdempotencyKey::from(hasher.finish());
         let principal = &Principal::None;
-        let scope = Scope { principal, method: "", path: "", source: Self::OBSERVED };
+        let scope = Scope { principal, method: "", path: "", source: Self::INTERNAL };
         (scope.record(&key), Self::new(&scope, &key))
     }
 
-    /// Whether its record is that of a guard which only observes.
-    pub fn is_observed(&self) -> bool {
-        self.source() == Self::OBSERVED
+    /// Whether its record is keylatch's own: of a guard that only observes, or of the toy shop.
+    pub fn is_internal(&self) -> bool {
+        self.source() == Self::INTERNAL
     }
 
     /// The same, whose record counts in this share.

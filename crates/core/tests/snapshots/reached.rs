@@ -4,12 +4,13 @@
 //! Method: proptest makes random commands for records, and the snapshot is compared after every
 //! step. `tests/modes` does so with locks.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use keylatch_core::entry::Entry as _;
 use keylatch_core::idempotency::{
     BeginCommand, Fingerprint, OnCrash, RecordCommand, RecordKey, RecordState, ResolveCommand,
-    RunEnd, StoredResponse, UnknownReason,
+    RunEnd, SentOn, StoredResponse, UnknownReason,
 };
 use keylatch_core::lock::{FencingToken, LockState, Moment, TokenHash};
 use proptest::collection::vec;
@@ -41,7 +42,9 @@ fn end() -> impl Strategy<Value = RunEnd> {
         Just(UnknownReason::NoAnswer),
         Just(UnknownReason::Reported),
     ];
-    prop_oneof![kept().prop_map(RunEnd::Done), reason.prop_map(RunEnd::Unknown)]
+    let sent = SentOn { status: Some(502), request_id: Some("abc-1".to_owned()) };
+    let sent = RunEnd::SentOn(UnknownReason::Failed, Arc::new(sent));
+    prop_oneof![kept().prop_map(RunEnd::Done), reason.prop_map(RunEnd::Unknown), Just(sent)]
 }
 
 fn record_command() -> impl Strategy<Value = RecordCommand> {

@@ -21,11 +21,10 @@ use super::principal::{PrincipalHeader, TrustedProxy};
 use crate::guard::is_plain_header;
 use crate::observe::WouldRefuse;
 use crate::path_reading::PathReading;
-use crate::response::is_mark;
+use crate::response::{X_REQUEST_ID, is_mark};
 use crate::submission::check_method;
 use crate::{Code, Guard, GuardAccess, IDEMPOTENCY_FENCE, IDEMPOTENCY_KEY, Problem};
 
-const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The headers that are keylatch's or a trusted proxy's to set, on every guarded route.
 const OWN_HEADERS: [HeaderName; 7] = [
     IDEMPOTENCY_FENCE,

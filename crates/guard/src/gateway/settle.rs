@@ -240,7 +240,7 @@ impl Settler {
         match timeout_at(end, kept).await.ok()?.end? {
             RunEnd::Done(kept) => Some(Settlement::Done(by_upstream(kept))),
             RunEnd::DoneFor(kept, lasts) => Some(Settlement::DoneFor(by_upstream(kept), lasts)),
-            RunEnd::Unknown(_) => None,
+            RunEnd::Unknown(_) | RunEnd::SentOn(..) => None,
         }
     }
 

@@ -335,7 +335,7 @@ impl Step<'_> {
                 (Outcome::Taken(None), answered)
             }
             Outcome::Taken(fencing_token) => self.on_run(key, fencing_token.unwrap()).await,
-            Outcome::Ended(fencing_token, RunEnd::Unknown(_)) => {
+            Outcome::Ended(fencing_token, RunEnd::Unknown(_) | RunEnd::SentOn(..)) => {
                 let kept = (self.dice.below(2) == 0).then(|| kept(self.number));
                 let ended =
                     kept.clone().map(|kept| Outcome::Ended(*fencing_token, RunEnd::Done(kept)));
