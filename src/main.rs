@@ -30,7 +30,8 @@ use keylatch::{healthcheck, telemetry};
 use keylatch_stores::{ENGINES, Engine};
 
 /// Most of what a request allocates is small and soon freed, often by another thread: mimalloc is
-/// made for that. Its version 2 returns memory to the system when a burst is over.
+/// made for that. Its version 2 returns memory to the system when a burst is over. It asks for no
+/// huge pages, of which a process that is idle would keep several for a few kilobytes.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
