@@ -12,6 +12,7 @@ use keylatch_core::lock::{LockName, Owner, Ttl};
 
 use super::ServiceArguments;
 use super::arguments::{owner, this_process, ttl};
+use crate::failure::HELD;
 use crate::run::{Election, Job, Locks};
 
 /// An election.
@@ -53,7 +54,7 @@ impl ElectCommand {
             locks: Locks::One(self.name),
             options,
             at_least: Duration::ZERO,
-            held_exit: None,
+            held_exit: HELD,
             is_quiet: false,
             command: self.command,
         };

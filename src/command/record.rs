@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use hyper::Method;
+use keylatch_client::escape;
 use keylatch_core::idempotency::IdempotencyKey;
 use keylatch_core::lock::{Owner, Reason};
 use keylatch_wire::{
@@ -16,10 +17,11 @@ use keylatch_wire::{
 };
 use serde_json::json;
 
+use super::ServiceArguments;
 use super::arguments::owner;
-use super::service::{Ask, Reply, Service, escape};
+use super::service::{Ask, Reply, Service};
 use super::table::{Table, in_words, print_facts, print_json};
-use super::{Failure, ServiceArguments};
+use crate::failure::Failure;
 
 const PAGE: usize = 1000;
 

@@ -6,13 +6,14 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use clap::Args;
 use clap::error::ErrorKind;
-use clap::{Args, value_parser};
 use keylatch_core::lock::{LockName, LockSet, Ttl};
 
 use super::arguments::ttl;
 use super::{LeaseArguments, ServiceArguments};
 use crate::error::Error;
+use crate::failure::HELD;
 use crate::run::{Job, Locks, Reentry};
 
 /// The shells that people put before `-c`.
@@ -28,9 +29,9 @@ pub struct RunCommand {
     /// Leave the lock held for the rest of this time where COMMAND ends sooner
     #[arg(long, value_parser = ttl, value_name = "TIME")]
     at_least: Option<Ttl>,
-    /// Exit with this code where another client held the lock until the wait was over [default: 73]
-    #[arg(long, value_parser = value_parser!(u8), value_name = "CODE")]
-    held_exit: Option<u8>,
+    /// Exit with this code where another client held the lock until the wait was over
+    #[arg(long, value_name = "CODE", default_value_t = HELD)]
+    held_exit: u8,
     /// Say nothing of other clients that hold the lock
     #[arg(short, long)]
     quiet: bool,

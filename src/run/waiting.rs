@@ -14,10 +14,9 @@ use http_body_util::{BodyExt as _, Limited};
 use hyper::{HeaderMap, Request, header};
 use jiff::Timestamp;
 use jiff::fmt::rfc2822;
-use keylatch_client::{Client, Error};
+use keylatch_client::{Client, Error, escape};
 use keylatch_core::lock::LockName;
 use keylatch_wire::HeldLock;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use tokio::time::{sleep, timeout};
 
@@ -120,8 +119,8 @@ async fn contention(client: &Client, names: &[LockName]) -> Result<Option<Conten
 
 /// How a lock is held, and when by the service's clock.
 async fn look(client: &Client, name: &LockName) -> Result<Option<(HeldLock, Timestamp)>, Error> {
-    let name = utf8_percent_encode(name.as_str(), NON_ALPHANUMERIC);
-    let (lock, headers) = read(client, format!("/v1/locks/{name}")).await?;
+    let path = format!("/v1/locks/{}", escape(name.as_str()));
+    let (lock, headers) = read(client, path).await?;
     Ok(lock.map(|lock| (lock, date_of(&headers).unwrap_or_else(Timestamp::now))))
 }
 
