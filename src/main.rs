@@ -24,7 +24,6 @@ use keylatch::error::Error;
 use keylatch::failure::{ELECT_EXIT_CODES, EXIT_CODES, Failure, ONCE_EXIT_CODES, RUN_EXIT_CODES};
 use keylatch::http::{self, Extras, Part, SandboxMode};
 use keylatch::plain::say;
-use keylatch::run::{elect, once};
 use keylatch::signals::Signals;
 use keylatch::traces::Traces;
 use keylatch::{healthcheck, telemetry};
@@ -224,9 +223,9 @@ fn main() -> ExitCode {
         Command::Config(ConfigCommand::Show { flags, json }) => show_config(flags, json),
         Command::Lock(command) => return ask_service(command.run()),
         Command::Backup(command) => return ask_service(command.run()),
-        Command::Run(run) => return run_under_lock(run),
-        Command::Elect(command) => return ask_service(elect(&command.election())),
-        Command::Once(command) => return ask_service(once(&command.job())),
+        Command::Run(command) => return ask_service(command.run()),
+        Command::Elect(command) => return ask_service(command.run()),
+        Command::Once(command) => return ask_service(command.run()),
     };
     match ran {
         Ok(()) => ExitCode::SUCCESS,
@@ -286,20 +285,6 @@ fn wrong_use(error: &clap::Error) -> ExitCode {
         // The codes of clients are those of sysexits.h, apart from what commands mostly use.
         2 if of_client => ExitCode::from(64),
         code => u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from),
-    }
-}
-
-fn run_under_lock(run: RunCommand) -> ExitCode {
-    let (locks, outer) = match run.locks() {
-        Ok(locks) => locks,
-        Err(error) => return wrong_use(&error),
-    };
-    match run.job(locks, outer) {
-        Ok(job) => ask_service(keylatch::run::run(&job)),
-        Err(error) => {
-            say(&error);
-            ExitCode::FAILURE
-        }
     }
 }
 

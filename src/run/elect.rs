@@ -46,18 +46,9 @@ const CONNECTIONS: usize = 64;
 /// How long to wait after a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// The lock that makes a leader, and what the leader runs.
-#[derive(Debug)]
-pub struct Election {
-    /// The lock that the leader holds, and the command of the leader, if there is one.
-    pub job: Job,
-    /// Where to say who leads.
-    pub listen: Option<SocketAddr>,
-}
-
-/// Tries to lead until a signal or the end of the command; gives the exit code.
-pub async fn elect(election: &Election) -> Result<u8, Failure> {
-    let job = &election.job;
+/// Tries to lead until a signal or the end of the command, if there is one, and says at `listen`
+/// who leads; gives the exit code.
+pub async fn elect(job: &Job, listen: Option<SocketAddr>) -> Result<u8, Failure> {
     let mut signals = Signals::catch().map_err(Failure::System)?;
     let client = Client::builder(&job.server).with_env().and_then(|of| of.closing().build());
     let client = client.map_err(|error| service_failure(&job.server, error))?;
@@ -65,9 +56,9 @@ pub async fn elect(election: &Election) -> Result<u8, Failure> {
     let owner = job.options.owner.clone().unwrap_or_default();
     let (lease, of) = (watch::Sender::default(), client.clone());
     let leader = Arc::new(Leader { client: of, name: name.clone(), owner, lease });
-    let _serving = match election.listen {
+    let _serving = match listen {
         Some(address) => {
-            let listener = listen(address).await.map_err(Failure::System)?;
+            let listener = bind(address).await.map_err(Failure::System)?;
             Some(AbortOnDropHandle::new(tokio::spawn(serve(listener, Arc::clone(&leader)))))
         }
         None => None,
@@ -160,7 +151,7 @@ async fn leads(State(leader): State<Arc<Leader>>) -> (StatusCode, String) {
 }
 
 /// Listens at an address.
-async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let bound = TcpListener::bind(address).await;
     bound.map_err(|error| io::Error::other(format!("{address} cannot be listened on: {error}")))
 }

@@ -24,7 +24,7 @@ mod reentry;
 mod supervision;
 mod waiting;
 
-pub use elect::{Election, elect};
+pub use elect::elect;
 pub use job::run;
 pub use once::{OnceJob, once};
 pub use reentry::Reentry;
