@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use keylatch_client::{Error, Held};
-use keylatch_wire::{Code, ProblemDocument, Retry};
+use keylatch_wire::{Code, ProblemDocument, Retry, in_words, millis};
 
 /// What the help says about exit codes.
 pub const EXIT_CODES: &str = "\
@@ -226,7 +226,7 @@ fn prefix(server: &str, error: &Error) -> String {
 }
 
 fn waited(time: Duration) -> String {
-    format!("; waited {:.1} s", time.as_secs_f64())
+    format!("; waited {}", in_words(millis(time)))
 }
 
 fn why_not_started(error: &io::Error) -> String {

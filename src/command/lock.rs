@@ -15,7 +15,7 @@ use hyper::Method;
 use keylatch_client::{AcquireOptions, LockGuard, LossReason, Token, escape};
 use keylatch_core::lock::{EntryName, LockName, Owner, Reason, Ttl};
 use keylatch_wire::{
-    BreakLockRequest, Code, HeldLock, LockBreak, LockPage, RenewLockRequest, millis,
+    BreakLockRequest, Code, HeldLock, LockBreak, LockPage, RenewLockRequest, in_words, millis,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
@@ -25,7 +25,7 @@ use tokio_util::io::StreamReader;
 
 use super::arguments::{duration, owner, ttl};
 use super::service::{Ask, Service};
-use super::table::{Table, in_words, print_facts, print_json};
+use super::table::{Table, print_facts, print_json};
 use super::{LeaseArguments, ServiceArguments};
 use crate::failure::Failure;
 use crate::plain::{plain, say};

@@ -13,14 +13,14 @@ use keylatch_core::idempotency::IdempotencyKey;
 use keylatch_core::lock::{Owner, Reason};
 use keylatch_wire::{
     CompleteRecordRequest, HeaderValues, IdempotencyRecord, ListedRecord, ObservedGuard,
-    RecordPage, ResolveRecordRequest, ServiceInfo,
+    RecordPage, ResolveRecordRequest, ServiceInfo, in_words,
 };
 use serde_json::json;
 
 use super::ServiceArguments;
 use super::arguments::owner;
 use super::service::{Ask, Reply, Service};
-use super::table::{Table, in_words, print_facts, print_json};
+use super::table::{Table, print_facts, print_json};
 use crate::failure::Failure;
 
 const PAGE: usize = 1000;

@@ -29,7 +29,7 @@ pub struct RunCommand {
     #[arg(long, value_parser = ttl, value_name = "TIME")]
     at_least: Option<Ttl>,
     /// Exit with this code where another client held the lock until the wait was over
-    #[arg(long, value_name = "CODE", default_value_t = HELD)]
+    #[arg(long, value_name = "CODE", default_value_t = HELD, allow_negative_numbers = true)]
     held_exit: u8,
     /// Say nothing of other clients that hold the lock
     #[arg(short, long)]

@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use jiff::fmt::rfc2822;
 use keylatch_client::{Client, Error, escape};
 use keylatch_core::lock::LockName;
-use keylatch_wire::HeldLock;
+use keylatch_wire::{HeldLock, in_words};
 use serde::de::DeserializeOwned;
 use tokio::time::{sleep, timeout};
 
@@ -148,9 +148,9 @@ impl Contention {
             HeldLock::Exclusive(lock) => {
                 let owner = lock.owner.as_deref().unwrap_or("a client without a label");
                 let since = lock.acquired_at.parse().unwrap_or(now);
-                let held = now.duration_since(since).as_secs().max(0);
-                let left = lock.expires_in_ms.div_ceil(1000);
-                let holders = format!("{owner} for {held} s, {left} s left unless renewed");
+                let held = now.duration_since(since).as_millis().try_into().unwrap_or_default();
+                let (held, left) = (in_words(held), in_words(lock.expires_in_ms));
+                let holders = format!("{owner} for {held}, {left} left unless renewed");
                 (Some(lock.fencing_token), holders, lock.waiting)
             }
             HeldLock::Shared(lock) => {
