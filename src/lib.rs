@@ -52,6 +52,7 @@ pub mod command;
 pub mod config;
 mod encryption;
 pub mod error;
+pub mod failure;
 mod followed_files;
 mod grant_ends;
 mod guard_comparison;

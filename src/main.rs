@@ -17,20 +17,21 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use keylatch::access::{ApiKey, IdentityName};
 use keylatch::app::{self, App};
 use keylatch::command::{
-    self, BackupCommand, ElectCommand, Failure, LockCommand, OnceCommand, RecordCommand, RunCommand,
+    self, BackupCommand, ElectCommand, LockCommand, OnceCommand, RecordCommand, RunCommand,
 };
 use keylatch::config::{Config, ConfigError, Flags};
 use keylatch::error::Error;
+use keylatch::failure::{ELECT_EXIT_CODES, EXIT_CODES, Failure, ONCE_EXIT_CODES, RUN_EXIT_CODES};
 use keylatch::http::{self, Extras, Part, SandboxMode};
 use keylatch::plain::say;
-use keylatch::run::{ELECT_EXIT_CODES, EXIT_CODES, ONCE_EXIT_CODES, elect, once};
 use keylatch::signals::Signals;
 use keylatch::traces::Traces;
 use keylatch::{healthcheck, telemetry};
 use keylatch_stores::{ENGINES, Engine};
 
 /// Most of what a request allocates is small and soon freed, often by another thread: mimalloc is
-/// made for that. Its version 2 returns memory to the system when a burst is over.
+/// made for that. Its version 2 returns memory to the system when a burst is over. It asks for no
+/// huge pages, of which a process that is idle would keep several for a few kilobytes.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -61,7 +62,7 @@ enum Command {
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Locks: each operation of the API, for a person or a script.
-    #[command(subcommand, after_help = command::EXIT_CODES)]
+    #[command(subcommand, after_help = EXIT_CODES)]
     Lock(LockCommand),
     /// Write a copy of an `embedded:` store to FILE, while it serves.
     ///
@@ -70,7 +71,7 @@ enum Command {
     #[command(after_help = command::BACKUP_EXIT_CODES)]
     Backup(BackupCommand),
     /// API keys, by which the service knows its clients, and the records of idempotency keys.
-    #[command(subcommand, after_help = command::EXIT_CODES)]
+    #[command(subcommand, after_help = EXIT_CODES)]
     Key(KeyCommand),
     /// Run a command for as long as it holds a lock, or several.
     ///
@@ -83,7 +84,7 @@ enum Command {
     /// With several NAMEs it gets all of the locks at once or none, and COMMAND is stopped when any
     /// of them is lost. KEYLATCH_FENCING_TOKENS then has a line `TOKEN NAME` for each lock,
     /// KEYLATCH_NAMES their names, one a line, and with --limit KEYLATCH_SLOTS lines `SLOT NAME`.
-    #[command(after_help = EXIT_CODES)]
+    #[command(after_help = RUN_EXIT_CODES)]
     Run(RunCommand),
     /// Run a command once for a key, be it on one machine of many.
     ///
@@ -222,15 +223,9 @@ fn main() -> ExitCode {
         Command::Config(ConfigCommand::Show { flags, json }) => show_config(flags, json),
         Command::Lock(command) => return ask_service(command.run()),
         Command::Backup(command) => return ask_service(command.run()),
-        Command::Run(run) => return run_under_lock(run),
-        Command::Elect(command) => {
-            let election = command.election();
-            return ask_service(async { Ok(elect(&election).await) });
-        }
-        Command::Once(command) => {
-            let job = command.job();
-            return ask_service(async { Ok(once(&job).await) });
-        }
+        Command::Run(command) => return ask_service(command.run()),
+        Command::Elect(command) => return ask_service(command.run()),
+        Command::Once(command) => return ask_service(command.run()),
     };
     match ran {
         Ok(()) => ExitCode::SUCCESS,
@@ -290,20 +285,6 @@ fn wrong_use(error: &clap::Error) -> ExitCode {
         // The codes of clients are those of sysexits.h, apart from what commands mostly use.
         2 if of_client => ExitCode::from(64),
         code => u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from),
-    }
-}
-
-fn run_under_lock(run: RunCommand) -> ExitCode {
-    let (locks, outer) = match run.locks() {
-        Ok(locks) => locks,
-        Err(error) => return wrong_use(&error),
-    };
-    match run.job(locks, outer) {
-        Ok(job) => ask_service(async { Ok(keylatch::run::run(&job).await) }),
-        Err(error) => {
-            say(&error);
-            ExitCode::FAILURE
-        }
     }
 }
 

@@ -12,6 +12,9 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+/// How many lines may wait for standard error. Each has its place from the start.
+const QUEUED_LINES: usize = 8192;
+
 /// What is logged, and how.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -66,7 +69,8 @@ impl Settings {
 ///
 /// When standard error is slower than the service, lines are lost rather than waited for.
 pub fn init(settings: &Settings) -> Result<WorkerGuard, Box<dyn std::error::Error + Send + Sync>> {
-    let (writer, guard) = NonBlockingBuilder::default().lossy(true).finish(io::stderr());
+    let builder = NonBlockingBuilder::default().buffered_lines_limit(QUEUED_LINES).lossy(true);
+    let (writer, guard) = builder.finish(io::stderr());
     let json = match settings.format {
         Format::Text => false,
         Format::Json => true,

@@ -41,7 +41,8 @@ pub struct LeaseArguments {
     #[arg(short = 'n', long = "try", conflicts_with = "wait")]
     tries_once: bool,
     /// Wait only where at most so many wait already: with 0, one at a time and one after it
-    #[arg(long, value_name = "N", conflicts_with = "tries_once")]
+    #[arg(long, value_parser = count, value_name = "N", allow_negative_numbers = true)]
+    #[arg(conflicts_with = "tries_once")]
     max_ahead: Option<u64>,
     /// A label that says who holds the lock [default: the machine and the process]
     #[arg(long, value_parser = owner)]
@@ -87,6 +88,10 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 pub(super) fn ttl(text: &str) -> Result<Ttl, String> {
     let millis = u64::try_from(duration(text)?.as_millis()).unwrap_or(u64::MAX);
     Ttl::from_millis(millis).map_err(|_| "it must be from 100ms to 24h".to_owned())
+}
+
+fn count(text: &str) -> Result<u64, &'static str> {
+    text.parse().map_err(|_| "it is no whole number from 0 on")
 }
 
 fn slots(text: &str) -> Result<Slots, String> {

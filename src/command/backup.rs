@@ -15,8 +15,9 @@ use tempfile::NamedTempFile;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 
+use super::ServiceArguments;
 use super::service::{Ask, Service};
-use super::{Failure, ServiceArguments};
+use crate::failure::Failure;
 
 const SILENCE: Duration = Duration::from_secs(30);
 /// The exit codes of what SIGINT and SIGTERM ended, as shells have them.

@@ -12,7 +12,8 @@ use keylatch_core::lock::{LockName, Owner, Ttl};
 
 use super::ServiceArguments;
 use super::arguments::{owner, this_process, ttl};
-use crate::run::{Election, Job, Locks};
+use crate::failure::{Failure, HELD};
+use crate::run::{Job, Locks, elect};
 
 /// An election.
 #[derive(Debug, Args)]
@@ -39,8 +40,8 @@ pub struct ElectCommand {
 }
 
 impl ElectCommand {
-    /// The lock, the label and the command.
-    pub fn election(self) -> Election {
+    /// Leads, or waits to.
+    pub async fn run(self) -> Result<u8, Failure> {
         let owner = self.owner.map_or_else(this_process, |owner| owner.as_str().to_owned());
         let options = AcquireOptions {
             ttl: self.ttl.get(),
@@ -53,11 +54,11 @@ impl ElectCommand {
             locks: Locks::One(self.name),
             options,
             at_least: Duration::ZERO,
-            held_exit: None,
+            held_exit: HELD,
             is_quiet: false,
             command: self.command,
         };
-        Election { job, listen: self.listen }
+        elect(&job, self.listen).await
     }
 }
 

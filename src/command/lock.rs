@@ -12,10 +12,10 @@ use clap::{Args, Subcommand};
 use futures_util::TryStreamExt as _;
 use http_body_util::BodyDataStream;
 use hyper::Method;
-use keylatch_client::{AcquireOptions, LockGuard, LossReason, Token};
+use keylatch_client::{AcquireOptions, LockGuard, LossReason, Token, escape};
 use keylatch_core::lock::{EntryName, LockName, Owner, Reason, Ttl};
 use keylatch_wire::{
-    BreakLockRequest, Code, HeldLock, LockBreak, LockPage, RenewLockRequest, millis,
+    BreakLockRequest, Code, HeldLock, LockBreak, LockPage, RenewLockRequest, in_words, millis,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
@@ -24,9 +24,10 @@ use tokio::time::timeout;
 use tokio_util::io::StreamReader;
 
 use super::arguments::{duration, owner, ttl};
-use super::service::{Ask, Service, escape};
-use super::table::{Table, in_words, print_facts, print_json};
-use super::{Failure, LeaseArguments, ServiceArguments};
+use super::service::{Ask, Service};
+use super::table::{Table, print_facts, print_json};
+use super::{LeaseArguments, ServiceArguments};
+use crate::failure::Failure;
 use crate::plain::{plain, say};
 use crate::run::narrate;
 

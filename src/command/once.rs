@@ -14,7 +14,8 @@ use keylatch_wire::OnCrash;
 
 use super::ServiceArguments;
 use super::arguments::{duration, owner, this_process, ttl};
-use crate::run::OnceJob;
+use crate::failure::Failure;
+use crate::run::{OnceJob, once};
 
 /// The shortest and the longest time for which a service keeps what came of a run.
 const KEPT: (Duration, Duration) =
@@ -59,8 +60,8 @@ pub struct OnceCommand {
 }
 
 impl OnceCommand {
-    /// What is to be run.
-    pub fn job(self) -> OnceJob {
+    /// Runs the command, if none has.
+    pub async fn run(self) -> Result<u8, Failure> {
         let (on_crash, wait) = match self.on_crash.as_str() {
             "rerun" => (OnCrash::Rerun, FOREVER),
             _ => (OnCrash::Unknown, Duration::ZERO),
@@ -72,7 +73,7 @@ impl OnceCommand {
             on_crash,
             ..OnceOptions::default()
         };
-        OnceJob {
+        let job = OnceJob {
             server: self.service.server,
             key: self.key.as_str().to_owned(),
             owner: self.owner.map_or_else(this_process, |owner| owner.as_str().to_owned()),
@@ -80,7 +81,8 @@ impl OnceCommand {
             replays_output: self.replay_output,
             is_quiet: self.quiet,
             command: self.command,
-        }
+        };
+        once(&job).await
     }
 }
 

@@ -8,18 +8,20 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use hyper::Method;
+use keylatch_client::escape;
 use keylatch_core::idempotency::IdempotencyKey;
 use keylatch_core::lock::{Owner, Reason};
 use keylatch_wire::{
     CompleteRecordRequest, HeaderValues, IdempotencyRecord, ListedRecord, ObservedGuard,
-    RecordPage, ResolveRecordRequest, ServiceInfo,
+    RecordPage, ResolveRecordRequest, ServiceInfo, in_words,
 };
 use serde_json::json;
 
+use super::ServiceArguments;
 use super::arguments::owner;
-use super::service::{Ask, Reply, Service, escape};
-use super::table::{Table, in_words, print_facts, print_json};
-use super::{Failure, ServiceArguments};
+use super::service::{Ask, Reply, Service};
+use super::table::{Table, print_facts, print_json};
+use crate::failure::Failure;
 
 const PAGE: usize = 1000;
 

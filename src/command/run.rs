@@ -4,16 +4,16 @@
 //! whether the process runs under them already. Tested in `tests/cli/run.rs` and `run_ends.rs`.
 
 use std::ffi::OsString;
+use std::io;
 use std::time::Duration;
 
-use clap::error::ErrorKind;
-use clap::{Args, value_parser};
+use clap::Args;
 use keylatch_core::lock::{LockName, LockSet, Ttl};
 
 use super::arguments::ttl;
 use super::{LeaseArguments, ServiceArguments};
-use crate::error::Error;
-use crate::run::{Job, Locks, Reentry};
+use crate::failure::{Failure, HELD};
+use crate::run::{Job, Locks, Reentry, run};
 
 /// The shells that people put before `-c`.
 const SHELLS: [&str; 6] = ["sh", "bash", "dash", "zsh", "ksh", "fish"];
@@ -28,9 +28,9 @@ pub struct RunCommand {
     /// Leave the lock held for the rest of this time where COMMAND ends sooner
     #[arg(long, value_parser = ttl, value_name = "TIME")]
     at_least: Option<Ttl>,
-    /// Exit with this code where another client held the lock until the wait was over [default: 73]
-    #[arg(long, value_parser = value_parser!(u8), value_name = "CODE")]
-    held_exit: Option<u8>,
+    /// Exit with this code where another client held the lock until the wait was over
+    #[arg(long, value_name = "CODE", default_value_t = HELD, allow_negative_numbers = true)]
+    held_exit: u8,
     /// Say nothing of other clients that hold the lock
     #[arg(short, long)]
     quiet: bool,
@@ -46,31 +46,34 @@ pub struct RunCommand {
 }
 
 impl RunCommand {
-    /// The locks, and the lease of all of them under which this process runs; an error of use where
-    /// a lock is there twice.
-    pub fn locks(&self) -> Result<(Locks, Option<Reentry>), clap::Error> {
-        let wrong = |why: String| {
-            let mut command = Self::augment_args(clap::Command::new("keylatch run"));
-            command.error(ErrorKind::ValueValidation, why)
-        };
+    /// Runs the command under its locks, or within a `run` around this one that has them all.
+    pub async fn run(self) -> Result<u8, Failure> {
         if let Some(shell) = self.shell_as_name(std::env::args_os()) {
             let lock = &self.names[0];
-            return Err(wrong(format!(
+            return Err(Failure::Arguments(format!(
                 "`{shell}` is a lock here and no shell. Put `--` before the command: \
                  keylatch run {lock} -- {shell} -c TEXT. Or leave the shell to keylatch: \
                  keylatch run {lock} -c TEXT"
             )));
         }
-        let locks = Locks::new(self.names.clone());
-        let locks = locks.map_err(|error| wrong(format!("a set of locks {error}")))?;
-        let outer =
-            Reentry::find(&self.service.server, &locks, |variable| std::env::var(variable).ok());
-        if self.at_least.is_some() && outer.is_some() {
-            return Err(wrong(format!(
-                "a `run` around this one holds {locks}: give --at-least to that one"
-            )));
+        let locks = Locks::new(self.names);
+        let locks = locks.map_err(|error| Failure::Arguments(format!("a set of locks {error}")))?;
+        let (server, mut options) = (self.service.server, self.lease.options());
+        if let Some(outer) = Reentry::find(&server, &locks, |variable| std::env::var(variable).ok())
+        {
+            if self.at_least.is_some() {
+                return Err(Failure::Arguments(format!(
+                    "a `run` around this one holds {locks}: give --at-least to that one"
+                )));
+            }
+            let entering = outer.options(&locks, options);
+            options = entering.map_err(|error| Failure::System(io::Error::other(error)))?;
         }
-        Ok((locks, outer))
+        let by_shell = |text: String| vec!["sh".into(), "-c".into(), text.into()];
+        let command = self.shell.map_or(self.command, by_shell);
+        let at_least = self.at_least.map_or(Duration::ZERO, Ttl::get);
+        let (held_exit, is_quiet) = (self.held_exit, self.quiet);
+        run(&Job { server, locks, options, at_least, held_exit, is_quiet, command }).await
     }
 
     /// The last name, where it is a shell with its `-c`: a command in the manner of `flock`, which
@@ -82,19 +85,5 @@ impl RunCommand {
         let is_before_text =
             arguments.windows(2).any(|pair| pair[0] == shell.as_str() && pair[1] == "-c");
         (SHELLS.contains(&program) && is_before_text).then_some(shell)
-    }
-
-    /// What is to be run.
-    pub fn job(self, locks: Locks, outer: Option<Reentry>) -> Result<Job, Error> {
-        let (server, options) = (self.service.server, self.lease.options());
-        let options = match outer {
-            Some(outer) => outer.options(&locks, options).map_err(std::io::Error::other)?,
-            None => options,
-        };
-        let by_shell = |text: String| vec!["sh".into(), "-c".into(), text.into()];
-        let command = self.shell.map_or(self.command, by_shell);
-        let at_least = self.at_least.map_or(Duration::ZERO, Ttl::get);
-        let (held_exit, is_quiet) = (self.held_exit, self.quiet);
-        Ok(Job { server, locks, options, at_least, held_exit, is_quiet, command })
     }
 }

@@ -38,6 +38,7 @@ use keylatch_axum::CrossOrigin;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 /// How long a browser may remember what it is allowed.
 const MAX_AGE: Duration = Duration::from_secs(60 * 60);
@@ -229,6 +230,14 @@ impl OriginPolicy {
         host: Option<Host<'a>>,
     ) -> Option<&'a str> {
         self.forwarded(request, &X_FORWARDED_HOST).or(host.map(|host| host.authority))
+    }
+
+    /// The path below which the client found the service.
+    pub(super) fn prefix(&self, request: &Request<Body>) -> Option<String> {
+        let path = self.forwarded(request, &X_FORWARDED_PREFIX)?.trim_end_matches('/');
+        let is_plain =
+            path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/-._~".contains(&byte));
+        (path.starts_with('/') && !path.contains("//") && is_plain).then(|| path.to_owned())
     }
 
     /// What a trusted proxy says of the request of its client.

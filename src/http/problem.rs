@@ -7,10 +7,14 @@
 use std::any::Any;
 use std::time::Duration;
 
+use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt as _;
+use http_body_util::BodyExt as _;
 
 use super::api::body::{break_note, public_holders};
 use crate::access::{QuotaKind, QuotaRefusal, RefusedCredential};
+use keylatch_axum::ProblemCode;
 use keylatch_core::lock::{Break, Contention, Holding, LockError, LockLoss, LostLock, Waiter};
 use keylatch_core::store::Effect;
 
@@ -230,4 +234,23 @@ pub(super) fn of_panic(_: Box<dyn Any + Send>) -> Response {
     let detail = "The service failed. It is unknown whether the request was carried out.";
     let problem = Problem::new(Code::Internal, detail).with_outcome(Effect::Unknown);
     problem.with_retry().into_response()
+}
+
+/// The response; where it is a problem, its `type` and its `Link` lead to the page below this path.
+pub(super) fn lead_below(path: &str, mut response: Response) -> Response {
+    let page = match response.extensions().get() {
+        Some(ProblemCode(code, _)) => code.page(),
+        None => return response,
+    };
+    let below = format!("{path}{page}");
+    let link = response.headers().get(header::LINK).and_then(|link| link.to_str().ok());
+    if let Some(Ok(link)) = link.map(|link| HeaderValue::try_from(link.replacen(page, &below, 1))) {
+        response.headers_mut().insert(header::LINK, link);
+    }
+    response.headers_mut().remove(header::CONTENT_LENGTH);
+    response.map(|body| {
+        // A problem is in memory, all of it. Its `type` comes first.
+        let text = body.collect().now_or_never().and_then(Result::ok).unwrap_or_default();
+        String::from_utf8_lossy(&text.to_bytes()).replacen(page, &below, 1).into()
+    })
 }

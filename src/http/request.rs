@@ -36,7 +36,9 @@ use super::audit::{Act, RequestId, Subject, is_refusal, write};
 use super::guards::OWN;
 use super::origin::{ConnectionInfo, OriginPolicy, RouteClass};
 use super::parts::{Part, ServedParts};
-use super::problem::{Code, Problem, forbidden, overloaded, quota_exceeded, unauthenticated};
+use super::problem::{
+    Code, Problem, forbidden, lead_below, overloaded, quota_exceeded, unauthenticated,
+};
 use crate::access::{
     Authenticator, Identity, KEYLATCH_AUTHORIZATION, RefusalPause, RefusedCredential,
 };
@@ -127,6 +129,7 @@ impl RequestLayer {
             span,
             identity,
             subject,
+            prefix: self.shared.origins.prefix(request),
             wants_page: class != RouteClass::Api && wants_page(request.headers()),
             names_source: admission.is_some_and(|guard| guard.names_source(request.method())),
             layer: Arc::clone(self),
@@ -300,6 +303,8 @@ struct RequestTicket {
     identity: Option<Arc<Identity>>,
     /// The lock or key in its path, where there is an audit log to name it.
     subject: Option<Subject>,
+    /// The path below which a proxy has the service.
+    prefix: Option<String>,
     /// Whether a person reads the response, in a browser and of a guarded route.
     wants_page: bool,
     /// Whether the response says where the key of the request comes from.
@@ -354,6 +359,9 @@ impl RequestTicket {
         response.headers_mut().insert(X_REQUEST_ID, self.id.clone());
         if self.names_source {
             name_no_source(&mut response);
+        }
+        if let Some(prefix) = &self.prefix {
+            response = lead_below(prefix, response);
         }
         match &self.layer.admission {
             _ if !self.wants_page => response,

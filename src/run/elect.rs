@@ -9,28 +9,29 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use http_body_util::Full;
-use hyper::body::Incoming;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::get;
+use axum::{Json, Router};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use keylatch_client::{Client, FencingToken, HeldLock, Lease, LockGuard};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
+use tower::ServiceExt as _;
 
 use super::Job;
-use super::exit::{Failure, StopResult};
-use super::job::{acquired, service_failure, under};
+use super::job::{acquired, release, service_failure, under};
 use super::reentry::of_lock;
 use super::supervision::Signals;
+use crate::failure::{Failure, StopResult};
 use crate::plain::say;
 
 /// The pause before this process tries again after a loss, so that another one can lead.
@@ -45,38 +46,19 @@ const CONNECTIONS: usize = 64;
 /// How long to wait after a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// The lock that makes a leader, and what the leader runs.
-#[derive(Debug)]
-pub struct Election {
-    /// The lock that the leader holds, and the command of the leader, if there is one.
-    pub job: Job,
-    /// Where to say who leads.
-    pub listen: Option<SocketAddr>,
-}
-
-/// Tries to lead until a signal or the end of the command; gives the exit code, and says on
-/// standard error what went wrong.
-pub async fn elect(election: &Election) -> u8 {
-    match try_elect(election).await {
-        Ok(code) => code,
-        Err(failure) => {
-            say(&failure);
-            failure.code()
-        }
-    }
-}
-
-async fn try_elect(election: &Election) -> Result<u8, Failure> {
-    let job = &election.job;
+/// Tries to lead until a signal or the end of the command, if there is one, and says at `listen`
+/// who leads; gives the exit code.
+pub async fn elect(job: &Job, listen: Option<SocketAddr>) -> Result<u8, Failure> {
     let mut signals = Signals::catch().map_err(Failure::System)?;
     let client = Client::builder(&job.server).with_env().and_then(|of| of.closing().build());
     let client = client.map_err(|error| service_failure(&job.server, error))?;
     let name = job.locks.names().first().map(ToString::to_string).unwrap_or_default();
     let owner = job.options.owner.clone().unwrap_or_default();
-    let leader = Leader::new(client.clone(), name.clone(), owner);
-    let _serving = match election.listen {
+    let (lease, of) = (watch::Sender::default(), client.clone());
+    let leader = Arc::new(Leader { client: of, name: name.clone(), owner, lease });
+    let _serving = match listen {
         Some(address) => {
-            let listener = listen(address).await.map_err(Failure::System)?;
+            let listener = bind(address).await.map_err(Failure::System)?;
             Some(AbortOnDropHandle::new(tokio::spawn(serve(listener, Arc::clone(&leader)))))
         }
         None => None,
@@ -89,14 +71,15 @@ async fn try_elect(election: &Election) -> Result<u8, Failure> {
             Err(Failure::Signal(_)) => break Ok(0),
             Err(failure) => break Err(failure),
         };
-        leader.leads(guard.lease());
+        leader.lease.send_replace(Some(guard.lease()));
         say(&format!("leading `{name}` under fencing token {}", guard.fencing_token()));
         match lead(job, guard, &mut signals).await {
-            Err(Failure::Lost(StopResult::StillThere)) => {
-                break Err(Failure::Lost(StopResult::StillThere));
+            Err(Failure::Stopped(how)) if how != StopResult::StillThere => {
+                if signals.asked_to_end() {
+                    break Ok(0);
+                }
+                say(&format!("leading `{name}` no longer; waiting to lead again"));
             }
-            Err(Failure::Lost(_)) if signals.asked_to_end() => break Ok(0),
-            Err(Failure::Lost(_)) => say(&format!("leading `{name}` no longer; standing again")),
             ended => break ended,
         }
         sleep(PAUSE).await;
@@ -113,12 +96,10 @@ async fn lead(job: &Job, guard: LockGuard, signals: &mut Signals) -> Result<u8, 
     }
     let lost = guard.lost();
     let ended = tokio::select! {
-        () = lost.cancelled() => Err(Failure::Lost(StopResult::Ended)),
+        () = lost.cancelled() => Err(Failure::Stopped(StopResult::Ended)),
         _ = signals.end() => Ok(0),
     };
-    if let (Ok(_), Err(error)) = (&ended, guard.close().await) {
-        say(&format!("the lock is not released and will expire: {error}"));
-    }
+    release(job, guard, ended.is_err()).await;
     ended
 }
 
@@ -129,25 +110,14 @@ struct Leader {
     name: String,
     owner: String,
     /// The latest lease under which this process leads, if it has led.
-    lease: Mutex<Option<Lease>>,
+    lease: watch::Sender<Option<Lease>>,
 }
 
 impl Leader {
-    /// The leader of the lock with this name; this process leads under the label `owner`.
-    fn new(client: Client, name: String, owner: String) -> Arc<Self> {
-        Arc::new(Self { client, name, owner, lease: Mutex::default() })
-    }
-
-    /// Notes that this process leads for as long as the lease lasts.
-    fn leads(&self, lease: Lease) {
-        *self.lease.lock().unwrap_or_else(PoisonError::into_inner) = Some(lease);
-    }
-
     /// The fencing token under which this process leads, while it does.
     fn fencing_token(&self) -> Option<FencingToken> {
-        let lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
-        let lease = lease.as_ref().filter(|lease| lease.check().is_ok())?;
-        Some(lease.fencing_token())
+        let lease = self.lease.borrow();
+        lease.as_ref().filter(|lease| lease.check().is_ok()).map(Lease::fencing_token)
     }
 
     /// The label of whoever leads, empty where no one does; `None` where the service did not say.
@@ -165,43 +135,31 @@ impl Leader {
             Ok(Err(_)) | Err(_) => None,
         }
     }
+}
 
-    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
-        let (status, text) = match request.uri().path() {
-            "/" | "/leader" if !is_read => {
-                (StatusCode::METHOD_NOT_ALLOWED, "only GET\n".to_owned())
-            }
-            "/leader" => match self.fencing_token() {
-                Some(fencing_token) => (StatusCode::OK, format!("{fencing_token}\n")),
-                None => {
-                    (StatusCode::SERVICE_UNAVAILABLE, "another one leads, or none\n".to_owned())
-                }
-            },
-            "/" => match self.find().await {
-                Some(name) => (StatusCode::OK, json!({"name": name}).to_string()),
-                None => (StatusCode::SERVICE_UNAVAILABLE, json!({"name": null}).to_string()),
-            },
-            _ => (StatusCode::NOT_FOUND, "see / and /leader\n".to_owned()),
-        };
-        let mut response = Response::new(Full::from(text));
-        *response.status_mut() = status;
-        if request.uri().path() == "/" {
-            let json = hyper::header::HeaderValue::from_static("application/json");
-            response.headers_mut().insert(hyper::header::CONTENT_TYPE, json);
-        }
-        response
+async fn who_leads(State(leader): State<Arc<Leader>>) -> (StatusCode, Json<Value>) {
+    let name = leader.find().await;
+    let status = if name.is_some() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(json!({"name": name})))
+}
+
+async fn leads(State(leader): State<Arc<Leader>>) -> (StatusCode, String) {
+    match leader.fencing_token() {
+        Some(fencing_token) => (StatusCode::OK, format!("{fencing_token}\n")),
+        None => (StatusCode::SERVICE_UNAVAILABLE, "another one leads, or none\n".to_owned()),
     }
 }
 
 /// Listens at an address.
-async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let bound = TcpListener::bind(address).await;
     bound.map_err(|error| io::Error::other(format!("{address} cannot be listened on: {error}")))
 }
 
 /// Serves each connection.
 async fn serve(listener: TcpListener, leader: Arc<Leader>) -> Infallible {
+    let routes = Router::new().route("/", get(who_leads)).route("/leader", get(leads));
+    let routes = routes.with_state(leader);
     let room = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let place = Arc::clone(&room).acquire_owned().await;
@@ -209,11 +167,10 @@ async fn serve(listener: TcpListener, leader: Arc<Leader>) -> Infallible {
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let leader = Arc::clone(&leader);
+        let routes = routes.clone();
         tokio::spawn(async move {
             let _place = place;
-            let answer =
-                service_fn(async |request| Ok::<_, Infallible>(leader.answer(request).await));
+            let answer = service_fn(|request| routes.clone().oneshot(request));
             let mut server = http1::Builder::new();
             let server = server.timer(TokioTimer::new()).header_read_timeout(HEAD_LIMIT);
             // A client that goes away is its own affair.

@@ -25,8 +25,8 @@ use tokio::signal::unix::{self, SignalKind};
 use tokio::time::{Instant, interval, timeout_at};
 
 use super::descendants::Descendants;
-use super::exit::{Failure, StopResult, of_signal};
 use super::guardian::Guardian;
+use crate::failure::{Failure, StopResult, of_signal};
 use crate::plain::say;
 
 /// How often a group is looked at while it is being stopped: nothing tells when its last process
@@ -92,11 +92,11 @@ impl Group {
         // It may have ended while this process heard of it, or slept.
         if let Err(lost) = lease.check() {
             say(&lost);
-            return Err(Failure::Lost(StopResult::NotStarted));
+            return Err(Failure::Stopped(StopResult::NotStarted));
         }
         let program = command.first().cloned().unwrap_or_default();
         let spawned = Self::try_spawn(command, environment, ttl, captured);
-        spawned.map_err(|error| Failure::Spawn { program, error })
+        spawned.map_err(|error| Failure::Spawn(program, error))
     }
 
     fn try_spawn(

@@ -6,48 +6,33 @@
 
 use std::time::{Duration, Instant};
 
-use super::exit::Failure;
 use super::group::{End, Group};
 use super::reentry::{self, Environment};
 use super::supervision::{Signals, supervise};
 use super::waiting::narrate;
 use super::{Job, Locks};
+use crate::failure::Failure;
 use crate::plain::say;
-use keylatch_client::{Client, Error, Guard, LossReason, ReleaseReply};
+use keylatch_client::{Builder, Client, Error, Guard, LossReason, ReleaseReply};
 use keylatch_core::lock::{LockName, Ttl};
 
 /// The shortest time for which a lock is left held.
 const SHORTEST: Duration = Duration::from_millis(Ttl::MIN_MILLIS);
 
-/// Runs a job; gives the exit code, and says on standard error what went wrong.
-pub async fn run(job: &Job) -> u8 {
-    match try_run(job).await {
-        Ok(code) => code,
-        Err(failure @ Failure::Held { .. }) => {
-            if !job.is_quiet {
-                say(&failure);
-            }
-            job.held_exit.unwrap_or_else(|| failure.code())
-        }
-        Err(failure) => {
-            say(&failure);
-            failure.code()
-        }
-    }
-}
-
-async fn try_run(job: &Job) -> Result<u8, Failure> {
+/// Runs a job; gives the exit code.
+pub async fn run(job: &Job) -> Result<u8, Failure> {
     let mut signals = Signals::catch().map_err(Failure::System)?;
-    let client = client(&job.server).map_err(|error| service_failure(&job.server, error))?;
+    let client = client(&job.server)?;
     let ran = run_with(&client, job, &mut signals).await;
     // What an acquire that did not succeed may have got all the same.
     client.close().await;
-    ran
+    ran.or_else(|failure| failure.quietly(job.is_quiet))
 }
 
 /// A client with the key and the authorities of the environment, if it has them.
-pub(super) fn client(server: &str) -> Result<Client, Error> {
-    Client::builder(server).with_env()?.build()
+pub(super) fn client(server: &str) -> Result<Client, Failure> {
+    let client = Client::builder(server).with_env().and_then(Builder::build);
+    client.map_err(|error| service_failure(server, error))
 }
 
 async fn run_with(client: &Client, job: &Job, signals: &mut Signals) -> Result<u8, Failure> {
@@ -79,7 +64,7 @@ pub(super) async fn acquired<L>(
 ) -> Result<Guard<L>, Failure> {
     tokio::select! {
         acquired = acquire => acquired.map_err(|error| match error {
-            Error::Held(held) => Failure::Held { held, waited: begun.elapsed() },
+            Error::Held(held) => Failure::Held(held, begun.elapsed(), job.held_exit),
             error => service_failure(&job.server, error),
         }),
         signal = signals.end() => Err(Failure::Signal(signal as i32)),
@@ -88,7 +73,7 @@ pub(super) async fn acquired<L>(
 }
 
 pub(super) fn service_failure(server: &str, error: Error) -> Failure {
-    Failure::Service { server: server.to_owned(), error }
+    Failure::Client { server: server.to_owned(), error }
 }
 
 /// Runs the command under its locks, and releases them, or leaves them for the rest of the time
@@ -111,12 +96,12 @@ pub(super) async fn under<L>(
             say(&format!("{} is not left held for the rest of --at-least: {error}", job.locks));
         }
     } else {
-        release(job, guard, matches!(ran, Err(Failure::Lost(_)))).await;
+        release(job, guard, matches!(ran, Err(Failure::Stopped(_)))).await;
     }
     ran.map(End::code)
 }
 
-async fn release<L>(job: &Job, guard: Guard<L>, was_lost: bool) {
+pub(super) async fn release<L>(job: &Job, guard: Guard<L>, was_lost: bool) {
     match guard.close().await {
         Ok(ReleaseReply::Released) => {}
         _ if was_lost => {}

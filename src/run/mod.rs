@@ -15,7 +15,6 @@ use keylatch_core::lock::{InvalidLockSet, LockName, LockSet};
 
 mod descendants;
 mod elect;
-mod exit;
 mod group;
 mod guardian;
 mod job;
@@ -25,9 +24,7 @@ mod reentry;
 mod supervision;
 mod waiting;
 
-pub use elect::{Election, elect};
-pub(crate) use exit::code_of_error;
-pub use exit::{ELECT_EXIT_CODES, EXIT_CODES, ONCE_EXIT_CODES};
+pub use elect::elect;
 pub use job::run;
 pub use once::{OnceJob, once};
 pub use reentry::Reentry;
@@ -44,8 +41,8 @@ pub struct Job {
     pub options: AcquireOptions,
     /// How long the locks stay held where the command ends sooner.
     pub at_least: Duration,
-    /// The exit code where others hold a lock, if it is not that of [`EXIT_CODES`].
-    pub held_exit: Option<u8>,
+    /// The exit code where others hold a lock.
+    pub held_exit: u8,
     /// Whether to be silent about others that hold a lock.
     pub is_quiet: bool,
     /// The program and its arguments.

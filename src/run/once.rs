@@ -6,26 +6,27 @@
 //! unknown outcome, or may run again where the caller said so. It has ended, or was killed, before
 //! its lease ends. Tested in `tests/cli/once.rs`.
 
+use std::convert::Infallible;
 use std::ffi::OsString;
+use std::future::pending;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use keylatch_client::{
     AcquireOptions, BeginReply, Client, Error, HeldLock, LossReason, OnceOptions, Response, Run,
-    StatusCode,
+    StatusCode, escape,
 };
 use keylatch_wire::{Code, IdempotencyRecord};
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::time::timeout;
 
-use super::exit::{Failure, StopResult};
 use super::group::{End, Group};
 use super::job::{client, service_failure};
 use super::output::Output;
 use super::reentry::{self, Environment};
 use super::supervision::{Signals, supervise};
 use super::waiting::read;
+use crate::failure::{Failure, StopResult};
 use crate::plain::say;
 
 /// The header of the kept response that has the exit code.
@@ -52,35 +53,21 @@ pub struct OnceJob {
     pub command: Vec<OsString>,
 }
 
-/// Runs the command once; gives its exit code, and says on standard error what went wrong.
-pub async fn once(job: &OnceJob) -> u8 {
-    match try_once(job).await {
-        Ok(code) => code,
-        Err(failure) => {
-            if !(job.is_quiet && matches!(failure, Failure::InProgress { .. })) {
-                say(&failure);
-            }
-            failure.code()
-        }
-    }
-}
-
-async fn try_once(job: &OnceJob) -> Result<u8, Failure> {
+/// Runs the command once; gives its exit code.
+pub async fn once(job: &OnceJob) -> Result<u8, Failure> {
     let mut signals = Signals::catch().map_err(Failure::System)?;
-    let connect = || client(&job.server).map_err(|error| service_failure(&job.server, error));
-    let (client, labels) = (connect()?, connect()?);
+    let (client, labels) = (client(&job.server)?, client(&job.server)?);
     let begun = tokio::select! {
         begun = begin(&client, job) => begun,
         signal = signals.end() => Err(Failure::Signal(signal as i32)),
     };
     let ran = match begun {
         Ok(BeginReply::Begun(run)) => {
-            let label = show_label(labels.clone(), label_of(job), label_options(job));
-            let label = tokio::spawn(label);
-            let ran = run_now(job, run, &mut signals).await;
-            label.abort();
+            let ran = tokio::select! {
+                ran = run_now(job, run, &mut signals) => ran,
+                never = show_label(&labels, job) => match never {},
+            };
             // Its lock is being released then, for which the exit code does not wait for long.
-            let _ = label.await;
             let _ = timeout(LOOK_LIMIT, labels.close()).await;
             ran
         }
@@ -89,7 +76,7 @@ async fn try_once(job: &OnceJob) -> Result<u8, Failure> {
     };
     // A begin that was given up frees what it has begun.
     client.close().await;
-    ran
+    ran.or_else(|failure| failure.quietly(job.is_quiet))
 }
 
 /// Begins at once, or else says why not, and waits for as long as the options say.
@@ -108,7 +95,7 @@ async fn begin(client: &Client, job: &OnceJob) -> Result<BeginReply, Failure> {
         wait = job.options.wait.saturating_sub(begun.elapsed());
         let then = match &failure {
             _ if wait.is_zero() => return Err(failure),
-            Failure::InProgress { .. } => "waiting",
+            Failure::InProgress(..) => "waiting",
             // The service may answer later.
             failure if failure.code() == 69 => "trying again",
             _ => return Err(failure),
@@ -131,21 +118,16 @@ async fn failure(
     };
     let key = &job.key;
     match code {
-        Some(Code::RequestInProgress) => {
-            Failure::InProgress { what: what_runs(client, job).await, waited }
-        }
+        Some(Code::RequestInProgress) => Failure::InProgress(what_runs(client, job).await, waited),
         // It began after a wait, and its lease has ended before this machine heard of it.
         Some(Code::TokenMismatch) => {
             say(&error);
-            Failure::Lost(StopResult::NotStarted)
+            Failure::Stopped(StopResult::NotStarted)
         }
         Some(Code::OutcomeUnknown) => {
             let when = look(client, key).await.and_then(|record| record.begun_at);
             let when = when.map(|at| format!(" at {at}")).unwrap_or_default();
-            Failure::Unknown {
-                key: key.clone(),
-                why: format!("the run that began{when} did not end"),
-            }
+            Failure::Unknown(key.clone(), format!("the run that began{when} did not end"))
         }
         _ => service_failure(&job.server, error),
     }
@@ -167,7 +149,7 @@ async fn what_runs(client: &Client, job: &OnceJob) -> String {
 }
 
 async fn look(client: &Client, key: &str) -> Option<IdempotencyRecord> {
-    let path = format!("/v1/idempotency/{}", utf8_percent_encode(key, NON_ALPHANUMERIC));
+    let path = format!("/v1/idempotency/{}", escape(key));
     let (record, _) = timeout(LOOK_LIMIT, read(client, path)).await.ok()?.ok()?;
     record
 }
@@ -177,19 +159,15 @@ fn label_of(job: &OnceJob) -> String {
     format!("once/{}", job.key)
 }
 
-fn label_options(job: &OnceJob) -> AcquireOptions {
+/// Holds the lock for people to read, where this client may, until this is dropped. Nothing goes by
+/// it: the record decides who runs the command.
+async fn show_label(client: &Client, job: &OnceJob) -> Infallible {
     let owner = Some(job.owner.clone());
     // A machine that died may have held it, as long as its run.
     let (ttl, wait) = (job.options.lease, job.options.lease);
-    AcquireOptions { ttl, wait, owner, ..AcquireOptions::default() }
-}
-
-/// Holds the lock for people to read, where this client may. Nothing goes by it: the record decides
-/// who runs the command.
-async fn show_label(client: Client, name: String, options: AcquireOptions) {
-    if let Ok(_guard) = client.lock(name, &options).await {
-        std::future::pending::<()>().await;
-    }
+    let options = AcquireOptions { ttl, wait, owner, ..AcquireOptions::default() };
+    let _guard = client.lock(label_of(job), &options).await;
+    pending().await
 }
 
 /// Runs the command under the lease of its run, and says what came of it.
@@ -217,7 +195,7 @@ async fn run_now(job: &OnceJob, run: Run, signals: &mut Signals) -> Result<u8, F
             kept(job, run.fail(&format!("signal {signal} ended the command")).await);
         }
         // The lease has ended or will, whether the service hears of it or not.
-        Err(Failure::Lost(StopResult::Ended | StopResult::Killed)) => {
+        Err(Failure::Stopped(StopResult::Ended | StopResult::Killed)) => {
             drop(run.fail("the lease was lost, and the command was stopped").await);
         }
         // It may still run, so nothing else may.

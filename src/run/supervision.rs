@@ -13,8 +13,8 @@ use keylatch_client::{Lease, LossReason};
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{self, SignalKind};
 
-use super::exit::Failure;
 use super::group::{End, Group, ProcessChange, Terminal, suspend_job};
+use crate::failure::Failure;
 use crate::plain::say;
 
 /// How long before a validity ends the command is killed, at most: the signal takes its time.
@@ -103,7 +103,7 @@ async fn stop(
     };
     let stopped = group.stop(grace).await;
     let _ = tokio::time::timeout(LISTENING, saying).await;
-    Failure::Lost(stopped)
+    Failure::Stopped(stopped)
 }
 
 /// What is passed on to the command. Others are not for it (SIGCHLD, SIGPIPE), cannot be caught

@@ -14,10 +14,9 @@ use http_body_util::{BodyExt as _, Limited};
 use hyper::{HeaderMap, Request, header};
 use jiff::Timestamp;
 use jiff::fmt::rfc2822;
-use keylatch_client::{Client, Error};
+use keylatch_client::{Client, Error, escape};
 use keylatch_core::lock::LockName;
-use keylatch_wire::HeldLock;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use keylatch_wire::{HeldLock, in_words};
 use serde::de::DeserializeOwned;
 use tokio::time::{sleep, timeout};
 
@@ -120,8 +119,8 @@ async fn contention(client: &Client, names: &[LockName]) -> Result<Option<Conten
 
 /// How a lock is held, and when by the service's clock.
 async fn look(client: &Client, name: &LockName) -> Result<Option<(HeldLock, Timestamp)>, Error> {
-    let name = utf8_percent_encode(name.as_str(), NON_ALPHANUMERIC);
-    let (lock, headers) = read(client, format!("/v1/locks/{name}")).await?;
+    let path = format!("/v1/locks/{}", escape(name.as_str()));
+    let (lock, headers) = read(client, path).await?;
     Ok(lock.map(|lock| (lock, date_of(&headers).unwrap_or_else(Timestamp::now))))
 }
 
@@ -149,9 +148,9 @@ impl Contention {
             HeldLock::Exclusive(lock) => {
                 let owner = lock.owner.as_deref().unwrap_or("a client without a label");
                 let since = lock.acquired_at.parse().unwrap_or(now);
-                let held = now.duration_since(since).as_secs().max(0);
-                let left = lock.expires_in_ms.div_ceil(1000);
-                let holders = format!("{owner} for {held} s, {left} s left unless renewed");
+                let held = now.duration_since(since).as_millis().try_into().unwrap_or_default();
+                let (held, left) = (in_words(held), in_words(lock.expires_in_ms));
+                let holders = format!("{owner} for {held}, {left} left unless renewed");
                 (Some(lock.fencing_token), holders, lock.waiting)
             }
             HeldLock::Shared(lock) => {

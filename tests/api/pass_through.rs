@@ -106,6 +106,7 @@ async fn paths_of_keylatch_are_below_their_own_one() {
     let refusal = site.post("/orders").await;
     let link = "</.keylatch/problems/key-required>; rel=\"describedby\"; type=\"text/html\"";
     assert_eq!(refusal.header("link"), link, "{refusal:?}");
+    assert_eq!(refusal.json["type"], "/.keylatch/problems/key-required");
     assert_eq!(site.upstream.runs(), 0);
 }
 

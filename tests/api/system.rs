@@ -335,6 +335,37 @@ async fn every_response_has_a_unique_request_id() {
     assert!(ids.insert(released.header("x-request-id").to_owned()), "{ids:?}");
 }
 
+/// A reader joins the `type` of a problem to the URL of the request (RFC 9457, section 3.1.1).
+#[tokio::test]
+async fn type_of_a_problem_leads_to_its_page_below_the_path_that_a_proxy_names() {
+    let mut config = config("memory:");
+    let trusting = Service::start_with(config.clone()).await;
+    config.server.trusted_proxies = vec!["192.0.2.0/24".to_owned()];
+    let wary = Service::start_with(config).await;
+    for (prefix, own) in [
+        ("/tools/keylatch", "/tools/keylatch"),
+        ("/tools/keylatch/", "/tools/keylatch"),
+        ("/tools, /inner", "/tools"),
+        ("tools", ""),
+        ("//evil.example", ""),
+        ("/a\"b", ""),
+        ("/", ""),
+    ] {
+        for path in ["/v1/locks/free", "/v1/idempotency/none/answer", "/nowhere"] {
+            let ask = |service: &Service| {
+                service.request(Method::GET, path).header("X-Forwarded-Prefix", prefix)
+            };
+            let problem = Answer::of(ask(&trusting)).await;
+            let page = problem.json["type"].as_str().expect("a path").to_owned();
+            let page = page.strip_prefix(own).unwrap_or_else(|| panic!("{problem:?}"));
+            assert!(page.starts_with("/problems/"), "{prefix}: {problem:?}");
+            assert_eq!(trusting.get(page).await.status, 200, "{page}");
+            let plain = Answer::of(ask(&wary)).await;
+            assert_eq!(plain.json["type"], page, "{plain:?}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn request_id_of_the_client_is_returned() {
     let service = Service::start("memory:").await;

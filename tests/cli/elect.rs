@@ -123,7 +123,7 @@ async fn command_runs_while_its_machine_leads() {
     assert_eq!(stage.read("overlaps"), "");
     let ended = two.ended_by("-TERM").await;
     assert_eq!(ended.code, Some(3), "{ended:?}");
-    assert!(ended.stderr.contains("leading `jobs` no longer; standing again"), "{ended:?}");
+    assert!(ended.stderr.contains("leading `jobs` no longer; waiting to lead again"), "{ended:?}");
 }
 
 #[tokio::test]
@@ -158,7 +158,7 @@ async fn command_does_not_start_where_the_lease_ended_before() {
     let mut said = Vec::new();
     let no_longer = async || {
         let _ = (&pipe).read_to_end(&mut said);
-        String::from_utf8_lossy(&said).contains("standing again").then_some(())
+        String::from_utf8_lossy(&said).contains("waiting to lead again").then_some(())
     };
     eventually(no_longer).await;
     let said = String::from_utf8_lossy(&said);
@@ -233,7 +233,7 @@ async fn one_that_leads_takes_little_memory() {
     let one = Candidate::start(&service.url(), "one", &[]);
     one.says("one").await;
     // What the program is mapped from is shared by all that run it.
-    assert!(status_of(one.running.id(), "RssAnon:") < 12 * 1024);
+    assert!(status_of(one.running.id(), "RssAnon:") < 4 * 1024);
 }
 
 #[tokio::test]

@@ -85,7 +85,8 @@ async fn held_lock_ends_as_a_script_asks() {
     let service = Service::start("memory:").await;
     service.create("a", &json!({"ttl_ms": 600_000, "owner": "alice"})).await;
     let ended = run(&service.url(), &["-n", "--held-exit", "0", "a", "--", "echo", "ran"]).await;
-    is(&ended, 0, "`a` is held by alice");
+    // A person reads it.
+    is(&ended, 0, "`a` is held by alice, for 9 min ");
     assert_eq!(ended.stdout, "");
     // Longer than it takes before it says that it waits.
     let waits = ["--wait", "2s", "-q", "--held-exit", "4", "a", "--", "true"];
@@ -93,6 +94,13 @@ async fn held_lock_ends_as_a_script_asks() {
     is(&ended, 4, "");
     assert_eq!(ended.stderr, "");
     is(&run("http://127.0.0.1:1", &["-q", "-n", "a", "--", "true"]).await, 69, "cannot be reached");
-    let ended = run(&service.url(), &["--held-exit", "256", "a", "--", "true"]).await;
-    is(&ended, 64, "256 is not in 0..=255");
+    for (option, value, why) in [
+        ("--held-exit", "256", "256 is not in 0..=255"),
+        ("--held-exit", "-1", "-1 is not in 0..=255"),
+        ("--max-ahead", "-1", "it is no whole number from 0 on"),
+        ("--max-ahead", "one", "it is no whole number from 0 on"),
+    ] {
+        let ended = run(&service.url(), &[option, value, "a", "--", "true"]).await;
+        is(&ended, 64, why);
+    }
 }

@@ -84,7 +84,7 @@ impl Call {
     }
 
     pub(crate) fn with_query<'a>(self, members: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
-        let members = members.map(|(name, value)| format!("{name}={}", plain(value)));
+        let members = members.map(|(name, value)| format!("{name}={}", escape(value)));
         Self { query: members.collect::<Vec<_>>().join("&"), ..self }
     }
 
@@ -368,8 +368,9 @@ fn secret(scheme: &str, word: &str) -> Option<HeaderValue> {
     is_word.then_some(secret)
 }
 
-/// A text as a path segment or a value of a query.
-pub(crate) fn plain(text: &str) -> impl fmt::Display {
+/// A text as a path segment or a value of a query, such as a name in a path of
+/// [`Client::send`](crate::Client::send).
+pub fn escape(text: &str) -> impl fmt::Display {
     utf8_percent_encode(text, PLAIN)
 }
 

@@ -8,7 +8,7 @@ use std::io;
 use std::time::Duration;
 
 use hyper::StatusCode;
-use keylatch_wire::{Code, Effect, Holder, ProblemDocument, Retry};
+use keylatch_wire::{Code, Effect, Holder, ProblemDocument, Retry, in_words};
 
 use crate::LeaseLost;
 
@@ -82,8 +82,8 @@ impl std::fmt::Display for Held {
             return write!(f, "others wait for `{}`", self.name);
         };
         let owner = holder.owner.as_deref().unwrap_or("a client without a label");
-        let left = Duration::from_millis(holder.expires_in_ms).as_secs_f64();
-        write!(f, "`{}` is held by {owner}, for {left:.1} s unless renewed", self.name)?;
+        let left = in_words(holder.expires_in_ms);
+        write!(f, "`{}` is held by {owner}, for {left} unless renewed", self.name)?;
         match self.ahead {
             0 => Ok(()),
             1 => f.write_str(", and 1 waits for it"),

@@ -30,6 +30,7 @@ mod transport;
 
 pub use builder::Builder;
 pub use client::Client;
+pub use connection::escape;
 pub use error::{BoxError, Error, Held, Result};
 pub use guard::{Guard, LockGuard, SetGuard};
 pub use hyper::http::{self, Response, StatusCode};

@@ -18,7 +18,7 @@ use keylatch_wire::{Code, DescribedRequest, IdempotencyRecord, OnCrash, ProblemD
 use serde_json::json;
 
 use crate::clock::BootInstant;
-use crate::connection::{Call, Connection, Failure, plain};
+use crate::connection::{Call, Connection, Failure, escape};
 use crate::guard::{Watchdog, keep, watchdog};
 use crate::session::Parting;
 use crate::{BoxError, Client, Error, Lease, LossReason, Result};
@@ -223,7 +223,7 @@ impl Client {
 }
 
 fn begin_call(key: &str, options: &OnceOptions, token: &Token) -> Call {
-    let begin = Call::new(Method::POST, format!("/v1/idempotency/{}", plain(key)));
+    let begin = Call::new(Method::POST, format!("/v1/idempotency/{}", escape(key)));
     begin.with_query(options.scope.query()).with_token(token).with_body(&json!({
         "fingerprint": options.fingerprint,
         "request": options.request,

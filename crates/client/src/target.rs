@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::clock::BootInstant;
-use crate::connection::{Call, Connection, Failure, plain};
+use crate::connection::{Call, Connection, Failure, escape};
 use crate::session::Parting;
 use crate::{AcquireOptions, Error, Held, Limit, LossReason, Result};
 
@@ -267,5 +267,5 @@ pub(crate) fn loss_of(code: &str, broken: Option<BreakNote>) -> Option<LossReaso
 }
 
 pub(crate) fn lock_path(name: &str) -> String {
-    format!("{LOCKS}/{}", plain(name))
+    format!("{LOCKS}/{}", escape(name))
 }

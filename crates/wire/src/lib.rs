@@ -65,3 +65,16 @@ pub use system::{ObservedGuard, ServiceInfo, StoreInfo};
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
+
+/// A time for people: to a tenth of a second within two minutes, and in its two largest units
+/// beyond.
+pub fn in_words(millis: u64) -> String {
+    let seconds = millis / 1000;
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match seconds {
+        0..120 => format!("{seconds}.{} s", millis / 100 % 10),
+        120..3600 => format!("{minutes} min {} s", seconds % 60),
+        3600..86_400 => format!("{hours} h {minutes} min"),
+        _ => format!("{days} d {hours} h"),
+    }
+}

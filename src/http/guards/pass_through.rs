@@ -8,16 +8,16 @@
 
 use axum::Router;
 use axum::extract::Request;
-use axum::http::{HeaderValue, header};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::IntoResponse as _;
 use serde::Deserialize;
 use tower::ServiceExt as _;
 use tower::util::MapResponseLayer;
 
 use crate::http::origin::ConnectionInfo;
 use crate::http::parts::{Part, ServedParts};
+use crate::http::problem::lead_below;
 use crate::http::server::ListenerSettings;
-use keylatch_axum::{Guard, ProblemCode};
+use keylatch_axum::Guard;
 
 /// Where keylatch's own paths are beside those of an app.
 pub(in crate::http) const OWN: &str = "/.keylatch";
@@ -60,22 +60,11 @@ impl PassThrough {
 
 /// The routes of each listener: those of an app where guards alone are served.
 pub(in crate::http) fn by_listener(all: Router, of_app: Router) -> Router {
-    let of_app = of_app.layer(MapResponseLayer::new(lead_below_own));
+    let of_app = of_app.layer(MapResponseLayer::new(|response| lead_below(OWN, response)));
     Router::new().fallback(async move |request: Request| {
         let serves =
             ConnectionInfo::of(&request).map_or(ServedParts::ALL, |connection| connection.serves);
         let routes = if serves.are_guards_alone() { &of_app } else { &all };
         routes.clone().oneshot(request).await.into_response()
     })
-}
-
-/// A problem explains itself at a path of keylatch's own.
-fn lead_below_own(mut response: Response) -> Response {
-    if response.extensions().get::<ProblemCode>().is_some()
-        && let Some(link) = response.headers().get(header::LINK).and_then(|link| link.to_str().ok())
-        && let Ok(link) = HeaderValue::try_from(link.replace("</", &format!("<{OWN}/")))
-    {
-        response.headers_mut().insert(header::LINK, link);
-    }
-    response
 }

@@ -30,7 +30,7 @@ use verdict::Tally;
 /// Long enough for a busy machine to renew it in time, and short enough to be waited for.
 const TTL: Duration = Duration::from_secs(4);
 /// How many jobs there are in a night on each store, and how many elections.
-const SCHEDULES: u64 = 20;
+const SCHEDULES: u64 = 50;
 const ELECTIONS: u64 = 3;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
