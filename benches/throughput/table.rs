@@ -75,13 +75,13 @@ impl<'a> Table<'a> {
         print!("{:<30}{:>27}{:>9}{:>9}", "subject", "requests/s", "p50 ms", "p99 ms");
         print!("{:>11}{:>9}{:>7}{:>8}{:>9}", "generator", "service", "redis", "others", "µs each");
         for Ratio { heading, .. } in &self.ratios {
-            print!("{heading:>24}");
+            print!("{heading:>28}");
         }
         println!();
         for Row { name, slices, .. } in &self.rows {
             print_slices(name, slices);
             for ratio in &self.ratios {
-                print!("{:>24}", self.ratio_of(slices, ratio)?.to_string());
+                print!("{:>28}", self.ratio_of(slices, ratio)?.to_string());
             }
             println!();
         }
