@@ -108,7 +108,10 @@ const INNOCENT: [Case; 18] = [
     }),
 ];
 
-const GUILTY: [(Invariant, &str, fn() -> History, fn(&mut History)); 24] = [
+/// What is broken, and by what change of which history.
+type Guilty = (Invariant, &'static str, fn() -> History, fn(&mut History));
+
+const GUILTY: [Guilty; 24] = [
     (Invariant::Exclusive, "above the limit", counted, |history| {
         history.events.push(granted(5, Counted(3), 30, Some(2), [230, 240]));
     }),
