@@ -113,8 +113,8 @@ impl Subject {
     fn change(&self) -> Background<()> {
         let (address, body) = (self.server.address, r#"{"ttl_ms":86400000}"#);
         let request = format!(
-            "PUT /v1/locks/watched HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
-             Lock-Token: {}\r\nContent-Length: {}\r\n\r\n{body}",
+            "PUT /v1/locks/watched HTTP/1.1\r\nHost: localhost\r\n\
+             Content-Type: application/json\r\nLock-Token: {}\r\nContent-Length: {}\r\n\r\n{body}",
             self.token,
             body.len()
         );
@@ -133,8 +133,8 @@ impl Subject {
     fn print(&self, name: &str) {
         let of = |value: fn(&Round) -> f64| Spread::of(&self.rounds, value);
         println!(
-            "  {name}: {:.0} events/s, {:.0} for a core's second, `lagged` {} times; another client's \
-             request takes {} times as long among them (p50)",
+            "  {name}: {:.0} events/s, {:.0} for a core's second, `lagged` {} times; another \
+             client's request takes {} times as long among them (p50)",
             of(|round| round.events).median,
             of(|round| round.events_per_core).median,
             seen(&self.events.lagged),

@@ -63,8 +63,8 @@ fn open(Bench { machine, load, held, .. }: &Bench) -> Result<()> {
     let opened = began.elapsed();
     let slowest = asking.end()?;
     println!(
-        "\nA store with {held} locks on disk ({size} MiB) creates the first lock {opened:.2?} after \
-         its start; /livez takes {slowest:.1?} at most meanwhile."
+        "\nA store with {held} locks on disk ({size} MiB) creates the first lock {opened:.2?} \
+         after its start; /livez takes {slowest:.1?} at most meanwhile."
     );
     Ok(())
 }

@@ -63,8 +63,6 @@ enum Piece {
     /// Locks that stay.
     Set,
     Order,
-    /// A lock that goes again.
-    Pair,
 }
 
 /// Sends requests, and measures how long their responses take.
@@ -148,11 +146,6 @@ impl Load {
     /// Submits `count` guarded requests, each for the first time.
     pub(crate) fn order(&self, service: &Process, count: usize) -> Result<()> {
         self.share_out(service, count, Piece::Order)
-    }
-
-    /// Creates and deletes `count` locks.
-    pub(crate) fn come_and_go(&self, service: &Process, count: usize) -> Result<()> {
-        self.share_out(service, count, Piece::Pair)
     }
 
     /// Has all connections work together until `count` pieces are done.

@@ -4,7 +4,7 @@
 //! Subjects take turns, round by round, so that noise hits all alike. Times are reported and never
 //! asserted.
 //!
-//! Options go after `--`: `cargo bench --bench throughput -- --rounds 3 --seconds 1 --pin`.
+//! Options go after `--`: `cargo bench --bench throughput -- --rounds 3 --seconds 1`.
 #![expect(clippy::print_stdout, reason = "a benchmark prints its table")]
 
 mod background;
@@ -46,7 +46,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand, ValueEnum};
 
 use load::Load;
-use processes::{Machine, Pinning};
+use processes::Machine;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -78,11 +78,8 @@ struct Options {
     /// Measure locks on the PostgreSQL, etcd, ZooKeeper or Redis at URL, and nothing else
     #[arg(long, value_name = "URL", conflicts_with_all = ["only", "against"])]
     store: Option<String>,
-    /// Keep the load generator, the service and Redis on cores of their own
-    #[arg(long)]
-    pin: bool,
     /// Measure the whole server side on one core, beside nginx and webdis, and nothing else
-    #[arg(long, conflicts_with_all = ["only", "against", "store", "pin"])]
+    #[arg(long, conflicts_with_all = ["only", "against", "store"])]
     one_core: bool,
     /// What cargo says to every benchmark
     #[arg(long, hide = true)]
@@ -144,13 +141,8 @@ fn main() -> ExitCode {
 }
 
 fn measure(options: &Options) -> Result<()> {
-    let pinning = match options {
-        Options { one_core: true, .. } => Pinning::OneCore,
-        Options { pin: true, .. } => Pinning::Apart,
-        _ => Pinning::Free,
-    };
     let bench = Bench {
-        machine: Machine::new(&options.build, pinning)?,
+        machine: Machine::new(&options.build, options.one_core)?,
         load: Load::new(options.seconds)?,
         rounds: options.rounds,
         held: options.held,

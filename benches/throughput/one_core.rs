@@ -14,7 +14,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::engine::{Cycle, measure};
 use crate::engine_alone::EtcdGateway;
-use crate::load::{Load, Work};
+use crate::load::Work;
 use crate::processes::{Machine, Process, Store, free_address};
 use crate::redis_alone::{RELEASE, RedisAlone, Scripts};
 use crate::slice::{Meter, Slice};
@@ -43,11 +43,7 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
         .row("Redis, SET NX PX", || plain.measure())
         .of("nginx, 204")
         .of("webdis on Redis")
-        .run(
-            "One core has the server side. Times of etcd are of a lock and its unlock.",
-            *rounds,
-        )?;
-    print_calls(machine, load, &on_redis, &redis)
+        .run("One core has the server side. Times of etcd are of a lock and its unlock.", *rounds)
 }
 
 /// An etcd of one member, on the disk that the embedded store is on, with its lock gateway.
@@ -121,20 +117,4 @@ fn webdis(machine: &Machine, redis: &Process) -> Result<Process> {
         command.arg(file);
         Ok(())
     })
-}
-
-/// Prints how many commands Redis carries out for a create and a release that meet no other client.
-fn print_calls(machine: &Machine, load: &Load, service: &Process, redis: &Process) -> Result<()> {
-    const CYCLES: usize = 1000;
-    let scripts = Scripts::new(machine, redis);
-    scripts.cli(&["CONFIG", "RESETSTAT"])?;
-    load.come_and_go(service, CYCLES)?;
-    let stats = scripts.cli(&["INFO", "commandstats"])?;
-    println!("\nCommands of Redis for a create and a release, those inside of scripts included:");
-    for line in stats.lines().filter_map(|line| line.strip_prefix("cmdstat_")) {
-        let Some((name, calls)) = line.split_once(":calls=") else { continue };
-        let calls = calls.split(',').next().unwrap_or_default().parse::<f64>()?;
-        println!("  {name:<12}{:.2}", calls / CYCLES as f64);
-    }
-    Ok(())
 }

@@ -1,7 +1,7 @@
 //! The processes that are measured: where they run, what they use, and that they end.
 //!
-//! With `pin`, load and subject have cores of their own. The time that a process used is read from
-//! `/proc`, and a process ends with the value that started it, also where the benchmark fails.
+//! The time that a process used is read from `/proc`, and a process ends with the value that
+//! started it, also where the benchmark fails.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -19,6 +19,9 @@ use crate::Result;
 pub(crate) const START: Duration = Duration::from_secs(10);
 /// In how many ticks a second Linux tells CPU time, on every architecture that Rust knows.
 const TICKS: f64 = 100.0;
+/// The core of the load generators, and that of all servers, where these share one.
+const GENERATOR: &str = "0";
+const SERVERS: &str = "1";
 
 /// The machine that all runs on.
 #[derive(Debug)]
@@ -26,17 +29,9 @@ pub(crate) struct Machine {
     /// The build of keylatch that is measured.
     pub(crate) build: PathBuf,
     count: usize,
-    pinned: Option<Layout>,
+    one_core: bool,
     /// Logs, and the working directory of Redis.
     directory: TempDir,
-}
-
-/// Which process runs on which cores, as taskset has them. The first is the load generator's.
-#[derive(Debug)]
-struct Layout {
-    service: String,
-    redis: &'static str,
-    redis_benchmark: &'static str,
 }
 
 /// Where keylatch keeps what is measured.
@@ -50,60 +45,24 @@ pub(crate) enum Store<'a> {
     Url(&'a str),
 }
 
-/// Which cores the processes keep to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pinning {
-    /// Any.
-    Free,
-    /// Each its own.
-    Apart,
-    /// The load generator one, and all servers another one.
-    OneCore,
-}
-
-impl Layout {
-    /// The service never shares a core. Where there are but two, Redis is with the load generator,
-    /// and redis-benchmark is where the service idles meanwhile.
-    fn of(count: usize) -> Result<Self> {
-        match count {
-            0 | 1 => Err("to pin processes takes at least 2 cores".into()),
-            2 => Ok(Self { service: "1".to_owned(), redis: "0", redis_benchmark: "1" }),
-            _ => {
-                let service = format!("2-{}", count - 1);
-                Ok(Self { service, redis: "1", redis_benchmark: "0" })
-            }
-        }
-    }
-}
-
 impl Machine {
-    /// Unless all is free, this process keeps to the first core.
-    pub(crate) fn new(build: &Path, pinning: Pinning) -> Result<Self> {
+    /// With `one_core` all servers share one, and this process keeps to another.
+    pub(crate) fn new(build: &Path, one_core: bool) -> Result<Self> {
         let count = std::thread::available_parallelism()?.get();
-        let pinned = match pinning {
-            Pinning::Free => None,
-            Pinning::Apart => Some(Layout::of(count)?),
-            Pinning::OneCore => {
-                let _enough = Layout::of(count)?;
-                Some(Layout { service: "1".to_owned(), redis: "1", redis_benchmark: "0" })
+        if one_core {
+            if count < 2 {
+                return Err("to keep servers to one core takes at least 2".into());
             }
-        };
-        if pinned.is_some() {
             let process = std::process::id().to_string();
-            run(Command::new("taskset").args(["-cp", "0", &process]))?;
+            run(Command::new("taskset").args(["-cp", GENERATOR, &process]))?;
         }
-        Ok(Self { build: build.to_owned(), count, pinned, directory: TempDir::new()? })
+        Ok(Self { build: build.to_owned(), count, one_core, directory: TempDir::new()? })
     }
 
     /// The cores, in words.
     pub(crate) fn cores(&self) -> String {
-        let Some(layout) = &self.pinned else { return format!("{} cores, not pinned", self.count) };
-        let Layout { service, redis, redis_benchmark } = layout;
-        format!(
-            "{} cores: load generator 0, service {service}, Redis {redis}, redis-benchmark \
-             {redis_benchmark}",
-            self.count
-        )
+        let pinned = if self.one_core { "one for all servers" } else { "not pinned" };
+        format!("{} cores, {pinned}", self.count)
     }
 
     /// This program in the role of the bare handler.
@@ -115,7 +74,7 @@ impl Machine {
     pub(crate) fn bare_with(&self, files: &[&str]) -> Result<Process> {
         let address = free_address()?;
         let program = std::env::current_exe()?;
-        let mut command = self.on(|layout| &layout.service, &program.to_string_lossy());
+        let mut command = self.on(SERVERS, &program.to_string_lossy());
         command.args(["bare", &address.to_string()]).args(files);
         self.start(command, address)
     }
@@ -150,7 +109,7 @@ impl Machine {
         settings: &str,
     ) -> Result<(Process, PathBuf)> {
         let address = free_address()?;
-        let mut command = self.on(|layout| &layout.service, &build.to_string_lossy());
+        let mut command = self.on(SERVERS, &build.to_string_lossy());
         command.args(["serve", "--store", &self.url(store)]);
         if !settings.contains("[[listener]]") {
             command.args(["--listen", &address.to_string()]);
@@ -211,7 +170,7 @@ impl Machine {
     ) -> Result<Process> {
         require("redis-server")?;
         fs::create_dir_all(directory)?;
-        let mut command = self.on(|layout| layout.redis, "redis-server");
+        let mut command = self.on(SERVERS, "redis-server");
         command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string()]);
         command.args(["--save", ""]).args(options).arg("--dir").arg(directory);
         self.start(command, address)
@@ -222,7 +181,7 @@ impl Machine {
         let address = free_address()?;
         let file = self.directory.path().join(format!("{}.conf", address.port()));
         fs::write(&file, settings)?;
-        let mut command = self.on(|layout| layout.redis, "redis-server");
+        let mut command = self.on(SERVERS, "redis-server");
         command.arg(file).args(["--sentinel", "--bind", "127.0.0.1"]);
         command.args(["--port", &address.port().to_string()]);
         self.start(command, address)
@@ -235,7 +194,7 @@ impl Machine {
         configure: impl FnOnce(&mut Command, SocketAddr, &Path) -> Result<()>,
     ) -> Result<Process> {
         let address = free_address()?;
-        let mut command = self.on(|layout| &layout.service, program);
+        let mut command = self.on(SERVERS, program);
         configure(&mut command, address, self.directory.path())?;
         self.start(command, address)
     }
@@ -243,14 +202,16 @@ impl Machine {
     /// The load generator that comes with Redis.
     pub(crate) fn redis_benchmark(&self) -> Result<Command> {
         require("redis-benchmark")?;
-        Ok(self.on(|layout| layout.redis_benchmark, "redis-benchmark"))
+        Ok(self.on(GENERATOR, "redis-benchmark"))
     }
 
-    /// A command that runs on the cores that are its own, if any are.
-    fn on(&self, cores: impl Fn(&Layout) -> &str, program: &str) -> Command {
-        let Some(layout) = &self.pinned else { return Command::new(program) };
+    /// A command that keeps to a core, if all do.
+    fn on(&self, core: &str, program: &str) -> Command {
+        if !self.one_core {
+            return Command::new(program);
+        }
         let mut command = Command::new("taskset");
-        command.args(["-c", cores(layout), program]);
+        command.args(["-c", core, program]);
         command
     }
 

@@ -105,7 +105,7 @@ fn print(subjects: &[Subject]) {
         }
     }
     println!(
-        "At a steady rate a latency counts from the moment at which the request was due, also where \
-         no connection was free for it."
+        "At a steady rate a latency counts from the moment at which the request was due, also \
+         where no connection was free for it."
     );
 }

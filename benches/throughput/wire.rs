@@ -47,8 +47,8 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// `header` is a further line in each head, and `body` the JSON to create with; without one, all
-    /// is by default.
+    /// `header` is a further line in each head, and `body` the JSON to create with; without one,
+    /// all is by default.
     pub(crate) fn new(header: &str, body: &str) -> Self {
         let name = "-".repeat(NAME);
         let create = format!(

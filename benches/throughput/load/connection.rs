@@ -140,17 +140,11 @@ impl Connection {
         names: Arc<Names>,
         left: Arc<AtomicUsize>,
     ) -> Result<()> {
-        let mut pair = Pair::new("", "");
         let one_less = |left: usize| left.checked_sub(1);
         while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
             match piece {
                 Piece::Set => self.fill_in(&lock_set(&names, SET)?).await?,
                 Piece::Order => self.fill_in(&Order::new(&names)?.request).await?,
-                Piece::Pair => {
-                    pair.rename(&names)?;
-                    self.create(&mut pair).await?;
-                    self.exchange(&pair.delete, 204).await?;
-                }
             }
         }
         Ok(())
