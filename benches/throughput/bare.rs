@@ -15,7 +15,6 @@ use axum::http::{HeaderName, StatusCode, header};
 use axum::response::sse::{Event, Sse};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use bytes::Bytes;
 use futures_util::stream::{self, Stream};
 use rustls::ServerConfig;
 use rustls::crypto::ring::default_provider;
@@ -30,8 +29,6 @@ use tokio_rustls::server::TlsStream;
 
 use crate::Result;
 
-/// How many bytes the large answer has.
-pub(crate) const LARGE: usize = 1 << 20;
 /// How many changes a watcher may be behind.
 const CHANGES: usize = 1024;
 /// What an event of keylatch's has.
@@ -103,13 +100,11 @@ pub(crate) fn serve(listen: SocketAddr, pair: &Pair) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let locks = post(create).put(renew).delete(async || StatusCode::NO_CONTENT);
-        let large = Bytes::from(vec![b'x'; LARGE]);
         let router = Router::new()
             .route("/v1/locks/{name}", locks)
             .route("/v1/locks/{name}/events", get(events))
             .with_state(broadcast::channel(CHANGES).0)
-            .route("/v1/orders", post(order))
-            .route("/v1/orders/large", post(async move || (StatusCode::CREATED, large)));
+            .route("/v1/orders", post(order));
         let listener = TcpListener::bind(listen).await?;
         match (&pair.cert, &pair.key) {
             (Some(cert), Some(key)) => {

@@ -4,117 +4,111 @@
 //! every three seconds. The locks that the load creates and deletes are changes beside 10,000 that
 //! stay.
 
-use std::io::{Read, Write as _};
-use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::thread::{JoinHandle, spawn};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::sleep;
 use std::time::Duration;
 
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, interval, interval_at};
 
-use crate::Result;
-use crate::load::Load;
-use crate::processes::Machine;
-use crate::report;
-use crate::slice::{Slice, Spread};
+use crate::background::Background;
+use crate::load::{STUCK, Work};
+use crate::processes::{Process, Store};
+use crate::slice::Slice;
+use crate::table::Table;
+use crate::{Bench, Result};
 
 /// How many locks stay held.
 const HELD: usize = 10_000;
-/// How many consoles are open, subject by subject.
-const CONSOLES: [usize; 3] = [0, 1, 3];
 /// How often a console asks for a glance.
 const PERIOD: Duration = Duration::from_secs(3);
 /// How soon it does so first, so that each window has one.
 const FIRST: Duration = Duration::from_millis(500);
-/// The part of the throughput that one console may cost.
-const GOAL: f64 = 0.05;
+/// How often is looked whether something has happened.
+const LOOK: Duration = Duration::from_millis(20);
 
-/// Measures the service with each number of consoles, and prints the table.
-pub(crate) fn run(machine: &Machine, load: &Load, rounds: u32) -> Result<()> {
-    let service = machine.keylatch("memory:")?;
+pub(crate) fn run(bench: &Bench) -> Result<()> {
+    let Bench { machine, load, rounds, .. } = bench;
+    let service = machine.keylatch(Store::Memory)?;
     load.fill(&service, HELD)?;
-    let mut measured: [Vec<Slice>; 3] = Default::default();
-    for _ in 0..rounds {
-        for (slices, count) in measured.iter_mut().zip(CONSOLES) {
-            let open: Result<Vec<_>> = (0..count).map(|_| Console::open(service.address)).collect();
-            let open = open?;
-            slices.push(load.measure(&service, None)?);
-            open.into_iter().try_for_each(Console::close)?;
-        }
+    let mut table = Table::default();
+    for (name, count) in [("no console", 0), ("1 console", 1), ("3 consoles", 3)] {
+        let service = &service;
+        let measure = move || beside(count, service, || load.measure(service, &Work::Lock));
+        table = table.row(name, measure);
     }
-    print(&measured);
-    Ok(())
+    table.of("no console").run(&format!("{HELD} locks stay held."), *rounds)
 }
 
-fn print(measured: &[Vec<Slice>; 3]) {
-    let [none, one, three] = measured;
-    let rows = [("no console", &none[..]), ("1 console", &one[..]), ("3 consoles", &three[..])];
-    println!("\n{HELD} locks are held beside those of the load.");
-    report::table(&["of no console"], &rows, |slices| vec![Some(Spread::of_rates(slices, none))]);
-    report::legend("", &rows);
-    println!("\nGoals:");
-    for (consoles, what, slices) in [(1.0, "with one console", one), (3.0, "with three", three)] {
-        let left = 1.0 - consoles * GOAL;
-        let rate = Spread::of_rates(slices, none);
-        let what = format!("{what}, at least {left:.2} of the throughput");
-        report::goal(&what, rate.median >= left, rate);
-        report::by_cpu_time(slices, none);
-    }
-}
-
-/// A client that reads what a console reads.
-struct Console {
-    stream: TcpStream,
-    closing: Sender<()>,
-    reading: JoinHandle<()>,
-    polling: JoinHandle<Result<()>>,
-}
-
-impl Console {
-    /// A console that has all locks.
-    fn open(address: SocketAddr) -> Result<Self> {
-        let mut stream = send(address, "/console/locks", "1.1")?;
-        let (mut buffer, mut last) = (vec![0; 1 << 16], Vec::new());
-        // The end of the first event, and of the chunk that it is in.
-        while !last.ends_with(b"\n\n\r\n") {
-            let read = stream.read(&mut buffer)?;
-            if read == 0 {
-                return Err("the service closed the stream of a console".into());
-            }
-            last = buffer[read.saturating_sub(4)..read].to_vec();
+/// Measures while so many consoles are open.
+fn beside(
+    count: usize,
+    service: &Process,
+    measure: impl FnOnce() -> Result<Slice>,
+) -> Result<Slice> {
+    let (open, address) = (Arc::<AtomicUsize>::default(), service.address);
+    let consoles: Vec<_> = (0..count)
+        .map(|_| {
+            let open = Arc::clone(&open);
+            Background::start(move |stop| console(address, open, stop))
+        })
+        .collect();
+    let began = Instant::now();
+    while open.load(Ordering::Relaxed) < count {
+        if began.elapsed() > STUCK || consoles.iter().any(Background::is_over) {
+            return Err("not every console has all locks".into());
         }
-        let mut events = stream.try_clone()?;
-        // It ends with the connection, which is reset where events are on their way.
-        let reading = spawn(move || while events.read(&mut buffer).is_ok_and(|read| read > 0) {});
-        let (closing, closed) = channel();
-        let polling = spawn(move || {
-            let mut pause = FIRST;
-            while closed.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+        sleep(LOOK);
+    }
+    let measured = measure();
+    consoles.into_iter().try_for_each(Background::end)?;
+    measured
+}
+
+/// Reads what a console reads, until it is closed; says once that it has all locks.
+async fn console(
+    address: SocketAddr,
+    open: Arc<AtomicUsize>,
+    closed: Arc<AtomicBool>,
+) -> Result<()> {
+    let mut stream = send(address, "/console/locks", "1.1").await?;
+    let (mut buffer, mut is_open) = (vec![0; 1 << 16], false);
+    let mut glances = interval_at(Instant::now() + FIRST, PERIOD);
+    let mut looks = interval(LOOK);
+    while !closed.load(Ordering::Relaxed) {
+        tokio::select! {
+            _ = looks.tick() => {}
+            _ = glances.tick() => {
                 let mut glance = Vec::new();
-                send(address, "/console/glance", "1.0")?.read_to_end(&mut glance)?;
+                let mut asked = send(address, "/console/glance", "1.0").await?;
+                asked.read_to_end(&mut glance).await?;
                 if !glance.starts_with(b"HTTP/1.0 200") {
                     return Err("a console got no glance".into());
                 }
-                pause = PERIOD;
             }
-            Ok(())
-        });
-        Ok(Self { stream, closing, reading, polling })
-    }
-
-    fn close(self) -> Result<()> {
-        if self.reading.is_finished() {
-            return Err("the service closed the stream of a console".into());
+            read = stream.read(&mut buffer) => {
+                let read = &buffer[..read?];
+                if read.is_empty() {
+                    return Err("the service closed the stream of a console".into());
+                }
+                // The end of the first event, and of the chunk that it is in.
+                if !is_open && read.ends_with(b"\n\n\r\n") {
+                    is_open = true;
+                    open.fetch_add(1, Ordering::Relaxed);
+                }
+            }
         }
-        drop(self.closing);
-        self.stream.shutdown(Shutdown::Both)?;
-        self.reading.join().map_err(|_| "a console panicked")?;
-        self.polling.join().map_err(|_| "a console panicked")?
     }
+    Ok(())
 }
 
 /// A connection on which the path was asked for.
-fn send(address: SocketAddr, path: &str, version: &str) -> Result<TcpStream> {
-    let mut stream = TcpStream::connect(address)?;
-    write!(stream, "GET {path} HTTP/{version}\r\nHost: localhost\r\n\r\n")?;
+async fn send(address: SocketAddr, path: &str, version: &str) -> Result<TcpStream> {
+    let mut stream = TcpStream::connect(address).await?;
+    let request = format!("GET {path} HTTP/{version}\r\nHost: localhost\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
     Ok(stream)
 }

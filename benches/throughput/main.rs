@@ -1,23 +1,17 @@
 //! What keylatch costs, measured side by side in one run.
 //!
-//! The first part compares the rate of requests with that of a bare axum handler and of Redis
-//! alone. The second does so for guarded requests, run for the first time and replayed, and with
-//! keys that nobody sent. The third says how soon a waiter gets a lock that is released. The fourth
-//! says what many holders of one lock cost, the fifth what keeping locks on disk costs, the sixth
-//! what identities, TLS and a greedy identity cost. Then come the cost of open consoles, and of 100
-//! unknown outcomes among a million records. Then 1,000 held locks are compared with very many,
-//! requests come at a steady rate, services start and idle, very many clients hold, wait and watch,
-//! and guarded requests are compared with what Redis and a plain proxy do. Subjects take turns,
-//! round by round, so that noise hits all alike. Times are reported and never asserted.
+//! Each part is a file, whose head says what it compares; `docs/performance.md` has the figures.
+//! Subjects take turns, round by round, so that noise hits all alike. Times are reported and never
+//! asserted.
 //!
-//! Options go after `--`: `cargo bench --bench throughput -- --rounds 3 --seconds 1 --pin`.
+//! Options go after `--`: `cargo bench --bench throughput -- --rounds 3 --seconds 1`.
 #![expect(clippy::print_stdout, reason = "a benchmark prints its table")]
 
+mod background;
 mod bare;
 mod builds;
 mod console;
 mod door;
-mod durable;
 mod engine;
 mod engine_alone;
 mod events;
@@ -28,20 +22,18 @@ mod http2;
 mod keyless;
 mod level;
 mod load;
+mod locks;
 mod many;
 mod modes;
-mod once;
 mod one_core;
 mod outage;
 mod processes;
 mod redis_alone;
-mod report;
 mod sentinels;
-mod side_by_side;
 mod slice;
 mod start;
 mod steady;
-mod steps;
+mod table;
 mod unknown;
 mod wire;
 
@@ -54,11 +46,11 @@ use std::time::Duration;
 use clap::{Parser, Subcommand, ValueEnum};
 
 use load::Load;
-use processes::{Machine, Pinning};
+use processes::Machine;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Measures keylatch next to a bare axum handler and to Redis alone.
+/// Measures keylatch next to what people would use in its place.
 #[derive(Debug, Parser)]
 #[command(args_conflicts_with_subcommands = true)]
 struct Options {
@@ -86,11 +78,8 @@ struct Options {
     /// Measure locks on the PostgreSQL, etcd, ZooKeeper or Redis at URL, and nothing else
     #[arg(long, value_name = "URL", conflicts_with_all = ["only", "against"])]
     store: Option<String>,
-    /// Keep the load generator, the service and Redis on cores of their own
-    #[arg(long)]
-    pin: bool,
     /// Measure the whole server side on one core, beside nginx and webdis, and nothing else
-    #[arg(long, conflicts_with_all = ["only", "against", "store", "pin"])]
+    #[arg(long, conflicts_with_all = ["only", "against", "store"])]
     one_core: bool,
     /// What cargo says to every benchmark
     #[arg(long, hide = true)]
@@ -101,12 +90,11 @@ struct Options {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
-    Throughput,
+    Locks,
     Guarded,
     Keyless,
     Handover,
     Modes,
-    Durable,
     Door,
     Console,
     Unknown,
@@ -114,7 +102,6 @@ enum Part {
     Steady,
     Start,
     Many,
-    Once,
 }
 
 #[derive(Debug, Subcommand)]
@@ -126,6 +113,16 @@ enum Role {
         #[command(flatten)]
         tls: bare::Pair,
     },
+}
+
+/// What every part measures with.
+struct Bench {
+    machine: Machine,
+    load: Load,
+    rounds: u32,
+    /// How many locks are held, and by how many streams, where the number is to be large.
+    held: usize,
+    streams: usize,
 }
 
 fn main() -> ExitCode {
@@ -144,90 +141,56 @@ fn main() -> ExitCode {
 }
 
 fn measure(options: &Options) -> Result<()> {
-    let pinning = match options {
-        Options { one_core: true, .. } => Pinning::OneCore,
-        Options { pin: true, .. } => Pinning::Apart,
-        _ => Pinning::Free,
+    let bench = Bench {
+        machine: Machine::new(&options.build, options.one_core)?,
+        load: Load::new(options.seconds)?,
+        rounds: options.rounds,
+        held: options.held,
+        streams: options.streams,
     };
-    let machine = Machine::new(&options.build, pinning)?;
-    let load = Load::new(options.seconds)?;
     println!(
-        "{} connections, or two for a hand-over. Each creates a lock and deletes it, over and over, or \
-         submits orders.\n{} rounds of {} s for each subject, in turn, on {}.",
-        load::CONNECTIONS,
-        options.rounds,
+        "{} rounds of {} s for each subject, in turn, on {}. Where no other number is said, {} \
+         connections\ncreate a lock and delete it, over and over, or submit orders.\n{}",
+        bench.rounds,
         options.seconds.as_secs_f64(),
-        machine.cores(),
+        bench.machine.cores(),
+        load::CONNECTIONS,
+        table::LEGEND,
     );
     if options.one_core {
-        return one_core::run(&machine, &load, options.rounds);
+        return one_core::run(&bench);
     }
     if let Some(other) = &options.against {
-        return builds::run(&machine, &load, options.rounds, other);
+        return builds::run(&bench, other);
     }
     if let Some(url) = &options.store {
-        return engine::run(&machine, &load, options.rounds, url);
+        return engine::run(&bench, url);
     }
-    measure_parts(options, &machine, &load)
+    let all = Part::value_variants().iter();
+    let wanted = |part: &&Part| options.only.is_none_or(|only| only == **part);
+    all.filter(wanted).try_for_each(|part| part.run(&bench))
 }
 
-/// Measures all parts, or the one that is wanted.
-fn measure_parts(options: &Options, machine: &Machine, load: &Load) -> Result<()> {
-    let wanted = |part| options.only.is_none_or(|only| only == part);
-    if wanted(Part::Throughput) {
-        side_by_side::run(machine, load, options.rounds)?;
+impl Part {
+    fn run(self, bench: &Bench) -> Result<()> {
+        match self {
+            Self::Locks => locks::run(bench),
+            Self::Guarded => guarded::run(bench),
+            Self::Keyless => keyless::run(bench),
+            Self::Handover => handover::run(bench),
+            Self::Modes => modes::run(bench),
+            Self::Door => door::run(bench),
+            Self::Console => console::run(bench),
+            Self::Unknown => unknown::run(bench),
+            Self::Level => level::run(bench),
+            Self::Steady => steady::run(bench),
+            Self::Start => start::run(&bench.machine),
+            Self::Many => {
+                many::run(bench)?;
+                fan_out::run(bench)
+            }
+        }
     }
-    if wanted(Part::Guarded) {
-        guarded::run(machine, load, options.rounds)?;
-    }
-    if wanted(Part::Keyless) {
-        keyless::run(machine, load, options.rounds)?;
-    }
-    if wanted(Part::Handover) {
-        handover::run(machine, options.seconds, options.rounds)?;
-    }
-    if wanted(Part::Modes) {
-        modes::run(machine, load, options.rounds)?;
-    }
-    if wanted(Part::Durable) {
-        durable::run(machine, load, options.rounds)?;
-    }
-    if wanted(Part::Door) {
-        door::run(machine, load, options.rounds)?;
-    }
-    if wanted(Part::Console) {
-        console::run(machine, load, options.rounds)?;
-    }
-    if wanted(Part::Unknown) {
-        unknown::run(machine, load, options.rounds)?;
-    }
-    measure_more(options, machine, load, wanted)
-}
-
-/// The parts that are about great numbers, time, and what stands in keylatch's place.
-fn measure_more(
-    options: &Options,
-    machine: &Machine,
-    load: &Load,
-    wanted: impl Fn(Part) -> bool,
-) -> Result<()> {
-    if wanted(Part::Level) {
-        level::run(machine, load, options.rounds, options.held)?;
-    }
-    if wanted(Part::Steady) {
-        steady::run(machine, load, options.rounds)?;
-    }
-    if wanted(Part::Start) {
-        start::run(machine)?;
-    }
-    if wanted(Part::Many) {
-        many::run(machine, options.seconds * options.rounds, options.streams)?;
-        fan_out::run(machine, load, options.rounds, options.streams)?;
-    }
-    if wanted(Part::Once) {
-        once::run(machine, load, options.rounds)?;
-    }
-    Ok(())
 }
 
 fn at_least_one(text: &str) -> std::result::Result<usize, String> {

@@ -22,22 +22,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::Result;
 use crate::events::{Events, Unread, seen};
 use crate::http2::{Http2, STREAMS, connections};
-use crate::load::nanoseconds;
-use crate::processes::{Machine, Process, machine_cpu, own_cpu};
-use crate::report;
-use crate::slice::{Cpu, Slice};
+use crate::load::STUCK;
+use crate::processes::{Machine, Process, Store};
+use crate::slice::{Meter, Slice, nanoseconds};
+use crate::{Bench, Result};
 
-/// How many KiB a hold may need, with its connection or its share of one.
-const GOAL_HOLD: f64 = 10.0;
-/// How many cores the service may keep busy with renewing all of them.
-const GOAL_CORES: f64 = 0.5;
-/// How many KiB a waiter may need beside its connection.
-const GOAL_WAITER: f64 = 4.0;
-/// How long 99 of 100 hand-overs may take, in milliseconds.
-const GOAL_HANDOVER: f64 = 5.0;
 /// How many wait for each lock.
 const WAITERS_EACH: usize = 10;
 /// How long holds are looked at: each is renewed twice.
@@ -50,41 +41,20 @@ const WAIT: &str = r#"{"ttl_ms":86400000,"wait_ms":300000}"#;
 const OPENING: usize = 64;
 /// How many files this process, and the service, have open beside their connections.
 const FILES: u64 = 1_000;
-/// How long is waited for what has to come.
-const STUCK: Duration = Duration::from_secs(60);
-
-/// How a lock is held.
-#[derive(Debug)]
-enum Way {
-    Connection,
-    Http2(Arc<ClientConfig>),
-}
-
-/// What so many holds cost.
-#[derive(Debug)]
-struct Holds {
-    count: usize,
-    kib: f64,
-    cores: f64,
-    renewals: usize,
-}
 
 /// Measures with so many streams that hold, and twice as many that wait.
-pub(crate) fn run(machine: &Machine, window: Duration, streams: usize) -> Result<()> {
+pub(crate) fn run(Bench { machine, load, rounds, streams, .. }: &Bench) -> Result<()> {
     let files = rlimit::increase_nofile_limit(u64::MAX)?.saturating_sub(FILES);
-    let on_connections = streams.min(usize::try_from(files)?);
-    println!("\nHolding {on_connections} and {streams} locks by streams, for {LOOK:?} each.");
+    let on_connections = (*streams).min(usize::try_from(files)?);
+    println!("\nHolding locks by streams, for {LOOK:?} each:");
     let tls = Tls::new();
-    let by_connection = holds(&service(machine, "")?, &Way::Connection, on_connections)?;
-    let way = Way::Http2(Arc::clone(&tls.client));
-    let by_http2 = holds(&service(machine, &tls.settings)?, &way, streams)?;
-    print(&[("a connection each", by_connection), ("HTTP/2", by_http2)]);
+    holds("a connection each", &service(machine, "")?, None, on_connections)?;
+    holds("HTTP/2", &service(machine, &tls.settings)?, Some(&tls.client), *streams)?;
     let locks = (streams * 2).div_ceil(WAITERS_EACH);
     let service = service(machine, &tls.settings)?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    let (slice, kib) = runtime.block_on(handovers(&service, &tls.client, locks, window))?;
-    print_handovers(&slice, locks, kib);
-    Ok(())
+    let window = load.window * *rounds;
+    runtime.block_on(handovers(&service, &tls.client, locks, window))
 }
 
 /// A service whose limits are far from what is measured, with more settings.
@@ -93,7 +63,7 @@ pub(crate) fn service(machine: &Machine, more: &str) -> Result<Process> {
         "[server]\nmax_connections = 1000000\nmax_requests = 1000000\nmax_concurrent_streams = {STREAMS}\n\
          [wait]\nmax_waiters = 400000\n[stream]\nmax_streams = 400000\n{more}"
     );
-    machine.keylatch_set(&machine.build, "memory:", Some(&settings))
+    machine.keylatch_with(Store::Memory, &settings)
 }
 
 /// What is needed to speak HTTP/2 with a service.
@@ -112,12 +82,17 @@ impl Tls {
     }
 }
 
-fn holds(service: &Process, way: &Way, count: usize) -> Result<Holds> {
+fn holds(
+    way: &str,
+    service: &Process,
+    tls: Option<&Arc<ClientConfig>>,
+    count: usize,
+) -> Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let (events, mut streams) = (Arc::new(Events::default()), JoinSet::new());
         let empty = service.resident()?;
-        open_holds(service.address, way, count, &events, &mut streams).await?;
+        open_holds(service.address, tls, count, &events, &mut streams).await?;
         wait_for(async || Ok(seen(&events.acquired) >= count)).await?;
         let (before, began, cpu) = (seen(&events.renewed), Instant::now(), service.cpu()?);
         sleep(LOOK).await;
@@ -126,22 +101,26 @@ fn holds(service: &Process, way: &Way, count: usize) -> Result<Holds> {
         if seen(&events.ends) > 0 || streams.try_join_next().is_some() {
             return Err("a lock was lost that a stream held".into());
         }
-        Ok(Holds { count, kib, cores, renewals: seen(&events.renewed) - before })
+        let renewals = seen(&events.renewed) - before;
+        println!(
+            "  {way}: {count} locks, {kib:.1} KiB each, {renewals} renewals by {cores:.2} cores"
+        );
+        Ok(())
     })
 }
 
 /// Opens streams that hold a lock each.
 async fn open_holds(
     address: SocketAddr,
-    way: &Way,
+    tls: Option<&Arc<ClientConfig>>,
     count: usize,
     events: &Arc<Events>,
     streams: &mut JoinSet<Result<()>>,
 ) -> Result<()> {
     let opening = Arc::new(Semaphore::new(OPENING));
-    let shared = match way {
-        Way::Connection => Vec::new(),
-        Way::Http2(tls) => connections(address, tls, count).await?,
+    let shared = match tls {
+        None => Vec::new(),
+        Some(tls) => connections(address, tls, count).await?,
     };
     for number in 0..count {
         if let Some(ended) = streams.try_join_next() {
@@ -198,23 +177,6 @@ async fn hold_on_stream(
     Err("the service ended a stream that holds a lock".into())
 }
 
-fn print(rows: &[(&str, Holds)]) {
-    println!(
-        "\n{:<22}{:>9}{:>12}{:>16}{:>12}",
-        "held by", "locks", "KiB each", "service cores", "renewals"
-    );
-    for (way, Holds { count, kib, cores, renewals }) in rows {
-        println!("{way:<22}{count:>9}{kib:>12.1}{cores:>16.2}{renewals:>12}");
-    }
-    println!("\nGoals, of {LOOK:?}:");
-    for (way, Holds { kib, cores, .. }) in rows {
-        let what = format!("by {way}, a hold needs at most {GOAL_HOLD} KiB");
-        report::goal(&what, *kib <= GOAL_HOLD, format_args!("{kib:.1}"));
-        let what = format!("by {way}, the service keeps at most {GOAL_CORES} of a core busy");
-        report::goal(&what, *cores <= GOAL_CORES, format_args!("{cores:.2}"));
-    }
-}
-
 /// A lock that a waiter has got.
 struct Grant {
     lock: usize,
@@ -222,13 +184,13 @@ struct Grant {
     at: Instant,
 }
 
-/// Hands locks over that many wait for; the hand-overs, and how many KiB a waiter needs.
+/// Hands locks over that many wait for.
 async fn handovers(
     service: &Process,
     tls: &Arc<ClientConfig>,
     locks: usize,
     window: Duration,
-) -> Result<(Slice, f64)> {
+) -> Result<()> {
     let waiters = locks * WAITERS_EACH;
     let shared = connections(service.address, tls, waiters).await?;
     let other = Http2::open(service.address, tls).await?;
@@ -246,10 +208,18 @@ async fn handovers(
     }
     wait_for(async || Ok(waiting_at(&other).await? >= waiters)).await?;
     let kib = (service.resident()? - empty) / waiters as f64 / 1024.0;
-    let (before, began) = (cpu(service)?, Instant::now());
+    let services = [service];
+    let meter = Meter::start(&services)?;
     let latencies = hand_over(&other, &mut tokens, &mut grants, window).await?;
-    let (spent, elapsed) = (cpu(service)?.since(before), began.elapsed());
-    Ok((Slice::new(latencies, elapsed, spent)?, kib))
+    let (elapsed, spent) = meter.read()?;
+    let Slice { rate, p50, p99, cores } = Slice::new(latencies, elapsed, spent)?;
+    println!(
+        "\n{waiters} clients wait for {locks} locks on HTTP/2, {kib:.1} KiB each:\n  {rate:.0} \
+         hand-overs/s, p50 {p50:.3} ms, p99 {p99:.3} ms; {:.2} cores of the service, others {:.2}",
+        cores.service,
+        cores.others()
+    );
+    Ok(())
 }
 
 async fn wait(connection: Http2, lock: usize, grants: UnboundedSender<Grant>) -> Result<()> {
@@ -285,11 +255,6 @@ async fn hand_over(
     Ok(latencies)
 }
 
-fn cpu(service: &Process) -> Result<Cpu> {
-    let (generator, machine) = (own_cpu()?, machine_cpu()?);
-    Ok(Cpu { generator, service: service.cpu()?, redis: 0.0, machine })
-}
-
 /// How many wait at the service.
 async fn waiting_at(service: &Http2) -> Result<usize> {
     let metrics = service.text("/metrics").await?;
@@ -307,19 +272,4 @@ async fn wait_for(is_so: impl AsyncFn() -> Result<bool>) -> Result<()> {
         sleep(Duration::from_millis(100)).await;
     }
     Ok(())
-}
-
-fn print_handovers(slice: &Slice, locks: usize, kib: f64) {
-    let Slice { rate, p50, p99, cores } = slice;
-    println!("\n{} clients wait for {locks} locks on HTTP/2:", locks * WAITERS_EACH);
-    println!(
-        "  {rate:.0} hand-overs/s, p50 {p50:.3} ms, p99 {p99:.3} ms; {:.2} cores of the service, others {:.2}",
-        cores.service,
-        cores.others()
-    );
-    println!("\nGoals:");
-    let what = format!("p99 of a hand-over below {GOAL_HANDOVER} ms");
-    report::goal(&what, *p99 < GOAL_HANDOVER, format_args!("{p99:.3} ms"));
-    let what = format!("a waiter needs at most {GOAL_WAITER} KiB beside its connection");
-    report::goal(&what, kib <= GOAL_WAITER, format_args!("{kib:.1}"));
 }

@@ -12,78 +12,38 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 
-use crate::Result;
-use crate::engine::measure_gateway;
+use crate::engine::{Cycle, measure};
 use crate::engine_alone::EtcdGateway;
-use crate::load::Load;
-use crate::processes::{Machine, Process, free_address};
+use crate::load::Work;
+use crate::processes::{Machine, Process, Store, free_address};
 use crate::redis_alone::{RELEASE, RedisAlone, Scripts};
-use crate::report;
-use crate::slice::{Cpu, Slice, Spread};
+use crate::slice::{Meter, Slice};
+use crate::table::Table;
+use crate::{Bench, Result};
 
-/// The part of the rate of nginx's 204 that is to be left with locks in memory.
-const GOAL_MEMORY: f64 = 0.75;
-/// The part of the bare handler's.
-const GOAL_BARE: f64 = 0.95;
-/// The part of memory's rate that is to be left on disk.
-const GOAL_EMBEDDED: f64 = 0.75;
-/// How many times webdis's rate locks in Redis are to have.
-const GOAL_REDIS: f64 = 1.25;
-/// The part of the rate of Redis alone with a plain SET NX PX that is to be left.
-const GOAL_ALONE: f64 = 0.45;
-
-/// The servers, each with its Redis if it has one.
-struct Subjects {
-    nginx: Process,
-    bare: Process,
-    memory: Process,
-    embedded: Process,
-    redis: (Process, Process),
-    webdis: (Process, Process),
-    etcd: Etcd,
-}
-
-/// Measures all subjects and prints the table.
-pub(crate) fn run(machine: &Machine, load: &Load, rounds: u32) -> Result<()> {
-    let alone = machine.redis()?;
+pub(crate) fn run(bench: &Bench) -> Result<()> {
+    let Bench { machine, load, rounds, .. } = bench;
+    let (alone, redis, behind_webdis) = (machine.redis()?, machine.redis()?, machine.redis()?);
     let plain = RedisAlone::new(machine, &alone, load.window)?;
-    let subjects = Subjects::start(machine)?;
-    let release = Scripts::new(machine, &subjects.webdis.1).load(RELEASE)?;
-    let mut measured: [Vec<Slice>; 8] = Default::default();
-    for _ in 0..rounds {
-        let ((on_redis, redis), (webdis, behind)) = (&subjects.redis, &subjects.webdis);
-        let slices = [
-            load.measure_repeated(&subjects.nginx, 204)?,
-            load.measure(&subjects.bare, None)?,
-            load.measure(&subjects.memory, None)?,
-            load.measure(&subjects.embedded, None)?,
-            load.measure(on_redis, Some(redis))?,
-            load.measure_webdis(webdis, behind, &release)?,
-            subjects.etcd.measure(load.window)?,
-            plain.measure()?,
-        ];
-        measured.iter_mut().zip(slices).for_each(|(rounds, slice)| rounds.push(slice));
-    }
-    print(&measured);
-    print_calls(machine, load, &subjects.redis)
-}
-
-impl Subjects {
-    fn start(machine: &Machine) -> Result<Self> {
-        let directory = machine.directory("one-core");
-        let (redis, behind_webdis) = (machine.redis()?, machine.redis()?);
-        let on_redis = machine.keylatch(&format!("redis://{}", redis.address))?;
-        let webdis = webdis(machine, &behind_webdis)?;
-        Ok(Self {
-            nginx: nginx(machine, "", "return 204;")?,
-            bare: machine.bare()?,
-            memory: machine.keylatch("memory:")?,
-            embedded: machine.keylatch(&format!("embedded:{}", directory.display()))?,
-            redis: (on_redis, redis),
-            webdis: (webdis, behind_webdis),
-            etcd: Etcd::start(machine)?,
-        })
-    }
+    let (nginx, bare) = (nginx(machine, "", "return 204;")?, machine.bare()?);
+    let memory = machine.keylatch(Store::Memory)?;
+    let embedded = machine.keylatch(Store::Embedded("one-core"))?;
+    let on_redis = machine.keylatch(Store::Redis(&redis))?;
+    let webdis = webdis(machine, &behind_webdis)?.before(&behind_webdis);
+    let release = Scripts::new(machine, &behind_webdis).load(RELEASE)?;
+    let etcd = Etcd::start(machine)?;
+    Table::default()
+        .row("nginx, 204", || load.measure(&nginx, &Work::Nothing))
+        .row("bare handler", || load.measure(&bare, &Work::Lock))
+        .row("keylatch on memory", || load.measure(&memory, &Work::Lock))
+        .row("keylatch, embedded", || load.measure(&embedded, &Work::Lock))
+        .row("keylatch on Redis", || load.measure(&on_redis, &Work::Lock))
+        .row("webdis on Redis", || load.measure(&webdis, &Work::Webdis(release.clone())))
+        .row("etcd's lock gateway", || etcd.measure(load.window))
+        .row("Redis, SET NX PX", || plain.measure())
+        .of("nginx, 204")
+        .of("webdis on Redis")
+        .run("One core has the server side. Times of etcd are of a lock and its unlock.", *rounds)
 }
 
 /// An etcd of one member, on the disk that the embedded store is on, with its lock gateway.
@@ -116,12 +76,12 @@ impl Etcd {
     }
 
     fn measure(&self, window: Duration) -> Result<Slice> {
-        let before = self.server.cpu()?;
-        let cycles = measure_gateway(&self.runtime, window, &self.gateway)?;
-        let spent = self.server.cpu()? - before;
-        let cpu = Cpu { generator: 0.0, service: spent, redis: 0.0, machine: spent };
+        let services = [&self.server];
+        let meter = Meter::start(&services)?;
+        let cycles = measure(&self.runtime, window, &Cycle::Gateway(Arc::clone(&self.gateway)))?;
+        let (elapsed, spent) = meter.read()?;
         // A cycle is two requests.
-        Ok(Slice { rate: 2.0 * cycles.rate, cores: cpu.over(window.as_secs_f64()), ..cycles })
+        Ok(Slice { cores: spent.over(elapsed.as_secs_f64()), ..cycles.by(0.5) })
     }
 }
 
@@ -157,55 +117,4 @@ fn webdis(machine: &Machine, redis: &Process) -> Result<Process> {
         command.arg(file);
         Ok(())
     })
-}
-
-/// Prints how many commands Redis carries out for a create and a release that meet no other client.
-fn print_calls(
-    machine: &Machine,
-    load: &Load,
-    (service, redis): &(Process, Process),
-) -> Result<()> {
-    const CYCLES: usize = 1000;
-    let scripts = Scripts::new(machine, redis);
-    scripts.cli(&["CONFIG", "RESETSTAT"])?;
-    load.come_and_go(service, CYCLES)?;
-    let stats = scripts.cli(&["INFO", "commandstats"])?;
-    println!("\nCommands of Redis for a create and a release, those inside of scripts included:");
-    for line in stats.lines().filter_map(|line| line.strip_prefix("cmdstat_")) {
-        let Some((name, calls)) = line.split_once(":calls=") else { continue };
-        let calls = calls.split(',').next().unwrap_or_default().parse::<f64>()?;
-        println!("  {name:<12}{:.2}", calls / CYCLES as f64);
-    }
-    Ok(())
-}
-
-fn print([nginx, bare, memory, embedded, redis, webdis, etcd, plain]: &[Vec<Slice>; 8]) {
-    let rows = [
-        ("nginx, 204", &nginx[..]),
-        ("bare handler", bare),
-        ("keylatch on memory", memory),
-        ("keylatch, embedded", embedded),
-        ("keylatch on Redis", redis),
-        ("webdis on Redis", webdis),
-        ("etcd's lock gateway", etcd),
-        ("Redis, SET NX PX", plain),
-    ];
-    report::table(&["of nginx", "of webdis"], &rows, |slices| {
-        vec![Some(Spread::of_rates(slices, nginx)), Some(Spread::of_rates(slices, webdis))]
-    });
-    report::legend(
-        "The server side has one core, its Redis included. Times of etcd are of a lock and its unlock.\n",
-        &rows,
-    );
-    println!("\nGoals:");
-    let goals = [
-        ("on Redis, of webdis", GOAL_REDIS, Spread::of_rates(redis, webdis)),
-        ("on Redis, of Redis alone", GOAL_ALONE, Spread::of_rates(redis, plain)),
-        ("on memory, of nginx", GOAL_MEMORY, Spread::of_rates(memory, nginx)),
-        ("on memory, of the bare handler", GOAL_BARE, Spread::of_rates(memory, bare)),
-        ("embedded, of memory", GOAL_EMBEDDED, Spread::of_rates(embedded, memory)),
-    ];
-    for (what, goal, found) in goals {
-        report::at_least(what, goal, found);
-    }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::Result;
 use crate::load::{Arrival, Arrivals, Load, Outcome, Pace, percentile};
-use crate::processes::{Machine, Process};
+use crate::processes::{Machine, Process, Store};
 use crate::sentinels::{DOWN_AFTER, Sentinels};
 use crate::slice::Spread;
 
@@ -34,7 +34,7 @@ pub(crate) fn run(machine: &Machine, load: &Load, rate: f64) -> Result<()> {
 
 fn restart(machine: &Machine, load: &Load, rate: f64) -> Result<()> {
     let redis = machine.lasting_redis("outage", None)?;
-    let service = machine.keylatch(&format!("redis://{}", redis.address))?;
+    let service = machine.keylatch(Store::Redis(&redis))?;
     let address = redis.address;
     let restart = || -> Result<_> {
         redis.terminate()?;
@@ -51,7 +51,7 @@ fn restart(machine: &Machine, load: &Load, rate: f64) -> Result<()> {
 
 fn fail_over(machine: &Machine, load: &Load, rate: f64) -> Result<()> {
     let set = Sentinels::start(machine)?;
-    let service = machine.keylatch(&set.url())?;
+    let service = machine.keylatch(Store::Url(&set.url()))?;
     let master = set.master;
     let kill = || {
         // A process that is dropped is killed.

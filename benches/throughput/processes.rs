@@ -1,7 +1,7 @@
 //! The processes that are measured: where they run, what they use, and that they end.
 //!
-//! With `pin`, load and subject have cores of their own. The time that a process used is read from
-//! `/proc`, and a process ends with the value that started it, also where the benchmark fails.
+//! The time that a process used is read from `/proc`, and a process ends with the value that
+//! started it, also where the benchmark fails.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,12 +15,13 @@ use tempfile::TempDir;
 
 use crate::Result;
 
-/// Room for all records of a measurement, most of which are a client's, in memory and on disk.
-pub(crate) const ROOM: &str = "[idempotency]\nmax_kept_bytes = 68719476736\n";
 /// How long a server may take to listen, and to say that it is ready.
 pub(crate) const START: Duration = Duration::from_secs(10);
 /// In how many ticks a second Linux tells CPU time, on every architecture that Rust knows.
 const TICKS: f64 = 100.0;
+/// The core of the load generators, and that of all servers, where these share one.
+const GENERATOR: &str = "0";
+const SERVERS: &str = "1";
 
 /// The machine that all runs on.
 #[derive(Debug)]
@@ -28,73 +29,40 @@ pub(crate) struct Machine {
     /// The build of keylatch that is measured.
     pub(crate) build: PathBuf,
     count: usize,
-    pinned: Option<Layout>,
+    one_core: bool,
     /// Logs, and the working directory of Redis.
     directory: TempDir,
 }
 
-/// Which process runs on which cores, as taskset has them. The first is the load generator's.
-#[derive(Debug)]
-struct Layout {
-    service: String,
-    redis: &'static str,
-    redis_benchmark: &'static str,
-}
-
-/// Which cores the processes keep to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pinning {
-    /// Any.
-    Free,
-    /// Each its own.
-    Apart,
-    /// The load generator one, and all servers another one.
-    OneCore,
-}
-
-impl Layout {
-    /// The service never shares a core. Where there are but two, Redis is with the load generator,
-    /// and redis-benchmark is where the service idles meanwhile.
-    fn of(count: usize) -> Result<Self> {
-        match count {
-            0 | 1 => Err("to pin processes takes at least 2 cores".into()),
-            2 => Ok(Self { service: "1".to_owned(), redis: "0", redis_benchmark: "1" }),
-            _ => {
-                let service = format!("2-{}", count - 1);
-                Ok(Self { service, redis: "1", redis_benchmark: "0" })
-            }
-        }
-    }
+/// Where keylatch keeps what is measured.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Store<'a> {
+    Memory,
+    /// In a directory of this name, on the disk that is measured.
+    Embedded(&'a str),
+    /// A Redis of this run, whose CPU time is told apart from the service's.
+    Redis(&'a Process),
+    Url(&'a str),
 }
 
 impl Machine {
-    /// Unless all is free, this process keeps to the first core.
-    pub(crate) fn new(build: &Path, pinning: Pinning) -> Result<Self> {
+    /// With `one_core` all servers share one, and this process keeps to another.
+    pub(crate) fn new(build: &Path, one_core: bool) -> Result<Self> {
         let count = std::thread::available_parallelism()?.get();
-        let pinned = match pinning {
-            Pinning::Free => None,
-            Pinning::Apart => Some(Layout::of(count)?),
-            Pinning::OneCore => {
-                let _enough = Layout::of(count)?;
-                Some(Layout { service: "1".to_owned(), redis: "1", redis_benchmark: "0" })
+        if one_core {
+            if count < 2 {
+                return Err("to keep servers to one core takes at least 2".into());
             }
-        };
-        if pinned.is_some() {
             let process = std::process::id().to_string();
-            run(Command::new("taskset").args(["-cp", "0", &process]))?;
+            run(Command::new("taskset").args(["-cp", GENERATOR, &process]))?;
         }
-        Ok(Self { build: build.to_owned(), count, pinned, directory: TempDir::new()? })
+        Ok(Self { build: build.to_owned(), count, one_core, directory: TempDir::new()? })
     }
 
     /// The cores, in words.
     pub(crate) fn cores(&self) -> String {
-        let Some(layout) = &self.pinned else { return format!("{} cores, not pinned", self.count) };
-        let Layout { service, redis, redis_benchmark } = layout;
-        format!(
-            "{} cores: load generator 0, service {service}, Redis {redis}, redis-benchmark \
-             {redis_benchmark}",
-            self.count
-        )
+        let pinned = if self.one_core { "one for all servers" } else { "not pinned" };
+        format!("{} cores, {pinned}", self.count)
     }
 
     /// This program in the role of the bare handler.
@@ -102,79 +70,72 @@ impl Machine {
         self.bare_with(&[])
     }
 
-    /// The same with TLS, by the files of a certificate and its key.
-    pub(crate) fn bare_tls(&self, cert: &str, key: &str) -> Result<Process> {
-        self.bare_with(&[cert, key])
-    }
-
-    fn bare_with(&self, arguments: &[&str]) -> Result<Process> {
+    /// The same, with the files of a certificate and its key if it speaks TLS.
+    pub(crate) fn bare_with(&self, files: &[&str]) -> Result<Process> {
         let address = free_address()?;
         let program = std::env::current_exe()?;
-        let mut command = self.on(|layout| &layout.service, &program.to_string_lossy());
-        command.args(["bare", &address.to_string()]).args(arguments);
+        let mut command = self.on(SERVERS, &program.to_string_lossy());
+        command.args(["bare", &address.to_string()]).args(files);
         self.start(command, address)
     }
 
-    /// keylatch as it is by default, on a store.
-    pub(crate) fn keylatch(&self, store: &str) -> Result<Process> {
-        self.keylatch_of(&self.build, store, None)
+    /// keylatch as it is by default.
+    pub(crate) fn keylatch(&self, store: Store<'_>) -> Result<Process> {
+        self.keylatch_with(store, "")
     }
 
-    /// A build of keylatch on a store, as a guard of orders where there is an `upstream`.
-    pub(crate) fn keylatch_of(
+    /// keylatch with settings in a file. `LISTEN` in a listener of theirs stands for its address.
+    pub(crate) fn keylatch_with(&self, store: Store<'_>, settings: &str) -> Result<Process> {
+        self.build_with(&self.build, store, settings)
+    }
+
+    /// Another build of keylatch.
+    pub(crate) fn build_with(
         &self,
         build: &Path,
-        store: &str,
-        upstream: Option<&Process>,
+        store: Store<'_>,
+        settings: &str,
     ) -> Result<Process> {
-        let guard = upstream.map(|upstream| {
-            let upstream = upstream.address;
-            format!("{ROOM}[[guard]]\npath = \"/v1/orders\"\nupstream = \"http://{upstream}\"\n")
-        });
-        self.keylatch_set(build, store, guard.as_deref())
+        let (mut process, log) = self.spawn_keylatch(build, store, settings)?;
+        process.wait_until_it_listens(&log)?;
+        Ok(process)
     }
 
-    /// A build of keylatch on a store, with settings in a file. `LISTEN` in a listener of theirs
-    /// stands for its address.
-    pub(crate) fn keylatch_set(
+    /// A build of keylatch that may not listen yet, and the file of what it says.
+    pub(crate) fn spawn_keylatch(
         &self,
         build: &Path,
-        store: &str,
-        settings: Option<&str>,
-    ) -> Result<Process> {
-        let (command, address) = self.keylatch_command(build, store, settings)?;
-        self.start(command, address)
-    }
-
-    fn keylatch_command(
-        &self,
-        build: &Path,
-        store: &str,
-        settings: Option<&str>,
-    ) -> Result<(Command, SocketAddr)> {
+        store: Store<'_>,
+        settings: &str,
+    ) -> Result<(Process, PathBuf)> {
         let address = free_address()?;
-        let mut command = self.on(|layout| &layout.service, &build.to_string_lossy());
-        command.args(["serve", "--store", store]);
-        if !settings.is_some_and(|settings| settings.contains("[[listener]]")) {
+        let mut command = self.on(SERVERS, &build.to_string_lossy());
+        command.args(["serve", "--store", &self.url(store)]);
+        if !settings.contains("[[listener]]") {
             command.args(["--listen", &address.to_string()]);
         }
-        if let Some(settings) = settings {
-            let file = self.directory.path().join(format!("{}.toml", address.port()));
-            fs::write(&file, settings.replace("LISTEN", &address.to_string()))?;
-            command.arg("--config").arg(file);
-        }
+        let file = self.directory(&format!("{}.toml", address.port()));
+        fs::write(&file, settings.replace("LISTEN", &address.to_string()))?;
+        command.arg("--config").arg(file);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("KEYLATCH_") {
                 command.env_remove(name);
             }
         }
-        Ok((command, address))
+        let (process, log) = self.spawn(command, address)?;
+        match store {
+            Store::Redis(redis) => Ok((process.before(redis), log)),
+            _ => Ok((process, log)),
+        }
     }
 
-    /// keylatch as it is by default, on a store, which may not listen yet.
-    pub(crate) fn spawn_keylatch(&self, store: &str) -> Result<Process> {
-        let (command, address) = self.keylatch_command(&self.build, store, None)?;
-        self.spawn(command, address).map(|(process, _)| process)
+    fn url(&self, store: Store<'_>) -> String {
+        match store {
+            Store::Memory => "memory:".to_owned(),
+            Store::Embedded(name) => format!("embedded:{}", self.directory(name).display()),
+            Store::Redis(redis) => format!("redis://{}", redis.address),
+            Store::Url(url) => url.to_owned(),
+        }
     }
 
     /// A directory that goes when the run ends, on the disk that is measured.
@@ -209,7 +170,7 @@ impl Machine {
     ) -> Result<Process> {
         require("redis-server")?;
         fs::create_dir_all(directory)?;
-        let mut command = self.on(|layout| layout.redis, "redis-server");
+        let mut command = self.on(SERVERS, "redis-server");
         command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string()]);
         command.args(["--save", ""]).args(options).arg("--dir").arg(directory);
         self.start(command, address)
@@ -220,7 +181,7 @@ impl Machine {
         let address = free_address()?;
         let file = self.directory.path().join(format!("{}.conf", address.port()));
         fs::write(&file, settings)?;
-        let mut command = self.on(|layout| layout.redis, "redis-server");
+        let mut command = self.on(SERVERS, "redis-server");
         command.arg(file).args(["--sentinel", "--bind", "127.0.0.1"]);
         command.args(["--port", &address.port().to_string()]);
         self.start(command, address)
@@ -233,7 +194,7 @@ impl Machine {
         configure: impl FnOnce(&mut Command, SocketAddr, &Path) -> Result<()>,
     ) -> Result<Process> {
         let address = free_address()?;
-        let mut command = self.on(|layout| &layout.service, program);
+        let mut command = self.on(SERVERS, program);
         configure(&mut command, address, self.directory.path())?;
         self.start(command, address)
     }
@@ -241,14 +202,16 @@ impl Machine {
     /// The load generator that comes with Redis.
     pub(crate) fn redis_benchmark(&self) -> Result<Command> {
         require("redis-benchmark")?;
-        Ok(self.on(|layout| layout.redis_benchmark, "redis-benchmark"))
+        Ok(self.on(GENERATOR, "redis-benchmark"))
     }
 
-    /// A command that runs on the cores that are its own, if any are.
-    fn on(&self, cores: impl Fn(&Layout) -> &str, program: &str) -> Command {
-        let Some(layout) = &self.pinned else { return Command::new(program) };
+    /// A command that keeps to a core, if all do.
+    fn on(&self, core: &str, program: &str) -> Command {
+        if !self.one_core {
+            return Command::new(program);
+        }
         let mut command = Command::new("taskset");
-        command.args(["-c", cores(layout), program]);
+        command.args(["-c", core, program]);
         command
     }
 
@@ -264,8 +227,18 @@ impl Machine {
         let output = File::create(&log)?;
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
         let child = command.spawn().map_err(|error| not_run(&command, &error))?;
-        Ok((Process { child, address }, log))
+        Ok((Process { child, address, redis: None }, log))
     }
+}
+
+/// Settings of a guard of orders, with room for all records of a measurement, most of which are a
+/// client's. `idempotency` and `guard` are further lines of either.
+pub(crate) fn guard(upstream: &Process, idempotency: &str, guard: &str) -> String {
+    let upstream = upstream.address;
+    format!(
+        "[idempotency]\nmax_kept_bytes = 68719476736\n{idempotency}\
+         [[guard]]\npath = \"/v1/orders\"\nupstream = \"http://{upstream}\"\n{guard}"
+    )
 }
 
 /// A server, which ends when this is dropped.
@@ -273,12 +246,25 @@ impl Machine {
 pub(crate) struct Process {
     child: Child,
     pub(crate) address: SocketAddr,
+    /// The Redis behind it, if this run started it.
+    redis: Option<u32>,
 }
 
 impl Process {
+    /// The same with a Redis behind it, whose CPU time counts as well.
+    pub(crate) fn before(mut self, redis: &Self) -> Self {
+        self.redis = Some(redis.child.id());
+        self
+    }
+
     /// CPU time so far, in seconds.
     pub(crate) fn cpu(&self) -> Result<f64> {
         cpu(&self.child.id().to_string())
+    }
+
+    /// The same of the Redis behind it; 0 where there is none.
+    pub(crate) fn redis_cpu(&self) -> Result<f64> {
+        self.redis.map_or(Ok(0.0), |redis| cpu(&redis.to_string()))
     }
 
     /// Memory in use, in bytes.
@@ -287,13 +273,6 @@ impl Process {
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kib = line.and_then(|line| line.split_whitespace().next()).ok_or("no VmRSS")?;
         Ok(kib.parse::<f64>()? * 1024.0)
-    }
-
-    /// How many bytes the process has had written to disk.
-    pub(crate) fn written(&self) -> Result<f64> {
-        let io = fs::read_to_string(format!("/proc/{}/io", self.child.id()))?;
-        let bytes = io.lines().find_map(|line| line.strip_prefix("write_bytes: "));
-        Ok(bytes.ok_or("no write_bytes")?.parse()?)
     }
 
     /// How often each thread, by its id and name, has stopped to wait for something.
@@ -317,11 +296,6 @@ impl Process {
         run(Command::new("kill").args(["-TERM", &self.child.id().to_string()]))?;
         self.child.wait()?;
         Ok(())
-    }
-
-    /// What a service has counted so far, as Prometheus reads it.
-    pub(crate) fn metrics(&self) -> Result<String> {
-        self.get("/metrics")
     }
 
     /// The whole answer to `GET path`.

@@ -3,9 +3,12 @@
 //! A slice has a rate, latencies and the time of the processors. The value of several slices is
 //! their median; their spread is printed beside it, so that a reader sees how far to trust it.
 
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::{Duration, Instant};
 
 use crate::Result;
+use crate::processes::{Process, machine_cpu, own_cpu};
 
 /// One subject in one round.
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +39,11 @@ impl Slice {
         Ok(Self { rate, p50, p99, cores: cpu.over(seconds) })
     }
 
+    /// The same if so many requests count as one.
+    pub(crate) fn by(self, requests: f64) -> Self {
+        Self { rate: self.rate / requests, ..self }
+    }
+
     /// CPU time that the service and its Redis spend on a request, in microseconds.
     pub(crate) fn cost(&self) -> f64 {
         (self.cores.service + self.cores.redis) / self.rate * 1e6
@@ -43,7 +51,7 @@ impl Slice {
 }
 
 /// CPU time, in seconds.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Cpu {
     pub(crate) generator: f64,
     pub(crate) service: f64,
@@ -53,6 +61,14 @@ pub(crate) struct Cpu {
 }
 
 impl Cpu {
+    /// So far of the services, each counted once, and of the Redis behind each.
+    pub(crate) fn of(services: &[&Process]) -> Result<Self> {
+        let all: BTreeMap<_, _> = services.iter().map(|one| (one.address, one)).collect();
+        let service = all.values().map(|one| one.cpu()).sum::<Result<f64>>()?;
+        let redis = services.first().map_or(Ok(0.0), |one| one.redis_cpu())?;
+        Ok(Self { generator: own_cpu()?, service, redis, machine: machine_cpu()? })
+    }
+
     pub(crate) fn since(self, then: Self) -> Self {
         self.with(then, |now, then| now - then)
     }
@@ -80,6 +96,24 @@ impl Cpu {
     }
 }
 
+/// The services' time since it started.
+pub(crate) struct Meter<'a> {
+    services: &'a [&'a Process],
+    before: Cpu,
+    started: Instant,
+}
+
+impl<'a> Meter<'a> {
+    pub(crate) fn start(services: &'a [&'a Process]) -> Result<Self> {
+        Ok(Self { services, before: Cpu::of(services)?, started: Instant::now() })
+    }
+
+    /// What was used until now.
+    pub(crate) fn read(&self) -> Result<(Duration, Cpu)> {
+        Ok((self.started.elapsed(), Cpu::of(self.services)?.since(self.before)))
+    }
+}
+
 /// A number that was measured in several rounds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Spread {
@@ -89,24 +123,8 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    pub(crate) fn of(slices: &[Slice], value: impl Fn(&Slice) -> f64) -> Self {
-        Self::new(slices.iter().map(value).collect())
-    }
-
-    /// Of the ratios of each round, which suffer less from noise that comes and goes than the
-    /// ratio of the medians.
-    pub(crate) fn of_ratios(
-        slices: &[Slice],
-        others: &[Slice],
-        ratio: impl Fn(&Slice, &Slice) -> f64,
-    ) -> Self {
-        let pairs = slices.iter().zip(others);
-        Self::new(pairs.map(|(slice, other)| ratio(slice, other)).collect())
-    }
-
-    /// The rate of each round as a part of that of others.
-    pub(crate) fn of_rates(slices: &[Slice], others: &[Slice]) -> Self {
-        Self::of_ratios(slices, others, |slice, other| slice.rate / other.rate)
+    pub(crate) fn of<T>(rounds: &[T], value: impl Fn(&T) -> f64) -> Self {
+        Self::new(rounds.iter().map(value).collect())
     }
 
     /// What some values say together.
@@ -117,4 +135,14 @@ impl Spread {
         let median = f64::midpoint(at(last / 2), at(last.div_ceil(2)));
         Self { median, least: at(0), most: at(last) }
     }
+}
+
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.3} ({:.2}–{:.2})", self.median, self.least, self.most)
+    }
+}
+
+pub(crate) fn nanoseconds(time: Duration) -> u32 {
+    u32::try_from(time.as_nanos()).unwrap_or(u32::MAX)
 }

@@ -4,11 +4,11 @@
 //! It is of the same program as they are (`load/paced.rs`), so that all figures are taken alike.
 //! Then Redis goes while requests come at half of the most (`outage.rs`).
 
-use crate::Result;
 use crate::load::{Arrival, Load, Pace, percentile};
 use crate::outage;
-use crate::processes::{Machine, Process};
+use crate::processes::{Process, Store};
 use crate::slice::Spread;
+use crate::{Bench, Result};
 
 /// The shares of the most at which requests come.
 const SHARES: [f64; 2] = [0.5, 0.8];
@@ -31,20 +31,18 @@ struct Figures {
     latencies: [f64; 3],
 }
 
-/// Measures all subjects and prints the tables.
-pub(crate) fn run(machine: &Machine, load: &Load, rounds: u32) -> Result<()> {
+pub(crate) fn run(Bench { machine, load, rounds, .. }: &Bench) -> Result<()> {
     let redis = machine.redis()?;
-    let stores = [
-        ("memory", "memory:".to_owned()),
-        ("embedded", format!("embedded:{}", machine.directory("steady").display())),
-        ("Redis", format!("redis://{}", redis.address)),
-    ];
-    let subject = |(name, store): (_, String)| -> Result<_> {
-        let service = machine.keylatch(&store)?;
-        Ok(Subject { name, service, rounds: Default::default() })
-    };
-    let mut subjects: Vec<_> = stores.into_iter().map(subject).collect::<Result<_>>()?;
-    for _ in 0..rounds {
+    let mut subjects = Vec::new();
+    for (name, store) in [
+        ("memory", Store::Memory),
+        ("embedded", Store::Embedded("steady")),
+        ("Redis", Store::Redis(&redis)),
+    ] {
+        let service = machine.keylatch(store)?;
+        subjects.push(Subject { name, service, rounds: Default::default() });
+    }
+    for _ in 0..*rounds {
         for subject in &mut subjects {
             subject.measure(load)?;
         }
@@ -70,7 +68,7 @@ impl Subject {
 
     /// What the closed loop reached.
     fn closed_rate(&self) -> f64 {
-        Spread::new(self.rounds[0].iter().map(|figures| figures.rate).collect()).median
+        Spread::of(&self.rounds[0], |figures| figures.rate).median
     }
 }
 
@@ -97,21 +95,17 @@ fn print(subjects: &[Subject]) {
     for subject in subjects {
         let loads = ["closed loop", "50 % of that", "80 % of that"];
         for (load, rounds) in loads.iter().zip(&subject.rounds) {
-            let of = |value: fn(&Figures) -> f64| Spread::new(rounds.iter().map(value).collect());
             let name = format!("{}, {load}", subject.name);
-            print!("{name:<24}{:>12.0}", of(|figures| figures.rate).median);
-            for spread in [
-                of(|figures| figures.latencies[0]),
-                of(|figures| figures.latencies[1]),
-                of(|figures| figures.latencies[2]),
-            ] {
+            print!("{name:<24}{:>12.0}", Spread::of(rounds, |figures| figures.rate).median);
+            for of in 0..3 {
+                let spread = Spread::of(rounds, |figures| figures.latencies[of]);
                 print!("{:>24}", spread.to_string());
             }
             println!();
         }
     }
     println!(
-        "\nNumbers are medians of the rounds; in parentheses, the least and the most. At a steady rate a latency \
-         counts\nfrom the moment at which the request was due, also where no connection was free for it."
+        "At a steady rate a latency counts from the moment at which the request was due, also \
+         where no connection was free for it."
     );
 }

@@ -7,16 +7,14 @@
 use std::io::Write as _;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use crate::Result;
 
 /// How many bytes a name has.
 const NAME: usize = 24;
 const PATH: &str = "/v1/locks/";
-/// Where an order is submitted, and one with a large answer.
-pub(crate) const ORDERS: &str = "/v1/orders";
-pub(crate) const LARGE_ORDERS: &str = "/v1/orders/large";
+/// Locks that outlive the run: 24 h.
+const LONG_SET: &str = r#"{"ttl_ms":86400000,"names":["#;
 const ORDER: &str =
     r#"{"amount":1999,"currency":"EUR","items":[{"name":"coffee","quantity":2}],"cart":""#;
 /// What a client of webdis proves its lock with: as long as a token of keylatch.
@@ -49,13 +47,9 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// `body` is the JSON to create with; without one, all is by default.
-    pub(crate) fn new(body: &str) -> Self {
-        Self::with_header("", body)
-    }
-
-    /// The same with a further line in each head.
-    pub(crate) fn with_header(header: &str, body: &str) -> Self {
+    /// `header` is a further line in each head, and `body` the JSON to create with; without one,
+    /// all is by default.
+    pub(crate) fn new(header: &str, body: &str) -> Self {
         let name = "-".repeat(NAME);
         let create = format!(
             "POST /v1/locks/{name} HTTP/1.1\r\nHost: localhost\r\n{header}Content-Length: {}\r\n\r\n\
@@ -96,9 +90,9 @@ pub(crate) fn webdis_lock(names: &Names, script: &str) -> Result<[Vec<u8>; 2]> {
     ])
 }
 
-/// The request for `count` new locks that are held together for `ttl`.
-pub(crate) fn lock_set(names: &Names, count: usize, ttl: Duration) -> Result<Vec<u8>> {
-    let mut body = format!(r#"{{"ttl_ms":{},"names":["#, ttl.as_millis());
+/// The request for `count` new locks that are held together.
+pub(crate) fn lock_set(names: &Names, count: usize) -> Result<Vec<u8>> {
+    let mut body = LONG_SET.to_owned();
     for place in 0..count {
         body.push_str(if place == 0 { "\"" } else { ",\"" });
         body.push_str(std::str::from_utf8(&names.next()?)?);
@@ -118,8 +112,8 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    pub(crate) fn new(names: &Names, path: &str) -> Result<Self> {
-        let head = format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: ");
+    pub(crate) fn new(names: &Names) -> Result<Self> {
+        let head = "POST /v1/orders HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: ";
         let name = "-".repeat(NAME);
         let body = format!("{ORDER}{name}\"}}");
         let fields = format!("Content-Type: application/json\r\nContent-Length: {}", body.len());

@@ -1,7 +1,7 @@
 //! The arguments that several commands have, and how a shell writes their values.
 //!
 //! One definition each, so that `--ttl 30s` means the same everywhere. A flag counts before its
-//! variable. Tested in `tests/cli/lock_commands.rs` and `run_url.rs`.
+//! variable. Tested in `tests/cli/lock_commands.rs` and `run.rs`.
 
 use std::time::Duration;
 

@@ -7,8 +7,8 @@ use keylatch_testkit::{Answer, Browser, Keyring, Page, Service};
 use reqwest::Method;
 use serde_json::json;
 
-/// What a page must not run: it stands in names and labels.
-const MARKUP: &str = "<img src=x onerror=\"window.hacked = true\">";
+/// What a page must not run: it stands in names, labels and reasons.
+pub(crate) const MARKUP: &str = "<img src=x onerror=\"window.hacked = true\">";
 
 /// A console, and the service that it shows.
 pub(crate) struct Console {
@@ -59,6 +59,30 @@ impl Console {
 pub(crate) async fn shows(page: &Page, text: &str) {
     let text = serde_json::Value::from(text);
     page.until(&format!("document.body.innerText.includes({text})")).await;
+}
+
+/// Asserts that markup in what clients wrote has become no element and no script.
+pub(crate) async fn runs_no_markup(page: &Page) {
+    assert_eq!(page.eval("document.querySelectorAll('main img').length").await, 0);
+    assert_eq!(page.eval("typeof window.hacked").await, "undefined");
+}
+
+/// Asserts that nothing of the page is wider than a phone.
+pub(crate) async fn fits_a_phone(page: &Page, view: &str) {
+    page.resize(375, 812).await;
+    page.until("innerWidth === 375").await;
+    let width = page.eval("document.documentElement.scrollWidth").await;
+    assert!(width.as_u64().is_some_and(|width| width <= 375), "{view}: {width}");
+}
+
+/// Has every page that comes keep what breaks its content policy, in `violations`.
+pub(crate) async fn note_violations(page: &Page) {
+    page.prepare(
+        "window.violations = [];
+         addEventListener('securitypolicyviolation', (event) =>
+             violations.push(`${event.violatedDirective} ${event.blockedURI}`));",
+    )
+    .await;
 }
 
 /// Gives an API key to the page that asks for one.
@@ -141,8 +165,7 @@ async fn names_and_labels_are_text() {
     console.hold(&format!("lock {MARKUP}"), &format!("owner {MARKUP}")).await;
     let page = console.visit_until("#/locks", &format!("lock {MARKUP}")).await;
     shows(&page, &format!("owner {MARKUP}")).await;
-    assert_eq!(page.eval("document.querySelectorAll('main img').length").await, 0);
-    assert_eq!(page.eval("typeof window.hacked").await, "undefined");
+    runs_no_markup(&page).await;
 }
 
 #[tokio::test]
@@ -151,11 +174,8 @@ async fn no_view_scrolls_sideways_on_a_phone() {
     console.hold(&"a-name-without-an-end-".repeat(8), &"an-owner-likewise-".repeat(8)).await;
     for (view, text) in [("", "lock held"), ("#/locks", "a-name-without-an-end")] {
         let page = console.visit(view).await;
-        page.resize(375, 812).await;
         shows(&page, text).await;
-        page.until("innerWidth === 375").await;
-        let width = page.eval("document.documentElement.scrollWidth").await;
-        assert!(width.as_u64().is_some_and(|width| width <= 375), "{view}: {width}");
+        fits_a_phone(&page, view).await;
     }
 }
 

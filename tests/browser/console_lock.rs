@@ -7,10 +7,7 @@ use keylatch_testkit::{Answer, Keyring, Service, soon};
 use reqwest::Method;
 use serde_json::json;
 
-use crate::console::{Console, shows, sign_in, tab_to};
-
-/// What a page must not run: it stands in names, labels and reasons.
-const MARKUP: &str = "<img src=x onerror=\"window.hacked = true\">";
+use crate::console::{Console, MARKUP, fits_a_phone, runs_no_markup, shows, sign_in, tab_to};
 
 async fn history(service: &Service, name: &str) -> serde_json::Value {
     service.get(&format!("/v1/locks/{name}/history")).await.json["ends"].clone()
@@ -65,7 +62,7 @@ async fn earlier_grants_are_shown_with_their_releases() {
     assert_eq!(owner, MARKUP);
     shows(&page, &format!("fencing token {}", held.fencing_token())).await;
     shows(&page, "releases only from this instance, which started").await;
-    assert_eq!(page.eval("typeof window.hacked").await, "undefined");
+    runs_no_markup(&page).await;
 }
 
 #[tokio::test]
@@ -90,8 +87,7 @@ async fn break_needs_a_reason_and_is_asked_twice() {
     assert_eq!(broken["reason"], format!("gone {MARKUP}"));
     let renewed = console.service.renew("deploy", &held.token(), &json!({})).await;
     renewed.is_problem(409, "lock-broken");
-    assert_eq!(page.eval("document.querySelectorAll('main img').length").await, 0);
-    assert_eq!(page.eval("typeof window.hacked").await, "undefined");
+    runs_no_markup(&page).await;
 }
 
 #[tokio::test]
@@ -146,14 +142,10 @@ async fn lock_with_a_name_of_markup_is_shown_as_text() {
     let name = "%3Cimg%20src%3Dx%20onerror%3D%22window.hacked%20%3D%20true%22%3E";
     console.service.create(name, &json!({"owner": MARKUP})).await;
     let page = console.visit(&format!("#/locks/{name}")).await;
-    page.resize(375, 812).await;
-    page.until("innerWidth === 375").await;
     page.until("document.querySelector('h1')?.textContent.startsWith('<img') ?? false").await;
     page.until("document.querySelector('.holder .big')?.textContent.startsWith('<img') ?? false")
         .await;
-    assert_eq!(page.eval("document.querySelectorAll('main img').length").await, 0);
-    assert_eq!(page.eval("typeof window.hacked").await, "undefined");
+    runs_no_markup(&page).await;
     page.eval("document.querySelector('.commands').open = true").await;
-    let width = page.eval("document.documentElement.scrollWidth").await;
-    assert!(width.as_u64().is_some_and(|width| width <= 375), "{width}");
+    fits_a_phone(&page, name).await;
 }

@@ -10,7 +10,7 @@ use keylatch_testkit::{Answer, Page, eventually};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::console::{Console, shows};
+use crate::console::{Console, note_violations, shows};
 
 /// A view, and what its controls do.
 struct View {
@@ -18,8 +18,6 @@ struct View {
     at: &'static str,
     /// A text that is there once the view is.
     shows: &'static str,
-    /// The part of the page whose controls are listed, where no dialog is open.
-    scope: &'static str,
     /// What is pressed first, one after the other.
     before: &'static [&'static str],
     /// Controls, each with a script that is true after its press and not before. The view is there
@@ -55,7 +53,6 @@ const VIEWS: &[View] = &[
     View {
         at: "",
         shows: "1 unknown outcome",
-        scope: "body",
         before: &[],
         presses: &[
             ("Skip to the content", "document.activeElement.id === 'main'"),
@@ -74,7 +71,6 @@ const VIEWS: &[View] = &[
     View {
         at: "#/locks",
         shows: "61 held",
-        scope: "main",
         before: &[],
         presses: &[
             ("#prefix", "document.querySelector('#locks-status').textContent === '0 held'"),
@@ -93,7 +89,6 @@ const VIEWS: &[View] = &[
     View {
         at: "#/locks",
         shows: "61 held",
-        scope: "main",
         before: &["Next"],
         presses: &[
             ("Previous", "document.body.innerText.includes('1 to 50 shown')"),
@@ -103,7 +98,6 @@ const VIEWS: &[View] = &[
     View {
         at: "#/locks/deploy",
         shows: "alice",
-        scope: "main",
         before: &[],
         presses: &[
             ("‹ All locks", IN_LOCKS),
@@ -115,7 +109,6 @@ const VIEWS: &[View] = &[
     View {
         at: "#/locks/deploy",
         shows: "alice",
-        scope: "main",
         before: &["Break the lease…"],
         presses: &[
             ("#reason", "document.querySelector('#reason').value !== ''"),
@@ -128,7 +121,6 @@ const VIEWS: &[View] = &[
     View {
         at: "#/keys",
         shows: "payment-7",
-        scope: "main",
         before: &[],
         presses: &[
             ("state=in-flight", "document.body.innerText.includes('order-1')"),
@@ -154,7 +146,6 @@ const VIEWS: &[View] = &[
     View {
         at: "#/keys",
         shows: "payment-7",
-        scope: "main",
         before: &["state=done"],
         presses: &[
             ("paid-1", "document.querySelector('h1')?.textContent === 'paid-1'"),
@@ -168,14 +159,12 @@ const VIEWS: &[View] = &[
     View {
         at: "#/keys",
         shows: "payment-7",
-        scope: "main",
         before: &["Select payment-7"],
         presses: &[("Settle the key that is selected…", DIALOG)],
     },
     View {
         at: KEY,
         shows: "the run was cut off",
-        scope: "main",
         before: &[],
         presses: &[
             ("‹ All keys", IN_KEYS),
@@ -188,7 +177,6 @@ const VIEWS: &[View] = &[
     View {
         at: KEY,
         shows: "the run was cut off",
-        scope: "main",
         before: &["Settle it…"],
         presses: &[
             ("outcome=not-executed", "document.querySelector('[value=not-executed]').checked"),
@@ -202,7 +190,6 @@ const VIEWS: &[View] = &[
     View {
         at: KEY,
         shows: "the run was cut off",
-        scope: "main",
         before: &["Settle it…", "outcome=completed"],
         presses: &[
             ("#status", "document.querySelector('#status').value !== '200'"),
@@ -270,29 +257,35 @@ async fn press(page: &Page, scope: &str, label: &str) {
 }
 
 impl View {
+    /// The part of the page whose controls are listed, where no dialog is open: the menu with the
+    /// first view.
+    const fn scope(&self) -> &'static str {
+        if self.at.is_empty() { "body" } else { "main" }
+    }
+
     /// Loads the view again, presses what comes before, and waits for each control that has a row.
     async fn open(&self, console: &Console, page: &Page) {
         page.goto(&console.url("livez")).await;
         page.goto(&console.url(self.at)).await;
         shows(page, self.shows).await;
         for label in self.before {
-            press(page, self.scope, label).await;
+            press(page, self.scope(), label).await;
         }
         for (label, _) in self.presses {
-            page.until(&format!("Boolean({})", control(self.scope, label))).await;
+            page.until(&format!("Boolean({})", control(self.scope(), label))).await;
         }
     }
 
     /// Presses everything, and gives the labels of all controls.
     async fn press_all(&self, console: &Console, page: &Page) -> BTreeSet<String> {
         self.open(console, page).await;
-        let labels = labels(page, self.scope).await;
+        let labels = labels(page, self.scope()).await;
         for (index, (label, brings_about)) in self.presses.iter().enumerate() {
             if index > 0 {
                 self.open(console, page).await;
             }
             assert_eq!(page.eval(brings_about).await, false, "{} {label}: before", self.at);
-            press(page, self.scope, label).await;
+            press(page, self.scope(), label).await;
             page.until(brings_about).await;
         }
         labels
@@ -427,12 +420,7 @@ async fn every_view_is_readable_in_the_light_and_in_the_dark() {
 async fn no_view_breaks_its_policy_or_asks_another_host() {
     let console = open().await;
     let page = console.visit("livez").await;
-    page.prepare(
-        "window.violations = [];
-         addEventListener('securitypolicyviolation', (event) =>
-             violations.push(`${event.violatedDirective} ${event.blockedURI}`));",
-    )
-    .await;
+    note_violations(&page).await;
     for view in VIEWS {
         view.open(&console, &page).await;
         assert_eq!(page.eval("violations").await, json!([]), "{}", view.at);

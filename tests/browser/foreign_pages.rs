@@ -10,6 +10,8 @@ use keylatch_testkit::{Answer, Browser, Page, Service, Upstream};
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::console::note_violations;
+
 const FORM: &str = "application/x-www-form-urlencoded";
 /// The form field in which a stranger hides the answer that the service is to give later, and its
 /// value.
@@ -121,12 +123,7 @@ async fn foreign_response_runs_no_script() {
 async fn own_pages_keep_to_their_content_policy() {
     let (service, browser) = (Service::start("memory:").await, Browser::start().await);
     let page = browser.open("about:blank").await;
-    page.prepare(
-        "window.violations = [];
-         addEventListener('securitypolicyviolation', (event) =>
-             violations.push(`${event.violatedDirective} ${event.blockedURI}`));",
-    )
-    .await;
+    note_violations(&page).await;
     for (path, is_shown) in [
         ("/docs/", "document.querySelectorAll('.opblock').length > 20"),
         ("/problems/lock-held", "document.body.innerText.includes('lock-held')"),

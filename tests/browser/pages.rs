@@ -7,6 +7,8 @@
 use keylatch_testkit::{Browser, Keyring, Page, PausedRequest, Proxy, Service, eventually, soon};
 use serde_json::Value;
 
+use crate::console::note_violations;
+
 const POST: &str = "*/v1/orders";
 
 /// A shop, and a browser to visit it.
@@ -247,11 +249,7 @@ async fn other_cart_is_another_order() {
 async fn page_loads_nothing_foreign_and_keeps_to_its_policy() {
     let shop = Shop::open().await;
     let page = shop.browser.open("about:blank").await;
-    page.prepare(
-        "window.violations = [];
-         addEventListener('securitypolicyviolation', (event) => violations.push(event.blockedURI));",
-    )
-    .await;
+    note_violations(&page).await;
     page.goto(&shop.url()).await;
     ready(&page).await;
     bought(&page).await;

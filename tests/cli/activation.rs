@@ -12,6 +12,8 @@ use keylatch_testkit::{Api, soon};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, Command};
 
+use crate::{KEYLATCH, is};
+
 /// Starts the service with a socket as the first of so many.
 fn start(socket: impl Into<OwnedFd>, sockets: usize, listen: &str) -> Child {
     let script = "exec env LISTEN_PID=$$ \"$0\" \"$@\" 3<&0 </dev/null";
@@ -62,8 +64,7 @@ async fn handed_unix_socket_is_served_and_left_to_the_manager() {
     let url = format!("unix:{}", path.display());
     let service = start(socket, 1, "unix:/run/elsewhere.sock");
     let check = ["healthcheck", "--listen", &url];
-    let well = crate::KEYLATCH.run(&check).await;
-    assert_eq!(well.code, Some(0), "{well:?}");
+    is(&KEYLATCH.run(&check).await, 0, &[]);
     let (status, log) = terminated(service).await;
     assert!(status.success() && log.contains(&url), "{log}");
     assert!(fs::symlink_metadata(&path).is_ok(), "the manager hands it over again");

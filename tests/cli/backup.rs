@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
-use crate::KEYLATCH;
+use crate::{KEYLATCH, ask, is};
 
 const TOKEN: &str = "a-token-of-the-clients-own";
 const CLIENTS: usize = 8;
@@ -30,7 +30,7 @@ fn embedded(directory: &Path) -> String {
 }
 
 async fn back_up(url: &str, arguments: &[&str]) -> Exit {
-    KEYLATCH.run_with(&[&["backup"], arguments].concat(), &[("KEYLATCH_URL", url)]).await
+    ask(url, "backup", arguments).await
 }
 
 /// Where a copy goes, as the only file of a directory that a service can start on.
@@ -117,12 +117,9 @@ async fn file_that_is_there_stays_unless_it_is_to_be_replaced() {
     let service = Service::start(&embedded(data.path())).await;
     let (target, url) = (Target::new(), service.url());
     std::fs::write(&target.file, "precious").expect("a file");
-    let ended = back_up(&url, &[target.path()]).await;
-    assert_eq!(ended.code, Some(64), "{ended:?}");
-    assert!(ended.stderr.contains("--force"), "{ended:?}");
+    is(&back_up(&url, &[target.path()]).await, 64, &["--force"]);
     assert_eq!(std::fs::read(&target.file).expect("the file"), b"precious");
-    let ended = back_up(&url, &["--force", target.path()]).await;
-    assert_eq!(ended.code, Some(0), "{ended:?}");
+    is(&back_up(&url, &["--force", target.path()]).await, 0, &[]);
     assert_eq!(target.files(), ["locks.sqlite"]);
     KEYLATCH.serve(&["--store", &embedded(target.directory.path())], &[]).await;
 }
@@ -134,9 +131,7 @@ async fn full_disk_of_the_client_leaves_no_file() {
     let (target, url) = (Target::new(), service.url());
     let limit = ["prlimit", "--fsize=4096:4096"];
     let arguments = ["backup", "--server", &url, target.path()];
-    let ended = KEYLATCH.run_through(&limit, &arguments).await;
-    assert_eq!(ended.code, Some(74), "{ended:?}");
-    assert!(ended.stderr.contains(target.path()), "{ended:?}");
+    is(&KEYLATCH.run_through(&limit, &arguments).await, 74, &[target.path()]);
     assert_eq!(target.files(), [] as [&str; 0]);
 }
 
@@ -208,6 +203,5 @@ async fn full_disk_of_the_service_breaks_the_copy_off_and_not_the_service() {
     };
     eventually(takes_changes).await;
     let target = Target::new();
-    let ended = back_up(&format!("http://{}", service.address), &[target.path()]).await;
-    assert_eq!(ended.code, Some(0), "{ended:?}");
+    is(&back_up(&format!("http://{}", service.address), &[target.path()]).await, 0, &[]);
 }

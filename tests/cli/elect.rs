@@ -11,7 +11,7 @@ use std::path::Path;
 use keylatch_testkit::{Answer, Exit, RunningCommand, Service, eventually, free_port};
 use serde_json::json;
 
-use crate::{KEYLATCH, staged};
+use crate::{KEYLATCH, ask, is, staged};
 
 /// One that stands for election, and says who leads.
 struct Candidate {
@@ -67,9 +67,7 @@ async fn one_leads_and_the_next_one_after_its_end() {
     let post = reqwest::Client::new().post(format!("http://{}/leader", one.address));
     assert_eq!(Answer::of(post).await.status, 405);
     // At once, by its release.
-    let ended = one.ended_by("-TERM").await;
-    assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(ended.stderr.contains("leading `jobs` under fencing token"), "{ended:?}");
+    is(&one.ended_by("-TERM").await, 0, &["leading `jobs` under fencing token"]);
     two.says("http://two:8080").await;
     let three = Candidate::start(&service.url(), "http://three:8080", &[]);
     three.says("http://two:8080").await;
@@ -121,9 +119,7 @@ async fn command_runs_while_its_machine_leads() {
     // The command is stopped, and runs again when this one leads again.
     eventually(async || (stage.read("ran") == "jobs\njobs\njobs\n").then_some(())).await;
     assert_eq!(stage.read("overlaps"), "");
-    let ended = two.ended_by("-TERM").await;
-    assert_eq!(ended.code, Some(3), "{ended:?}");
-    assert!(ended.stderr.contains("leading `jobs` no longer; waiting to lead again"), "{ended:?}");
+    is(&two.ended_by("-TERM").await, 3, &["leading `jobs` no longer; waiting to lead again"]);
 }
 
 #[tokio::test]
@@ -137,9 +133,7 @@ async fn leader_that_was_to_end_does_not_lead_again() {
     stage.has("asked").await;
     let fencing_token = service.look("jobs").await.fencing_token();
     service.break_lease("jobs", fencing_token).await;
-    let ended = one.running.ended().await;
-    assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(ended.stderr.contains("stopping the command"), "{ended:?}");
+    is(&one.running.ended().await, 0, &["stopping the command"]);
     assert_eq!(stage.read("ran"), "ran\n");
 }
 
@@ -212,10 +206,8 @@ async fn elections_that_cannot_be_are_refused() {
         (&["--listen", &taken, "jobs"], 70, "cannot be listened on"),
         (&["jobs", "--", "no-such-program"], 127, "is not found"),
     ] {
-        let ended =
-            KEYLATCH.run_with(&[&["elect"], arguments].concat(), &[("KEYLATCH_URL", &url)]).await;
-        assert_eq!(ended.code, Some(code), "{ended:?}");
-        assert!(ended.stderr.contains(why), "{ended:?}");
+        let ended = ask(&url, "elect", arguments).await;
+        is(&ended, code, &[why]);
     }
 }
 

@@ -8,6 +8,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use keylatch_testkit::{Exit, RunningCommand, Service, eventually, free_port};
 use tempfile::TempDir;
 
+use crate::is;
 use crate::recipes::code;
 
 const PAGE: &str = include_str!("../../docs/job-recipes.md");
@@ -59,11 +60,6 @@ impl Machines {
     }
 }
 
-#[track_caller]
-fn is(ended: &Exit, code: i32) {
-    assert_eq!(ended.code, Some(code), "{ended:?}");
-}
-
 #[test]
 fn each_recipe_for_jobs_has_at_most_40_lines_of_code() {
     let recipes: Vec<_> = PAGE.split("\n## ").skip(1).collect();
@@ -83,7 +79,7 @@ async fn nightly_job_runs_once_by_cron_and_by_systemd() {
     let unit = code(recipe, "ini").lines().find_map(|line| line.strip_prefix("ExecStart="));
     let unit = unit.expect("a command").replace("%%", "%");
     for command in [&crontab.replace("\\%", "%"), &unit, &unit] {
-        is(&machines.run(command, &[]).await, 0);
+        is(&machines.run(command, &[]).await, 0, &[]);
     }
     assert_eq!(machines.lines("ran"), ["ran"]);
 }
@@ -103,7 +99,7 @@ async fn pods_run_a_job_once_and_are_told_who_leads() {
     let [job, sidecar] = blocks.as_slice() else { panic!("two commands in {recipe}") };
     let command = |block: &str| command_of(block.split("```").next().expect("a block"));
     for _ in 0..2 {
-        is(&machines.run(&command(job), &[]).await, 0);
+        is(&machines.run(&command(job), &[]).await, 0, &[]);
     }
     assert_eq!(machines.lines("ran"), ["ran"]);
     let address = format!("127.0.0.1:{}", free_port());
@@ -117,14 +113,14 @@ async fn pods_run_a_job_once_and_are_told_who_leads() {
     };
     eventually(says).await;
     leader.signal("-TERM");
-    is(&leader.ended().await, 0);
+    is(&leader.ended().await, 0, &[]);
 }
 
 #[tokio::test]
 async fn terraform_applies_under_a_lock_that_ends() {
     let recipe = recipe("Terraform, and a state lock that ends");
     let machines = Machines::with("terraform", "echo \"$KEYLATCH_NAME: $*\" >>ran").await;
-    is(&machines.run(code(recipe, "bash"), &[]).await, 0);
+    is(&machines.run(code(recipe, "bash"), &[]).await, 0, &[]);
     assert_eq!(machines.lines("ran"), ["tf/prod: apply -lock=false -auto-approve"]);
 }
 
@@ -138,7 +134,7 @@ async fn deployments_of_several_repositories_take_turns() {
     let commands = code(recipe, "bash");
     let both = [machines.start(commands, &github), machines.start(commands, &gitlab)];
     for one in both {
-        is(&one.ended().await, 0);
+        is(&one.ended().await, 0, &[]);
     }
     assert_eq!(machines.lines("ran"), ["ran", "ran"]);
 }
@@ -149,7 +145,7 @@ async fn at_most_five_workers_run() {
     let script = "mkdir \"slot-$KEYLATCH_SLOT\" || echo twice >>twice
         ls -d slot-* | wc -l >>at_once; echo \"$1\" >>ran; rmdir \"slot-$KEYLATCH_SLOT\"";
     let machines = Machines::with("import", script).await;
-    is(&machines.run(code(recipe, "bash"), &[]).await, 0);
+    is(&machines.run(code(recipe, "bash"), &[]).await, 0, &[]);
     assert_eq!(machines.lines("ran").len(), 7);
     assert_eq!(machines.lines("twice"), [""; 0]);
     let at_once = machines.lines("at_once");
@@ -162,7 +158,7 @@ async fn each_holder_of_the_pool_has_a_machine_of_its_own() {
     let machines = Machines::with("flash", "echo \"$1\" >>flashed; read -r go <\"$1.go\"").await;
     let names = ["galaxy-s24", "pixel-8", "xperia-5"];
     for name in names {
-        is(&machines.run(&format!("mkfifo {name}.go"), &[]).await, 0);
+        is(&machines.run(&format!("mkfifo {name}.go"), &[]).await, 0, &[]);
     }
     let holders = [(); 3].map(|()| machines.start(code(recipe, "bash"), &[]));
     eventually(async || (machines.lines("flashed").len() == 3).then_some(())).await;
@@ -170,10 +166,10 @@ async fn each_holder_of_the_pool_has_a_machine_of_its_own() {
     flashed.sort_unstable();
     assert_eq!(flashed, names);
     for name in names {
-        is(&machines.run(&format!("echo go >{name}.go"), &[]).await, 0);
+        is(&machines.run(&format!("echo go >{name}.go"), &[]).await, 0, &[]);
     }
     for holder in holders {
-        is(&holder.ended().await, 0);
+        is(&holder.ended().await, 0, &[]);
     }
 }
 
@@ -186,7 +182,7 @@ async fn one_of_several_replicas_migrates_and_all_start() {
         let replicas = [(); 3].map(|()| machines.start(code(recipe, "bash"), &environment));
         for replica in replicas {
             let ended = replica.ended().await;
-            is(&ended, exit.parse().expect("a code"));
+            is(&ended, exit.parse().expect("a code"), &[]);
             assert_eq!(ended.stdout, start);
         }
     }
@@ -197,14 +193,13 @@ async fn one_of_several_replicas_migrates_and_all_start() {
 async fn second_agent_is_told_who_works_in_the_worktree() {
     let recipe = recipe("One worktree, one coding agent");
     let machines = Machines::with("agent", "echo ran >>ran; read -r go <go").await;
-    is(&machines.run("git init -q . && mkfifo go", &[]).await, 0);
+    is(&machines.run("git init -q . && mkfifo go", &[]).await, 0, &[]);
     let first = machines.start(code(recipe, "bash"), &[("AGENT", "alice")]);
     eventually(async || (!machines.lines("ran").is_empty()).then_some(())).await;
     let second = machines.run(code(recipe, "bash"), &[("AGENT", "bob")]).await;
-    is(&second, 73);
-    assert!(second.stderr.contains("is held by alice"), "{second:?}");
-    is(&machines.run("echo go >go", &[]).await, 0);
-    is(&first.ended().await, 0);
+    is(&second, 73, &["is held by alice"]);
+    is(&machines.run("echo go >go", &[]).await, 0, &[]);
+    is(&first.ended().await, 0, &[]);
     assert_eq!(machines.lines("ran"), ["ran"]);
 }
 
@@ -213,7 +208,7 @@ async fn second_person_is_told_who_edits_the_record() {
     let recipe = recipe("Somebody else edits this record");
     let machines = Machines::with("unused", "").await;
     let ended = machines.run(code(recipe, "bash"), &[]).await;
-    is(&ended, 0);
+    is(&ended, 0, &[]);
     assert_eq!(ended.stdout, "Ann edits this invoice\n200\n204\n");
     machines.service.is_free("invoice%2F17").await;
 }
@@ -224,7 +219,7 @@ async fn leader_is_found_as_the_page_says() {
     let machines = Machines::with("unused", "").await;
     let commands = code(page, "bash").replace("localhost:7070", "\"$KEYLATCH_URL\"");
     let ended = machines.run(&commands, &[]).await;
-    is(&ended, 0);
+    is(&ended, 0, &[]);
     let found = ended.stdout.matches(r#""owner":"http://10.0.0.3:8080""#).count();
     assert_eq!(found, 2, "{ended:?}");
 }

@@ -9,13 +9,12 @@ use keylatch_testkit::{Answer, Exit, Service, Upstream, eventually, guard_orders
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::KEYLATCH;
+use crate::{ask, is};
 
 const SCOPE: [&str; 4] = ["--method", "POST", "--path", "/orders"];
 
 async fn key(service: &Service, arguments: &[&str]) -> Exit {
-    let url = service.url();
-    KEYLATCH.run_with(&[&["key"], arguments].concat(), &[("KEYLATCH_URL", &url)]).await
+    ask(&service.url(), "key", arguments).await
 }
 
 /// Begins a run whose lease ends soon without an outcome.
@@ -43,8 +42,7 @@ async fn unknown_outcome_is_found_and_settled() {
     let file = body.path().display().to_string();
     let settle = ["--done", "--status", "201", "--body", &file, "--reason", "the bank has it"];
     let arguments = [&["resolve", "order-17"], &SCOPE[..], &settle, &["--by", "alice"]].concat();
-    let settled = key(&service, &arguments).await;
-    assert_eq!(settled.code, Some(0), "{settled:?}");
+    is(&key(&service, &arguments).await, 0, &[]);
     let shown = key(&service, &[&["show", "order-17"], &SCOPE[..]].concat()).await;
     for fact in ["done", "201", "alice", "the bank has it"] {
         assert!(shown.stdout.contains(fact), "{fact}: {shown:?}");
@@ -52,13 +50,11 @@ async fn unknown_outcome_is_found_and_settled() {
     let shown = key(&service, &[&["show", "order-17", "--json"], &SCOPE[..]].concat()).await;
     let record: Value = serde_json::from_str(&shown.stdout).expect("JSON");
     assert_eq!((&record["state"], &record["status"]), (&json!("done"), &json!(201)), "{record}");
-    let erased = key(&service, &[&["erase", "order-17"], &SCOPE[..]].concat()).await;
-    assert_eq!(erased.code, Some(0), "{erased:?}");
+    is(&key(&service, &[&["erase", "order-17"], &SCOPE[..]].concat()).await, 0, &[]);
     let shown = key(&service, &[&["show", "order-17"], &SCOPE[..]].concat()).await;
     assert!(shown.stdout.contains("201") && !shown.stdout.contains("alice"), "{shown:?}");
     let other = ["--not-done", "--reason", "r"];
-    let again = key(&service, &[&["resolve", "order-17"], &SCOPE[..], &other].concat()).await;
-    assert_eq!(again.code, Some(76), "{again:?}");
+    is(&key(&service, &[&["resolve", "order-17"], &SCOPE[..], &other].concat()).await, 76, &[]);
 }
 
 #[tokio::test]
@@ -66,10 +62,8 @@ async fn outcome_that_was_not_is_settled_and_frees_the_key() {
     let service = Service::start("memory:").await;
     begin_and_leave(&service, "order-17").await;
     let settle = ["--not-done", "--reason", "the bank does not have it"];
-    let settled = key(&service, &[&["resolve", "order-17"], &SCOPE[..], &settle].concat()).await;
-    assert_eq!(settled.code, Some(0), "{settled:?}");
-    let shown = key(&service, &[&["show", "order-17"], &SCOPE[..]].concat()).await;
-    assert_eq!(shown.code, Some(1), "{shown:?}");
+    is(&key(&service, &[&["resolve", "order-17"], &SCOPE[..], &settle].concat()).await, 0, &[]);
+    is(&key(&service, &[&["show", "order-17"], &SCOPE[..]].concat()).await, 1, &[]);
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use keylatch_testkit::{Answer, Api, Exit, Keyring, Process, eventually};
 use reqwest::Method;
 use tempfile::TempDir;
 
-use crate::KEYLATCH;
+use crate::{KEYLATCH, is};
 
 const ALL: &str = "allow = [{ locks = \"\", may = [\"acquire\", \"read\", \"break\"] }]";
 const IDENTITIES: &str = "KEYLATCH_IDENTITIES";
@@ -58,8 +58,7 @@ async fn created_key_opens_the_service_whose_file_has_its_entry() {
         let created = Answer::of(request).await;
         assert_eq!(created.status, 201, "{created:?}");
     }
-    let refused = KEYLATCH.run(&["key", "create", "a b"]).await;
-    assert_eq!(refused.code, Some(64), "{refused:?}");
+    is(&KEYLATCH.run(&["key", "create", "a b"]).await, 64, &[]);
 }
 
 /// What a wrong file does is in `tests/api/identities.rs`, where the log can be waited for.
@@ -112,9 +111,7 @@ async fn file_that_is_absent_or_wrong_is_refused_at_start() {
     let keyring = Keyring::default();
     let path = keyring.path().display().to_string();
     let start = async || KEYLATCH.run_with(&["--store", "memory:"], &[(IDENTITIES, &path)]).await;
-    let absent = start().await;
-    assert_eq!(absent.code, Some(1), "{absent:?}");
-    assert!(absent.stderr.contains(&path), "{absent:?}");
+    is(&start().await, 1, &[&path]);
     for (text, why) in [("", "no `[[identity]]`"), ("[[identity]]\nname = 7", "line 2")] {
         keyring.write(text);
         let wrong = start().await;
@@ -157,8 +154,7 @@ async fn healthcheck_asks_without_a_key_and_the_service_ignores_that_of_its_clie
     let address = process.address.to_string();
     for key in [key.as_str(), "kl_wrong", ""] {
         let variables = [("KEYLATCH_LISTEN", address.as_str()), ("KEYLATCH_API_KEY", key)];
-        let ended = KEYLATCH.run_with(&["healthcheck"], &variables).await;
-        assert_eq!(ended.code, Some(0), "{ended:?}");
+        is(&KEYLATCH.run_with(&["healthcheck"], &variables).await, 0, &[]);
     }
 }
 

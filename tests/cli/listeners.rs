@@ -11,7 +11,7 @@ use keylatch_testkit::{Exit, Process, soon};
 use tempfile::TempDir;
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::KEYLATCH;
+use crate::{KEYLATCH, is};
 
 /// A directory with a configuration of a Unix socket and a port.
 struct Room(TempDir);
@@ -70,14 +70,9 @@ async fn commands_reach_the_service_on_its_unix_socket() {
 #[tokio::test]
 async fn absent_socket_exits_69_and_no_path_64() {
     let room = Room::new();
-    let absent = run(&room.url()).await;
-    assert_eq!(absent.code, Some(69), "{absent:?}");
-    assert!(absent.stderr.contains(&room.url()), "{absent:?}");
-    let wrong = run("unix:").await;
-    assert_eq!(wrong.code, Some(64), "{wrong:?}");
-    let check = KEYLATCH.run(&["healthcheck", "--listen", &room.url()]).await;
-    assert_eq!(check.code, Some(1), "{check:?}");
-    assert!(check.stderr.contains("not healthy: unix:"), "{check:?}");
+    is(&run(&room.url()).await, 69, &[&room.url()]);
+    is(&run("unix:").await, 64, &[]);
+    is(&KEYLATCH.run(&["healthcheck", "--listen", &room.url()]).await, 1, &["not healthy: unix:"]);
 }
 
 #[tokio::test]
@@ -112,6 +107,5 @@ async fn burst_of_connections_waits_to_be_accepted() {
     let made = soon("connections to the socket", join_all(unix)).await;
     assert!(made.iter().all(Result::is_ok), "{made:?}");
     process.signal("-CONT");
-    let healthy = KEYLATCH.run(&["healthcheck", "--config", &room.config()]).await;
-    assert_eq!(healthy.code, Some(0), "{healthy:?}");
+    is(&KEYLATCH.run(&["healthcheck", "--config", &room.config()]).await, 0, &[]);
 }

@@ -8,11 +8,10 @@ use keylatch_testkit::{Answer, Exit, RunningCommand, Service, Upstream, eventual
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::KEYLATCH;
+use crate::{KEYLATCH, ask, is};
 
 async fn lock(service: &Service, arguments: &[&str]) -> Exit {
-    let url = service.url();
-    KEYLATCH.run_with(&[&["lock"], arguments].concat(), &[("KEYLATCH_URL", &url)]).await
+    ask(&service.url(), "lock", arguments).await
 }
 
 fn start(service: &Service, arguments: &[&str]) -> RunningCommand {
@@ -51,12 +50,10 @@ async fn token_that_acquire_prints_renews_and_releases_the_lock() {
     assert!(!is_held(&service, "a%2Fb").await);
     for (again, code) in [("release", 1), ("renew", 75)] {
         let ended = lock(&service, &[again, "a/b", "--token", &token]).await;
-        assert_eq!(ended.code, Some(code), "{ended:?}");
-        assert!(ended.stderr.contains("No client holds the lock"), "{ended:?}");
+        is(&ended, code, &["No client holds the lock"]);
     }
     service.create("a%2Fb", &json!({})).await;
-    let of_another = lock(&service, &["release", "a/b", "--token", &token]).await;
-    assert_eq!(of_another.code, Some(75), "{of_another:?}");
+    is(&lock(&service, &["release", "a/b", "--token", &token]).await, 75, &[]);
 }
 
 #[tokio::test]
@@ -79,8 +76,7 @@ async fn shell_reads_the_token_of_a_grant() {
     let (fencing_token, slot) = rest.expect("a fencing token and a slot");
     assert!(fencing_token.parse::<u64>().is_ok_and(|token| token > 0), "{ended:?}");
     assert_eq!(slot, "0");
-    let both = lock(&service, &["acquire", "a", "--export", "--json"]).await;
-    assert_eq!(both.code, Some(64), "{both:?}");
+    is(&lock(&service, &["acquire", "a", "--export", "--json"]).await, 64, &[]);
 }
 
 #[tokio::test]
@@ -143,8 +139,7 @@ async fn slot_of_a_counted_lock_is_printed() {
         let ended = lock(&service, &["acquire", "pool", "--limit", "2", "--json"]).await;
         assert_eq!(json_of(&ended)["slot"], slot, "{ended:?}");
     }
-    let third = lock(&service, &["acquire", "pool", "--limit", "2", "-n"]).await;
-    assert_eq!(third.code, Some(73), "{third:?}");
+    is(&lock(&service, &["acquire", "pool", "--limit", "2", "-n"]).await, 73, &[]);
 }
 
 #[tokio::test]
@@ -233,8 +228,7 @@ async fn break_ends_the_lease_of_the_one_holder() {
     let history = service.get("/v1/locks/a/history").await.json;
     assert_eq!(history["ends"][0]["reason"], "it is gone", "{history}");
     assert_eq!(history["ends"][0]["by"], "alice", "{history}");
-    let free = lock(&service, &["break", "a", "--reason", "again"]).await;
-    assert_eq!(free.code, Some(75), "{free:?}");
+    is(&lock(&service, &["break", "a", "--reason", "again"]).await, 75, &[]);
 }
 
 #[tokio::test]
@@ -242,9 +236,7 @@ async fn break_of_one_of_several_needs_its_fencing_token() {
     let service = Service::start("memory:").await;
     let shared = json!({"mode": "shared", "limit": 2});
     let held = [service.create("a", &shared).await, service.create("a", &shared).await];
-    let ended = lock(&service, &["break", "a", "--reason", "r"]).await;
-    assert_eq!(ended.code, Some(64), "{ended:?}");
-    assert!(ended.stderr.contains("--fencing-token"), "{ended:?}");
+    is(&lock(&service, &["break", "a", "--reason", "r"]).await, 64, &["--fencing-token"]);
     let (fence, slot) =
         (held[1].json["fencing_token"].to_string(), held[1].json["slot"].to_string());
     let arguments = [
@@ -259,8 +251,7 @@ async fn break_of_one_of_several_needs_its_fencing_token() {
         "--grace",
         "0s",
     ];
-    let ended = lock(&service, &arguments).await;
-    assert_eq!(ended.code, Some(0), "{ended:?}");
+    is(&lock(&service, &arguments).await, 0, &[]);
     assert_eq!(service.look("a").await.json["holding"], 1);
 }
 
@@ -293,9 +284,7 @@ async fn hold_of_a_broken_lease_ends_with_the_reason() {
     let body = json!({"reason": "line 7 stands still", "fencing_token": fencing_token});
     let request = service.request(Method::POST, "/v1/locks/a/break").json(&body);
     assert_eq!(Answer::of(request).await.status, 200);
-    let ended = holding.ended().await;
-    assert_eq!(ended.code, Some(75), "{ended:?}");
-    assert!(ended.stderr.contains("line 7 stands still"), "{ended:?}");
+    is(&holding.ended().await, 75, &["line 7 stands still"]);
 }
 
 #[tokio::test]
@@ -330,8 +319,7 @@ async fn exit_code_says_what_is_wrong_with_the_service() {
         assert_eq!((ended.code, ended.stdout.as_str()), (Some(code), ""), "{url}");
         assert!(!ended.stderr.contains("u:p"), "{ended:?}");
     }
-    let wrong = KEYLATCH.run(&["lock", "acquire", "a", "--ttl", "1"]).await;
-    assert_eq!(wrong.code, Some(64), "{wrong:?}");
+    is(&KEYLATCH.run(&["lock", "acquire", "a", "--ttl", "1"]).await, 64, &[]);
 }
 
 /// A service that is not trusted says what moves a terminal: it would set its title, or write over

@@ -20,7 +20,6 @@ mod keys;
 mod listeners;
 mod lock_commands;
 mod once;
-mod once_overlap;
 mod recipes;
 mod run;
 mod run_descendants;
@@ -30,7 +29,6 @@ mod run_modes;
 mod run_overlap;
 mod run_sets;
 mod run_signals;
-mod run_url;
 mod run_waits;
 mod signals;
 mod tls;
@@ -40,10 +38,28 @@ mod traces;
 mod traces_absent;
 mod transcripts;
 
-use keylatch_testkit::{Program, RunningCommand, ScriptDirectory, Service};
+use keylatch_testkit::{Exit, Program, RunningCommand, ScriptDirectory, Service};
 
 /// The command under test.
 static KEYLATCH: Program = Program::at(env!("CARGO_BIN_EXE_keylatch"));
+
+/// What a command of a client comes to at a service.
+async fn ask(server: &str, command: &str, arguments: &[&str]) -> Exit {
+    KEYLATCH.run_with(&[&[command], arguments].concat(), &[("KEYLATCH_URL", server)]).await
+}
+
+async fn run(server: &str, arguments: &[&str]) -> Exit {
+    ask(server, "run", arguments).await
+}
+
+/// Asserts an exit code, and that standard error says all of `why`.
+#[track_caller]
+fn is(ended: &Exit, code: i32, why: &[&str]) {
+    assert_eq!(ended.code, Some(code), "{ended:?}");
+    for why in why {
+        assert!(ended.stderr.contains(why), "`{why}` is not in {ended:?}");
+    }
+}
 
 /// A service in memory, and a directory for scripts under its locks.
 async fn staged() -> (Service, ScriptDirectory) {

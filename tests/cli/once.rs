@@ -12,10 +12,10 @@ use keylatch_testkit::{
 use reqwest::Method;
 use serde_json::json;
 
-use crate::{KEYLATCH, staged};
+use crate::{KEYLATCH, ask, is, staged};
 
 async fn once(server: &str, arguments: &[&str]) -> Exit {
-    KEYLATCH.run_with(&[&["once"], arguments].concat(), &[("KEYLATCH_URL", server)]).await
+    ask(server, "once", arguments).await
 }
 
 /// Starts `keylatch once ARGUMENTS -- sh -c SCRIPT`.
@@ -42,14 +42,6 @@ fn start_heard(stage: &ScriptDirectory, server: &str, arguments: &[&str]) -> Run
 
 async fn says(stage: &ScriptDirectory, text: &str) {
     eventually(async || stage.read("said").contains(text).then_some(())).await;
-}
-
-#[track_caller]
-fn is(ended: &Exit, code: i32, why: &[&str]) {
-    assert_eq!(ended.code, Some(code), "{ended:?}");
-    for why in why {
-        assert!(ended.stderr.contains(why), "`{why}` is not in {ended:?}");
-    }
 }
 
 #[tokio::test]
@@ -113,8 +105,7 @@ async fn short_cron_job_runs_once_on_machines_whose_clocks_differ() {
         clock.set(Duration::from_secs(day - now % day));
         let url = service.url();
         let environment = [&clock.environment()[..], &[("KEYLATCH_URL", &url)]].concat();
-        let ended = RunningCommand::of(&["sh", "-c", command], &environment).ended().await;
-        is(&ended, 0, &[]);
+        is(&RunningCommand::of(&["sh", "-c", command], &environment).ended().await, 0, &[]);
     }
     assert_eq!(stage.read("report.ran"), "ran\n");
 }
@@ -277,8 +268,7 @@ async fn machine_whose_label_cannot_be_shown_runs_all_the_same() {
     let key = "k".repeat(255);
     let first = start(&stage, &service.url(), &[&key], "begun; held; exit 4");
     stage.begun().await;
-    let other = once(&service.url(), &[&key, "--", "echo", "ran"]).await;
-    is(&other, 0, &["runs elsewhere, since 20"]);
+    is(&once(&service.url(), &[&key, "--", "echo", "ran"]).await, 0, &["runs elsewhere, since 20"]);
     stage.go();
     is(&first.ended().await, 4, &[]);
 }
@@ -480,8 +470,7 @@ async fn what_cannot_be_meant_is_refused() {
         (&["--wait", "soon", "a", "--", "true"], "write it like `30s`"),
         (&["--ttl", "25h", "a", "--", "true"], "it must be from 100ms to 24h"),
     ] {
-        let ended = once("http://127.0.0.1:9", arguments).await;
-        is(&ended, 64, &[why]);
+        is(&once("http://127.0.0.1:9", arguments).await, 64, &[why]);
     }
     let help = once("", &["--help"]).await;
     is(&help, 0, &[]);

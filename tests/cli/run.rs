@@ -8,20 +8,7 @@ use std::time::{Duration, SystemTime};
 use keylatch_testkit::{Exit, RedisServer, ScriptDirectory, Service, eventually, redis_test};
 use serde_json::json;
 
-use crate::{KEYLATCH, Stage as _, staged};
-
-async fn run(server: &str, arguments: &[&str]) -> Exit {
-    KEYLATCH.run_with(&[&["run"], arguments].concat(), &[("KEYLATCH_URL", server)]).await
-}
-
-/// Asserts an exit code, and that standard error says all of `why`.
-#[track_caller]
-fn is(ended: &Exit, code: i32, why: &[&str]) {
-    assert_eq!(ended.code, Some(code), "{ended:?}");
-    for why in why {
-        assert!(ended.stderr.contains(why), "`{why}` is not in {ended:?}");
-    }
-}
+use crate::{KEYLATCH, Stage as _, is, run, staged};
 
 #[tokio::test]
 async fn command_runs_under_its_lock_and_releases_it() {
@@ -68,18 +55,16 @@ async fn shell_before_its_text_is_no_lock() {
 }
 
 #[tokio::test]
-async fn trying_once_does_not_wait() {
-    let service = Service::start("memory:").await;
-    service.create("a", &json!({"ttl_ms": 600_000, "owner": "alice"})).await;
-    let ended = run(&service.url(), &["-n", "a", "--", "true"]).await;
-    is(&ended, 73, &["`a` is held by alice"]);
-    is(&run(&service.url(), &["-n", "--wait", "1s", "a", "--", "true"]).await, 64, &["--wait"]);
-}
-
-#[tokio::test]
 async fn command_without_dashes_is_told_where_they_go() {
     let ended = run("http://127.0.0.1:1", &["a", "true"]).await;
     is(&ended, 64, &["Put `--` before the command: keylatch run NAME -- COMMAND"]);
+}
+
+#[tokio::test]
+async fn server_is_the_flag_then_the_variable() {
+    let flag = ["-n", "--server", "http://127.0.0.4:1", "a", "--", "true"];
+    is(&run("http://127.0.0.2:1", &flag).await, 69, &["http://127.0.0.4:1"]);
+    is(&run("http://127.0.0.2:1", &["-n", "a", "--", "true"]).await, 69, &["http://127.0.0.2:1"]);
 }
 
 #[tokio::test]
@@ -134,11 +119,14 @@ async fn command_waits_for_the_lock() {
 #[tokio::test]
 async fn held_lock_exits_73_and_names_the_holder() {
     let service = Service::start("memory:").await;
-    let held = service.create("a", &json!({"owner": "alice"})).await;
-    let ended = run(&service.url(), &["--wait", "0s", "a", "--", "echo", "ran"]).await;
-    is(&ended, 73, &["keylatch: `a` is held by alice"]);
-    assert_eq!(ended.stdout, "");
-    assert_eq!(service.look("a").await.fencing_token(), held.fencing_token());
+    let held = service.create("a", &json!({"ttl_ms": 600_000, "owner": "alice"})).await;
+    for at_once in [&["-n"][..], &["--wait", "0s"]] {
+        let ended = run(&service.url(), &[at_once, &["a", "--", "echo", "ran"]].concat()).await;
+        is(&ended, 73, &["keylatch: `a` is held by alice"]);
+        assert_eq!(ended.stdout, "");
+        assert_eq!(service.look("a").await.fencing_token(), held.fencing_token());
+    }
+    is(&run(&service.url(), &["-n", "--wait", "1s", "a", "--", "true"]).await, 64, &["--wait"]);
 }
 
 /// One name more than a set may have.
@@ -323,18 +311,12 @@ async fn command_of_a_taken_over_lock_is_killed_after_a_moment() {
     // By its own count, `run` would signal the command at 4 s and kill it at 12 s.
     let other = service.create("a", &json!({"ttl_ms": 9000})).await;
     stage.left().await;
-    assert_eq!(
-        service.look("a").await.fencing_token(),
-        other.fencing_token(),
-        "the other still holds it"
-    );
+    let holder = service.look("a").await.fencing_token();
+    assert_eq!(holder, other.fencing_token(), "the other still holds it");
     is(&running.ended().await, 75, &["another client holds the lock", "the command was killed"]);
     assert_eq!(stage.read("asked"), "asked\n");
-    assert_eq!(
-        service.look("a").await.fencing_token(),
-        other.fencing_token(),
-        "another client's lock was released"
-    );
+    let holder = service.look("a").await.fencing_token();
+    assert_eq!(holder, other.fencing_token(), "another client's lock was released");
 }
 
 #[tokio::test]
@@ -345,8 +327,7 @@ async fn hanging_service_stops_the_command() {
     let running = stage.run(&KEYLATCH, &server, &["--ttl", "4s", "a"], "begun; held");
     stage.begun().await;
     service.signal("-STOP");
-    let ended = running.ended().await;
-    is(&ended, 75, &["could not be renewed", "the command was stopped"]);
+    is(&running.ended().await, 75, &["could not be renewed", "the command was stopped"]);
     stage.left().await;
 }
 
@@ -368,9 +349,6 @@ async fn paused_holder_stops_its_command_when_resumed() {
     is(&running.ended().await, 75, &["ended while this process was paused", "was killed"]);
     stage.left().await;
     assert_eq!(stage.read("stopped"), "", "there is no time to be asked");
-    assert_eq!(
-        service.look("a").await.fencing_token(),
-        next.fencing_token(),
-        "the other still holds it"
-    );
+    let holder = service.look("a").await.fencing_token();
+    assert_eq!(holder, next.fencing_token(), "the other still holds it");
 }

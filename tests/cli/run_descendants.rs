@@ -6,7 +6,7 @@
 
 use keylatch_testkit::{RunningCommand, ScriptDirectory, Service, eventually, redis_test};
 
-use crate::{KEYLATCH, staged};
+use crate::{KEYLATCH, is, staged};
 
 /// A child in a session of its own, one in a group of its own, and a daemon whose parents have
 /// ended.
@@ -35,9 +35,7 @@ async fn lost_lock_ends_children_in_sessions_and_groups_of_their_own() {
         let running = stage.run(&KEYLATCH, &service.url(), &["--ttl", "5s", "a"], &script);
         scattered(&stage).await;
         redis.run::<()>(&["FLUSHALL"]).await;
-        let ended = running.ended().await;
-        assert_eq!(ended.code, Some(75), "{ended:?}");
-        assert!(ended.stderr.contains(how), "{ended:?}");
+        is(&running.ended().await, 75, &[how]);
         assert!(!stage.is_alive(), "a child of the command lives without the lock");
     }
 }

@@ -6,7 +6,7 @@
 use keylatch_testkit::{ScriptDirectory, Service};
 use serde_json::json;
 
-use crate::{KEYLATCH, Stage as _, staged};
+use crate::{KEYLATCH, Stage as _, is, run, staged};
 
 /// The path of [`KEYLATCH`], for scripts.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_keylatch");
@@ -21,9 +21,7 @@ async fn commands_that_share_a_lock_run_together_each_in_a_slot() {
         running.push(stage.run(&KEYLATCH, &service.url(), &["--limit", "2", "pool"], script));
         stage.begun().await;
     }
-    let arguments = ["run", "--limit", "2", "--wait", "0s", "pool", "--", "true"];
-    let third = KEYLATCH.run_with(&arguments, &[("KEYLATCH_URL", &service.url())]).await;
-    assert_eq!(third.code, Some(73), "{third:?}");
+    is(&run(&service.url(), &["--limit", "2", "-n", "pool", "--", "true"]).await, 73, &[]);
     stages.iter().for_each(ScriptDirectory::go);
     for (slot, running) in running.into_iter().enumerate() {
         let ended = running.ended().await;
@@ -38,9 +36,7 @@ async fn readers_run_together_and_a_writer_does_not() {
     let script = "echo \"slot $KEYLATCH_SLOT.\"; begun; held";
     let one = reader.begin(&service.url(), &["--shared", "file"], script).await;
     let two = other.begin(&service.url(), &["--shared", "file"], script).await;
-    let arguments = ["run", "--wait", "0s", "file", "--", "true"];
-    let writer = KEYLATCH.run_with(&arguments, &[("KEYLATCH_URL", &service.url())]).await;
-    assert_eq!(writer.code, Some(73), "{writer:?}");
+    is(&run(&service.url(), &["-n", "file", "--", "true"]).await, 73, &[]);
     reader.go();
     other.go();
     for running in [one, two] {
@@ -107,8 +103,7 @@ async fn run_of_another_lock_within_a_run_has_a_lease_of_its_own() {
     let inner = format!(
         "'{PROGRAM}' run b -- sh -c 'echo \"slot $KEYLATCH_SLOT. limit $KEYLATCH_LIMIT.\"'"
     );
-    let arguments = ["run", "--limit", "3", "a", "--", "sh", "-c", &inner];
-    let ended = KEYLATCH.run_with(&arguments, &[("KEYLATCH_URL", &service.url())]).await;
+    let ended = run(&service.url(), &["--limit", "3", "a", "--", "sh", "-c", &inner]).await;
     assert_eq!((ended.code, &*ended.stdout), (Some(0), "slot . limit .\n"), "{ended:?}");
     assert_eq!(service.look("b").await.status, 404);
 }
@@ -120,7 +115,5 @@ async fn command_of_a_broken_lease_is_stopped_with_75() {
     stage.begun().await;
     let fencing_token = service.look("a").await.fencing_token();
     service.break_lease("a", fencing_token).await;
-    let ended = running.ended().await;
-    assert_eq!(ended.code, Some(75), "{ended:?}");
-    assert!(ended.stderr.contains("the lease was broken: it hangs"), "{ended:?}");
+    is(&running.ended().await, 75, &["the lease was broken: it hangs"]);
 }

@@ -59,14 +59,14 @@ async fn check_reports_two_overlapping_commands() {
 }
 
 /// A service on disk, behind a proxy that stays where it is.
-pub(crate) struct ProxiedService {
+struct ProxiedService {
     store: String,
     service: Option<Process>,
-    pub(crate) proxy: Proxy,
+    proxy: Proxy,
 }
 
 impl ProxiedService {
-    pub(crate) async fn open(directory: &TempDir) -> Self {
+    async fn open(directory: &TempDir) -> Self {
         let store = format!("embedded:{}", directory.path().display());
         let service = KEYLATCH.serve(&["--store", &store], &[]).await;
         let proxy = Proxy::start(service.address.to_string()).await;
@@ -101,7 +101,7 @@ impl ProxiedService {
         (stage, [one, two])
     }
 
-    pub(crate) async fn restart(&mut self) {
+    async fn restart(&mut self) {
         self.proxy.refuse();
         if let Some(service) = self.service.take() {
             service.ended_by("-KILL").await;
@@ -112,7 +112,7 @@ impl ProxiedService {
         self.service = Some(service);
     }
 
-    pub(crate) fn signal(&self, signal: &str) {
+    fn signal(&self, signal: &str) {
         self.service.as_ref().expect("a service").signal(signal);
     }
 }

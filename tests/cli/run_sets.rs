@@ -2,17 +2,13 @@
 //!
 //! Method: shell scripts as commands, which start `keylatch run` again; other clients over HTTP.
 
-use keylatch_testkit::{Exit, ScriptDirectory, Service};
+use keylatch_testkit::{ScriptDirectory, Service};
 use serde_json::json;
 
-use crate::{KEYLATCH, Stage as _, staged};
+use crate::{KEYLATCH, Stage as _, is, run, staged};
 
 /// The path of [`KEYLATCH`], for scripts.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_keylatch");
-
-async fn run(service: &Service, arguments: &[&str]) -> Exit {
-    KEYLATCH.run_with(&[&["run"], arguments].concat(), &[("KEYLATCH_URL", &service.url())]).await
-}
 
 async fn is_free(service: &Service, name: &str) {
     service.look(name).await.is_problem(404, "lock-not-held");
@@ -39,9 +35,9 @@ async fn command_runs_under_all_locks_and_releases_them() {
 async fn one_held_lock_is_named_and_the_others_stay_free() {
     let service = Service::start("memory:").await;
     service.create("b", &json!({"owner": "alice"})).await;
-    let ended = run(&service, &["--wait", "0s", "a", "b", "c", "--", "echo", "ran"]).await;
-    assert_eq!((ended.code, &*ended.stdout), (Some(73), ""), "{ended:?}");
-    assert!(ended.stderr.contains("keylatch: `b` is held by alice"), "{ended:?}");
+    let ended = run(&service.url(), &["--wait", "0s", "a", "b", "c", "--", "echo", "ran"]).await;
+    is(&ended, 73, &["keylatch: `b` is held by alice"]);
+    assert_eq!(ended.stdout, "");
     is_free(&service, "a").await;
     is_free(&service, "c").await;
 }
@@ -97,7 +93,7 @@ async fn counted_set_says_the_slot_of_each_lock() {
     let service = Service::start("memory:").await;
     service.create("b", &json!({"mode": "shared", "limit": 2})).await;
     let arguments = ["--limit", "2", "a", "b", "--", "sh", "-c", "echo \"$KEYLATCH_SLOTS\""];
-    let ended = run(&service, &arguments).await;
+    let ended = run(&service.url(), &arguments).await;
     assert_eq!((ended.code, &*ended.stdout), (Some(0), "0 a\n1 b\n"), "{ended:?}");
 }
 
@@ -138,9 +134,9 @@ async fn run_of_one_lock_within_a_run_of_a_set_enters_it_again() {
 async fn run_of_more_locks_within_a_run_is_a_run_of_its_own() {
     let service = Service::start("memory:").await;
     let inner = format!("'{PROGRAM}' run --wait 0s a c -- echo ran; echo $?");
-    let ended = run(&service, &["a", "b", "--", "sh", "-c", &inner]).await;
-    assert_eq!((ended.code, &*ended.stdout), (Some(0), "73\n"), "{ended:?}");
-    assert!(ended.stderr.contains("keylatch: `a` is held by"), "{ended:?}");
+    let ended = run(&service.url(), &["a", "b", "--", "sh", "-c", &inner]).await;
+    is(&ended, 0, &["keylatch: `a` is held by"]);
+    assert_eq!(ended.stdout, "73\n");
 }
 
 #[tokio::test]
@@ -152,8 +148,9 @@ async fn inner_run_for_fewer_is_refused_without_waiting() {
     for names in ["a", "a b"] {
         // Without the refusal it would wait for an hour.
         let inner = format!("'{PROGRAM}' run --wait 1h --limit 1 {names} -- echo ran; echo $?");
-        let ended = run(&service, &["--limit", "3", "a", "b", "--", "sh", "-c", &inner]).await;
-        assert_eq!((ended.code, &*ended.stdout), (Some(0), "73\n"), "{names}: {ended:?}");
-        assert!(ended.stderr.contains("`a` is held by"), "{ended:?}");
+        let ended =
+            run(&service.url(), &["--limit", "3", "a", "b", "--", "sh", "-c", &inner]).await;
+        is(&ended, 0, &["`a` is held by"]);
+        assert_eq!(ended.stdout, "73\n");
     }
 }

@@ -8,7 +8,7 @@ use keylatch_testkit::{RunningCommand, ScriptDirectory, Service, eventually, soo
 use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 
-use crate::{KEYLATCH, Stage as _, staged};
+use crate::{KEYLATCH, Stage as _, is, staged};
 
 #[tokio::test]
 async fn signals_are_forwarded() {
@@ -63,8 +63,7 @@ async fn signal_ends_the_wait_and_leaves_the_queue() {
         // It listens to signals before it asks, and asks before it ends.
         running.catches(number).await;
         running.signal(&format!("-{signal}"));
-        let ended = running.ended().await;
-        assert_eq!(ended.code, Some(code), "{ended:?}");
+        is(&running.ended().await, code, &[]);
         assert_eq!(stage.read("begun"), "");
     }
     assert_eq!(service.release("a", &held.token()).await.status, 204);

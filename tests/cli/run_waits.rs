@@ -6,7 +6,7 @@
 use keylatch_testkit::{Exit, RunningCommand, ScriptDirectory, Service, config, eventually};
 use serde_json::json;
 
-use crate::KEYLATCH;
+use crate::{KEYLATCH, is};
 
 #[tokio::test]
 async fn long_wait_keeps_its_queue_position() {
@@ -64,8 +64,7 @@ async fn machine_without_certificates_exits_70_for_https() {
     let service = Service::start("memory:").await;
     let none = [("SSL_CERT_FILE", "/dev/null"), ("SSL_CERT_DIR", "/dev/null")];
     let ended = run(&format!("https://{}", service.address), &none).await;
-    assert_eq!(ended.code, Some(70), "{ended:?}");
-    assert!(ended.stderr.contains("the certificates cannot be used: "), "{ended:?}");
+    is(&ended, 70, &["the certificates cannot be used: "]);
     let ended = run(&service.url(), &none).await;
     assert_eq!((ended.code, &*ended.stdout), (Some(0), "ran\n"), "{ended:?}");
 }
@@ -151,6 +150,5 @@ async fn run_with_max_ahead_0_waits_alone_or_exits_at_once() {
     let next = next.ended().await;
     assert_eq!((next.code, &*next.stdout), (Some(0), "ran\n"), "{next:?}");
     let arguments = ["run", "-n", "--max-ahead", "0", "a", "--", "true"];
-    let ended = KEYLATCH.run_with(&arguments, &environment).await;
-    assert_eq!(ended.code, Some(64), "{ended:?}");
+    is(&KEYLATCH.run_with(&arguments, &environment).await, 64, &[]);
 }

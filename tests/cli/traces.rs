@@ -25,7 +25,7 @@ use serde_json::json;
 use tempfile::TempDir;
 use tokio::net::TcpSocket;
 
-use crate::KEYLATCH;
+use crate::{KEYLATCH, is};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const CALLER: &str = "00f067aa0ba902b7";
@@ -554,14 +554,11 @@ async fn collector_behind_tls_is_known_by_the_authority_of_the_variables() {
 async fn process_with_a_collector_that_cannot_be_used_does_not_start() {
     let variables = [("OTEL_EXPORTER_OTLP_ENDPOINT", "secret:4318")];
     let ended = KEYLATCH.run_with(&["serve", "--store", "memory:"], &variables).await;
-    assert_eq!(ended.code, Some(1), "{ended:?}");
-    assert!(ended.stderr.contains("traces: OTEL_EXPORTER_OTLP_ENDPOINT must be"), "{ended:?}");
+    is(&ended, 1, &["traces: OTEL_EXPORTER_OTLP_ENDPOINT must be"]);
     assert!(!ended.stderr.contains("secret"), "{ended:?}");
     let authorities = [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://127.0.0.1:4318"),
         ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/no/such/file.pem"),
     ];
-    let ended = KEYLATCH.run_with(&["config", "check"], &authorities).await;
-    assert_eq!(ended.code, Some(1), "{ended:?}");
-    assert!(ended.stderr.contains("/no/such/file.pem"), "{ended:?}");
+    is(&KEYLATCH.run_with(&["config", "check"], &authorities).await, 1, &["/no/such/file.pem"]);
 }

@@ -376,59 +376,53 @@ fn forgetful_store_raises_fencing_tokens_when_the_clock_is_set_forward() {
     run_seeds(FakeEngine::forgetful, ClockFault::SetForward);
 }
 
-#[test]
-fn forgetful_store_writes_a_repeated_grant_again() {
-    stopped().block_on(async {
-        let engine = FakeEngine::forgetful(Faults::default(), seed());
-        let (store, name) = (optimistic(engine.clone()), LockName::parse("a").unwrap());
-        let (ttl, token) = (Ttl::DEFAULT, Token::generate().expect("a token").hash());
-        for attempt in 1..4 {
-            // Other machines have each before it is answered.
-            let command = AcquireCommand::new(token, ttl, Attempt::new(attempt));
-            store.acquire(&name, command).await.unwrap();
-            assert_eq!(engine.batches(), attempt);
-        }
-    });
+#[tokio::test(start_paused = true)]
+async fn forgetful_store_writes_a_repeated_grant_again() {
+    let engine = FakeEngine::forgetful(Faults::default(), seed());
+    let (store, name) = (optimistic(engine.clone()), LockName::parse("a").unwrap());
+    let (ttl, token) = (Ttl::DEFAULT, Token::generate().expect("a token").hash());
+    for attempt in 1..4 {
+        // Other machines have each before it is answered.
+        let command = AcquireCommand::new(token, ttl, Attempt::new(attempt));
+        store.acquire(&name, command).await.unwrap();
+        assert_eq!(engine.batches(), attempt);
+    }
 }
 
 /// Another process changes the row of a held lock when a waiter joins the line there.
-#[test]
-fn release_that_finds_another_row_is_decided_from_it_without_a_read() {
-    stopped().block_on(async {
-        let faults = Faults { lost_notice: 1000, ..Faults::default() };
-        let engine = FakeEngine::forgetful(faults, seed());
-        let [one, other] = [(); 2].map(|()| optimistic(engine.clone()));
-        let name = LockName::parse("a").unwrap();
-        let (token, _) = grant(&*one, &name, Ttl::DEFAULT).await;
-        let waiter = Token::generate().expect("a token").hash();
-        let command = AcquireCommand::new(waiter, Ttl::DEFAULT, Attempt::new(1));
-        let queue = Some(Ttl::DEFAULT.get());
-        let joined = other.acquire(&name, AcquireCommand { queue, ..command }).await.unwrap();
-        assert!(matches!(joined, AcquireReply::Busy(_)), "{joined:?}");
-        let (batches, looks) = (engine.batches(), engine.looks());
-        assert_eq!(one.release(&name, &token).await.unwrap(), ReleaseReply::Released);
-        assert_eq!((engine.batches(), engine.looks()), (batches + 2, looks));
-    });
+#[tokio::test(start_paused = true)]
+async fn release_that_finds_another_row_is_decided_from_it_without_a_read() {
+    let faults = Faults { lost_notice: 1000, ..Faults::default() };
+    let engine = FakeEngine::forgetful(faults, seed());
+    let [one, other] = [(); 2].map(|()| optimistic(engine.clone()));
+    let name = LockName::parse("a").unwrap();
+    let (token, _) = grant(&*one, &name, Ttl::DEFAULT).await;
+    let waiter = Token::generate().expect("a token").hash();
+    let command = AcquireCommand::new(waiter, Ttl::DEFAULT, Attempt::new(1));
+    let queue = Some(Ttl::DEFAULT.get());
+    let joined = other.acquire(&name, AcquireCommand { queue, ..command }).await.unwrap();
+    assert!(matches!(joined, AcquireReply::Busy(_)), "{joined:?}");
+    let (batches, looks) = (engine.batches(), engine.looks());
+    assert_eq!(one.release(&name, &token).await.unwrap(), ReleaseReply::Released);
+    assert_eq!((engine.batches(), engine.looks()), (batches + 2, looks));
 }
 
-#[test]
-fn forgetful_store_keeps_a_break_longer_than_the_lease() {
-    stopped().block_on(async {
-        let engine = FakeEngine::forgetful(Faults::default(), seed());
-        let (store, name) = (optimistic(engine.clone()), LockName::parse("a").unwrap());
-        let (token, fencing_token) = grant(&*store, &name, Ttl::DEFAULT).await;
-        let reason = Reason::parse("it stands still").unwrap();
-        let (slot, by, grace) = (None, None, Some(Ttl::DEFAULT.get()));
-        let command = BreakCommand { is_of_wait: false, fencing_token, slot, reason, by, grace };
-        store.break_lease(&name, command).await.unwrap();
-        engine.advance(Ttl::DEFAULT.get() + Duration::from_secs(3600));
-        let renewed = store.renew(&name, &token, Ttl::DEFAULT).await.unwrap();
-        let RenewReply::Lost(lost) = renewed else { panic!("lost, not {renewed:?}") };
-        assert!(matches!(lost[0].loss, LockLoss::Broken(_)), "{lost:?}");
-        engine.advance(Duration::from_secs(24 * 3600));
-        assert_eq!(store.recall(&name).await.unwrap(), []);
-        assert_eq!(engine.rows(), 0);
-    });
+#[tokio::test(start_paused = true)]
+async fn forgetful_store_keeps_a_break_longer_than_the_lease() {
+    let engine = FakeEngine::forgetful(Faults::default(), seed());
+    let (store, name) = (optimistic(engine.clone()), LockName::parse("a").unwrap());
+    let (token, fencing_token) = grant(&*store, &name, Ttl::DEFAULT).await;
+    let reason = Reason::parse("it stands still").unwrap();
+    let (slot, by, grace) = (None, None, Some(Ttl::DEFAULT.get()));
+    let command = BreakCommand { is_of_wait: false, fencing_token, slot, reason, by, grace };
+    store.break_lease(&name, command).await.unwrap();
+    engine.advance(Ttl::DEFAULT.get() + Duration::from_secs(3600));
+    let renewed = store.renew(&name, &token, Ttl::DEFAULT).await.unwrap();
+    let RenewReply::Lost(lost) = renewed else { panic!("lost, not {renewed:?}") };
+    assert!(matches!(lost[0].loss, LockLoss::Broken(_)), "{lost:?}");
+    engine.advance(Duration::from_secs(24 * 3600));
+    assert_eq!(store.recall(&name).await.unwrap(), []);
+    assert_eq!(engine.rows(), 0);
 }
 
 #[expect(clippy::disallowed_methods, reason = "the clock is stopped, and jumps")]
@@ -442,73 +436,69 @@ pub(crate) fn stopped() -> tokio::runtime::Runtime {
     builder.enable_all().start_paused(true).build().expect("a runtime")
 }
 
+/// An engine without faults, and two processes on it.
+pub(crate) fn two_on(make: MakeEngine) -> (FakeEngine, [Arc<dyn Store>; 2]) {
+    let engine = make(Faults::default(), seed());
+    let stores = [(); 2].map(|()| optimistic(engine.clone()));
+    (engine, stores)
+}
+
 /// Time for a sweep to see a row that nothing uses, and for a later one to remove it.
 const SWEEPS: Duration = Duration::from_secs(120);
 
-#[test]
-fn conditional_store_raises_fencing_tokens_over_a_removed_row() {
-    stopped().block_on(async {
-        let engine = FakeEngine::new(Faults::default(), seed());
-        let (one, other) = (optimistic(engine.clone()), optimistic(engine.clone()));
-        let name = LockName::parse("deploy").unwrap();
-        let first = grant(&*one, &name, Ttl::DEFAULT).await;
-        one.release(&name, &first.0).await.unwrap();
-        assert_eq!(engine.rows(), 1);
-        pass(SWEEPS).await;
-        // The floor of the bucket is left, and the clock does not help any more.
-        assert_eq!(engine.rows(), 1);
-        engine.set_back(Duration::from_secs(3600));
-        let second = grant(&*other, &name, Ttl::DEFAULT).await;
-        assert!(second.1 > first.1, "{:?} after {:?}", second.1, first.1);
-        other.release(&name, &second.0).await.unwrap();
-        pass(SWEEPS).await;
-        let third = grant(&*one, &name, Ttl::DEFAULT).await;
-        assert!(third.1 > second.1, "{:?} after {:?}", third.1, second.1);
-    });
+#[tokio::test(start_paused = true)]
+async fn conditional_store_raises_fencing_tokens_over_a_removed_row() {
+    let (engine, [one, other]) = two_on(FakeEngine::new);
+    let name = LockName::parse("deploy").unwrap();
+    let first = grant(&*one, &name, Ttl::DEFAULT).await;
+    one.release(&name, &first.0).await.unwrap();
+    assert_eq!(engine.rows(), 1);
+    pass(SWEEPS).await;
+    // The floor of the bucket is left, and the clock does not help any more.
+    assert_eq!(engine.rows(), 1);
+    engine.set_back(Duration::from_secs(3600));
+    let second = grant(&*other, &name, Ttl::DEFAULT).await;
+    assert!(second.1 > first.1, "{:?} after {:?}", second.1, first.1);
+    other.release(&name, &second.0).await.unwrap();
+    pass(SWEEPS).await;
+    let third = grant(&*one, &name, Ttl::DEFAULT).await;
+    assert!(third.1 > second.1, "{:?} after {:?}", third.1, second.1);
 }
 
-#[test]
-fn conditional_store_removes_a_thousand_rows_a_second() {
+#[tokio::test(start_paused = true)]
+async fn conditional_store_removes_a_thousand_rows_a_second() {
     const LOCKS: u64 = 16_000;
     // After these, a row is dead; a second later it is below the floor, and ten more later it may
     // go.
     const DEAD: Duration = Duration::from_secs(30 + 5 + 1 + 10);
-    stopped().block_on(async {
-        let engine = FakeEngine::new(Faults { delay_millis: 10, ..Faults::default() }, seed());
-        let store = optimistic(engine.clone());
-        let locks = (0..LOCKS).map(async |lock| {
-            let name = LockName::parse(&format!("job-{lock}")).unwrap();
-            let (token, _) = grant(&*store, &name, Ttl::DEFAULT).await;
-            store.release(&name, &token).await.unwrap();
-        });
-        join_all(locks).await;
-        pass(DEAD + Duration::from_millis(LOCKS)).await;
-        let (rows, floors) = (engine.rows(), 256);
-        assert!(rows <= floors, "{rows} rows are left");
+    let engine = FakeEngine::new(Faults { delay_millis: 10, ..Faults::default() }, seed());
+    let store = optimistic(engine.clone());
+    let locks = (0..LOCKS).map(async |lock| {
+        let name = LockName::parse(&format!("job-{lock}")).unwrap();
+        let (token, _) = grant(&*store, &name, Ttl::DEFAULT).await;
+        store.release(&name, &token).await.unwrap();
     });
+    join_all(locks).await;
+    pass(DEAD + Duration::from_millis(LOCKS)).await;
+    let (rows, floors) = (engine.rows(), 256);
+    assert!(rows <= floors, "{rows} rows are left");
 }
 
-#[test]
-fn clockless_store_ends_a_lease_a_ttl_after_another_process_heard_of_it() {
-    stopped().block_on(async {
-        let engine = FakeEngine::without_clock(Faults::default(), seed());
-        let (one, other) = (optimistic(engine.clone()), optimistic(engine.clone()));
-        let name = LockName::parse("deploy").unwrap();
-        let ttl = Ttl::DEFAULT;
-        grant(&*one, &name, ttl).await;
-        // The other process hears of it, and reads nothing.
-        pass(ttl.get() - Duration::from_millis(100)).await;
-        let started = optimistic(engine.clone());
-        assert_eq!(asks(&*other, &name).await, Duration::from_millis(100));
-        pass(Duration::from_millis(101)).await;
-        // A process that starts cannot tell how old the lease is.
-        let left = asks(&*started, &name).await;
-        assert!(
-            left > ttl.get() - Duration::from_secs(1),
-            "{left:?} left of a lease of unknown age"
-        );
-        grant(&*other, &name, ttl).await;
-    });
+#[tokio::test(start_paused = true)]
+async fn clockless_store_ends_a_lease_a_ttl_after_another_process_heard_of_it() {
+    let (engine, [one, other]) = two_on(FakeEngine::without_clock);
+    let name = LockName::parse("deploy").unwrap();
+    let ttl = Ttl::DEFAULT;
+    grant(&*one, &name, ttl).await;
+    // The other process hears of it, and reads nothing.
+    pass(ttl.get() - Duration::from_millis(100)).await;
+    let started = optimistic(engine.clone());
+    assert_eq!(asks(&*other, &name).await, Duration::from_millis(100));
+    pass(Duration::from_millis(101)).await;
+    // A process that starts cannot tell how old the lease is.
+    let left = asks(&*started, &name).await;
+    assert!(left > ttl.get() - Duration::from_secs(1), "{left:?} left of a lease of unknown age");
+    grant(&*other, &name, ttl).await;
 }
 
 /// How long the lease of the holder still lasts by what the store has observed.
@@ -521,94 +511,85 @@ async fn asks(store: &dyn Store, name: &LockName) -> Duration {
     }
 }
 
-#[test]
-fn clockless_store_refuses_a_creation_whose_floor_was_raised_meanwhile() {
-    stopped().block_on(async {
-        let engine = FakeEngine::without_clock(Faults::default(), seed());
-        let behind = optimistic(engine.process_behind(Duration::from_secs(3600)));
-        let ahead = optimistic(engine.clone());
-        let name = LockName::parse("deploy").unwrap();
-        engine.hold_next_batch();
-        let command = |token| AcquireCommand::new(token, Ttl::DEFAULT, Attempt::new(1));
-        let late = command(TokenHash::from_bytes([7; 32]));
-        behind.acquire(&name, late).await.expect_err("the engine does not answer");
-        let first = grant(&*ahead, &name, Ttl::DEFAULT).await;
-        ahead.release(&name, &first.0).await.unwrap();
-        pass(SWEEPS).await;
-        engine.release_batch();
-        pass(Ttl::DEFAULT.get() * 2).await;
-        let second = grant(&*behind, &name, Ttl::DEFAULT).await;
-        assert!(second.1 > first.1, "{:?} after {:?}", second.1, first.1);
-    });
+#[tokio::test(start_paused = true)]
+async fn clockless_store_refuses_a_creation_whose_floor_was_raised_meanwhile() {
+    let engine = FakeEngine::without_clock(Faults::default(), seed());
+    let behind = optimistic(engine.process_behind(Duration::from_secs(3600)));
+    let ahead = optimistic(engine.clone());
+    let name = LockName::parse("deploy").unwrap();
+    engine.hold_next_batch();
+    let command = |token| AcquireCommand::new(token, Ttl::DEFAULT, Attempt::new(1));
+    let late = command(TokenHash::from_bytes([7; 32]));
+    behind.acquire(&name, late).await.expect_err("the engine does not answer");
+    let first = grant(&*ahead, &name, Ttl::DEFAULT).await;
+    ahead.release(&name, &first.0).await.unwrap();
+    pass(SWEEPS).await;
+    engine.release_batch();
+    pass(Ttl::DEFAULT.get() * 2).await;
+    let second = grant(&*behind, &name, Ttl::DEFAULT).await;
+    assert!(second.1 > first.1, "{:?} after {:?}", second.1, first.1);
 }
 
-#[test]
-fn clockless_store_keeps_the_fencing_token_of_a_grant_that_one_write_ends() {
-    stopped().block_on(async {
-        let engine = FakeEngine::without_clock(Faults::default(), seed());
-        let ahead = optimistic(engine.clone());
-        let behind = optimistic(engine.process_behind(Duration::from_secs(3600)));
-        let name = LockName::parse("deploy").unwrap();
-        // The row is there, and both commands wait for the same write of it.
-        let before = grant(&*ahead, &name, Ttl::DEFAULT).await;
-        ahead.release(&name, &before.0).await.unwrap();
-        let token = Token::generate().unwrap().hash();
-        let command = AcquireCommand::new(token, Ttl::DEFAULT, Attempt::new(1));
-        let (acquired, released) =
-            tokio::join!(ahead.acquire(&name, command), ahead.release(&name, &token));
-        let (AcquireReply::Granted(leases), ReleaseReply::Released) =
-            (acquired.unwrap(), released.unwrap())
-        else {
-            panic!("it is granted and released")
-        };
-        let after = grant(&*behind, &name, Ttl::DEFAULT).await;
-        let given = leases[0].fencing_token;
-        assert!(after.1 > given, "{:?} after {given:?}", after.1);
-    });
+#[tokio::test(start_paused = true)]
+async fn clockless_store_keeps_the_fencing_token_of_a_grant_that_one_write_ends() {
+    let engine = FakeEngine::without_clock(Faults::default(), seed());
+    let ahead = optimistic(engine.clone());
+    let behind = optimistic(engine.process_behind(Duration::from_secs(3600)));
+    let name = LockName::parse("deploy").unwrap();
+    // The row is there, and both commands wait for the same write of it.
+    let before = grant(&*ahead, &name, Ttl::DEFAULT).await;
+    ahead.release(&name, &before.0).await.unwrap();
+    let token = Token::generate().unwrap().hash();
+    let command = AcquireCommand::new(token, Ttl::DEFAULT, Attempt::new(1));
+    let (acquired, released) =
+        tokio::join!(ahead.acquire(&name, command), ahead.release(&name, &token));
+    let (AcquireReply::Granted(leases), ReleaseReply::Released) =
+        (acquired.unwrap(), released.unwrap())
+    else {
+        panic!("it is granted and released")
+    };
+    let after = grant(&*behind, &name, Ttl::DEFAULT).await;
+    let given = leases[0].fencing_token;
+    assert!(after.1 > given, "{:?} after {given:?}", after.1);
 }
 
-#[test]
-fn clockless_store_creates_at_once_after_a_floor_was_raised() {
-    stopped().block_on(async {
-        let engine = FakeEngine::without_clock(Faults::default(), seed());
-        let (one, other) = (optimistic(engine.clone()), optimistic(engine.clone()));
-        let of_one_bucket = |number| LockName::parse(&format!("lock-{number}")).unwrap();
-        let bucket = of_one_bucket(0).bucket();
-        let mut names = (0..).map(of_one_bucket).filter(|name| name.bucket() == bucket);
-        for _ in 0..90 {
-            let (name, new) = (names.next().unwrap(), names.next().unwrap());
-            // It is swept later, and the floor that the other process has read is raised.
-            let (token, _) = grant(&*one, &name, Ttl::DEFAULT).await;
-            one.release(&name, &token).await.unwrap();
-            pass(Duration::from_secs(1)).await;
-            let asked = Instant::now();
-            grant(&*other, &new, Ttl::DEFAULT).await;
-            assert!(asked.elapsed() < Duration::from_secs(1), "it took {:?}", asked.elapsed());
+#[tokio::test(start_paused = true)]
+async fn clockless_store_creates_at_once_after_a_floor_was_raised() {
+    let (_, [one, other]) = two_on(FakeEngine::without_clock);
+    let of_one_bucket = |number| LockName::parse(&format!("lock-{number}")).unwrap();
+    let bucket = of_one_bucket(0).bucket();
+    let mut names = (0..).map(of_one_bucket).filter(|name| name.bucket() == bucket);
+    for _ in 0..90 {
+        let (name, new) = (names.next().unwrap(), names.next().unwrap());
+        // It is swept later, and the floor that the other process has read is raised.
+        let (token, _) = grant(&*one, &name, Ttl::DEFAULT).await;
+        one.release(&name, &token).await.unwrap();
+        pass(Duration::from_secs(1)).await;
+        let asked = Instant::now();
+        grant(&*other, &new, Ttl::DEFAULT).await;
+        assert!(asked.elapsed() < Duration::from_secs(1), "it took {:?}", asked.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn clockless_store_keeps_the_age_of_a_lease_while_others_write_its_row() {
+    let slow = Faults { delay_millis: 40, ..Faults::default() };
+    let engine = FakeEngine::without_clock(slow, seed());
+    let (one, other) = (optimistic(engine.clone()), optimistic(engine.clone()));
+    let (name, ttl) = (LockName::parse("deploy").unwrap(), Ttl::from_millis(20_000).unwrap());
+    let granted = Instant::now();
+    grant(&*one, &name, ttl).await;
+    while granted.elapsed() < Duration::from_secs(15) {
+        for store in [&one, &other] {
+            let token = Token::generate().unwrap().hash();
+            let new = AcquireCommand::new(token, ttl, Attempt::new(1));
+            let queue = Some(Duration::from_millis(500));
+            store.acquire(&name, AcquireCommand { queue, ..new }).await.unwrap();
         }
-    });
-}
-
-#[test]
-fn clockless_store_keeps_the_age_of_a_lease_while_others_write_its_row() {
-    stopped().block_on(async {
-        let slow = Faults { delay_millis: 40, ..Faults::default() };
-        let engine = FakeEngine::without_clock(slow, seed());
-        let (one, other) = (optimistic(engine.clone()), optimistic(engine.clone()));
-        let (name, ttl) = (LockName::parse("deploy").unwrap(), Ttl::from_millis(20_000).unwrap());
-        let granted = Instant::now();
-        grant(&*one, &name, ttl).await;
-        while granted.elapsed() < Duration::from_secs(15) {
-            for store in [&one, &other] {
-                let token = Token::generate().unwrap().hash();
-                let new = AcquireCommand::new(token, ttl, Attempt::new(1));
-                let queue = Some(Duration::from_millis(500));
-                store.acquire(&name, AcquireCommand { queue, ..new }).await.unwrap();
-            }
-        }
-        let left = asks(&*other, &name).await;
-        let late = left.saturating_sub(ttl.get() - granted.elapsed());
-        assert!(late < Duration::from_millis(500), "the lease became {late:?} younger");
-    });
+    }
+    let left = asks(&*other, &name).await;
+    let late = left.saturating_sub(ttl.get() - granted.elapsed());
+    assert!(late < Duration::from_millis(500), "the lease became {late:?} younger");
 }
 
 #[tokio::test]
@@ -619,50 +600,45 @@ async fn begin_without_room_writes_nothing() {
     assert_eq!((reply, engine.batches()), (BeginReply::NoRoom, 0));
 }
 
-#[test]
-fn clockless_store_forgets_a_record_although_processes_start_again() {
-    stopped().block_on(async {
-        let engine = FakeEngine::without_clock(Faults::default(), seed());
-        let hour = Duration::from_secs(3600);
-        let mut store = optimistic(engine.clone());
-        let begin = BeginCommand { retention: 24 * hour, ..ask(1, "one") };
-        store.begin(&begin).await.unwrap();
-        let end = RunEnd::Done(StoredResponse::Mark(201));
-        store.complete(&begin.key, &begin.token, end).await.unwrap();
-        for _ in 0..4 {
-            pass(7 * hour).await;
-            store = optimistic(engine.clone());
-        }
-        pass(2 * hour).await;
-        assert!(store.find(&begin.key).await.unwrap().is_none(), "kept for {:?}", 30 * hour);
-    });
+#[tokio::test(start_paused = true)]
+async fn clockless_store_forgets_a_record_although_processes_start_again() {
+    let engine = FakeEngine::without_clock(Faults::default(), seed());
+    let hour = Duration::from_secs(3600);
+    let mut store = optimistic(engine.clone());
+    let begin = BeginCommand { retention: 24 * hour, ..ask(1, "one") };
+    store.begin(&begin).await.unwrap();
+    let end = RunEnd::Done(StoredResponse::Mark(201));
+    store.complete(&begin.key, &begin.token, end).await.unwrap();
+    for _ in 0..4 {
+        pass(7 * hour).await;
+        store = optimistic(engine.clone());
+    }
+    pass(2 * hour).await;
+    assert!(store.find(&begin.key).await.unwrap().is_none(), "kept for {:?}", 30 * hour);
 }
 
-#[test]
-fn conditional_store_keeps_all_waiters_of_a_lock_with_one_write() {
-    stopped().block_on(async {
-        let engine = FakeEngine::new(Faults::default(), seed());
-        let limits = WaiterLimits { each: 1000, all: 1000 };
-        let service =
-            LockService::start(optimistic(engine.clone()), Duration::from_secs(5), limits);
-        let service = Arc::new(service.unwrap());
-        let request = |wait| AcquireRequest {
-            wait,
-            ..AcquireRequest::new(LockName::parse("deploy").unwrap(), Ttl::MAX)
-        };
-        service.acquire(request(Duration::ZERO)).await.unwrap();
-        let mut waiters = JoinSet::new();
-        for _ in 0..50 {
-            let (service, request) = (Arc::clone(&service), request(Duration::from_secs(600)));
-            waiters.spawn(async move { service.acquire(request).await });
-            pass(Duration::from_millis(37)).await;
-        }
-        pass(Duration::from_secs(5)).await;
-        let before = engine.batches();
-        pass(Duration::from_secs(13)).await;
-        let batches = engine.batches() - before;
-        assert!(batches <= 10, "{batches} writes in ten ticks");
-    });
+#[tokio::test(start_paused = true)]
+async fn conditional_store_keeps_all_waiters_of_a_lock_with_one_write() {
+    let engine = FakeEngine::new(Faults::default(), seed());
+    let limits = WaiterLimits { each: 1000, all: 1000 };
+    let service = LockService::start(optimistic(engine.clone()), Duration::from_secs(5), limits);
+    let service = Arc::new(service.unwrap());
+    let request = |wait| AcquireRequest {
+        wait,
+        ..AcquireRequest::new(LockName::parse("deploy").unwrap(), Ttl::MAX)
+    };
+    service.acquire(request(Duration::ZERO)).await.unwrap();
+    let mut waiters = JoinSet::new();
+    for _ in 0..50 {
+        let (service, request) = (Arc::clone(&service), request(Duration::from_secs(600)));
+        waiters.spawn(async move { service.acquire(request).await });
+        pass(Duration::from_millis(37)).await;
+    }
+    pass(Duration::from_secs(5)).await;
+    let before = engine.batches();
+    pass(Duration::from_secs(13)).await;
+    let batches = engine.batches() - before;
+    assert!(batches <= 10, "{batches} writes in ten ticks");
 }
 
 pub(crate) async fn grant(

@@ -47,19 +47,17 @@ fn command(token: TokenHash, ttl: Ttl) -> AcquireCommand {
 
 /// Another process releases the lock, and this one hears nothing of it. The nearest part of the
 /// engine is behind.
-#[test]
-fn refusal_is_from_a_row_that_was_read_after_the_command_came() {
+#[tokio::test(start_paused = true)]
+async fn refusal_is_from_a_row_that_was_read_after_the_command_came() {
     for make in [FakeEngine::new, FakeEngine::without_clock, FakeEngine::forgetful] {
-        stopped().block_on(async {
-            let behind = Faults { stale_peek: 1000, ..DEAF };
-            let engine = make(behind, seed());
-            let [one, other] = [(); 2].map(|()| optimistic(engine.clone()));
-            let (token, _) = grant(&*other, &name("a"), Ttl::DEFAULT).await;
-            let refused = one.acquire(&name("a"), command(new_token(), Ttl::DEFAULT)).await;
-            assert!(matches!(refused.unwrap(), AcquireReply::Busy(_)));
-            other.release(&name("a"), &token).await.unwrap();
-            grant(&*one, &name("a"), Ttl::DEFAULT).await;
-        });
+        let behind = Faults { stale_peek: 1000, ..DEAF };
+        let engine = make(behind, seed());
+        let [one, other] = [(); 2].map(|()| optimistic(engine.clone()));
+        let (token, _) = grant(&*other, &name("a"), Ttl::DEFAULT).await;
+        let refused = one.acquire(&name("a"), command(new_token(), Ttl::DEFAULT)).await;
+        assert!(matches!(refused.unwrap(), AcquireReply::Busy(_)));
+        other.release(&name("a"), &token).await.unwrap();
+        grant(&*one, &name("a"), Ttl::DEFAULT).await;
     }
 }
 
@@ -158,69 +156,62 @@ fn slow() -> Faults {
 
 /// A write is on its way for so long that a lease ends by the clock, which its decision took as
 /// lasting: it is of the holder, which asks for another lease.
-#[test]
-fn write_that_comes_after_the_end_of_a_lease_is_not_carried_out() {
-    stopped().block_on(async {
-        let engine = FakeEngine::new(DEAF, seed());
-        let [one, other] = [(); 2].map(|()| optimistic(engine.clone()));
-        let name = name("a");
-        let (token, _) = grant(&*one, &name, lease()).await;
-        engine.hold_next_batch();
-        let renewal = one.renew(&name, &token, Ttl::DEFAULT);
-        let later = async {
-            pass(Duration::from_secs(1)).await;
-            engine.advance(LEASE);
-            engine.release_batch();
-        };
-        let (renewed, ()) = tokio::join!(renewal, later);
-        assert_eq!(renewed.unwrap(), RenewReply::lost(&name, LockLoss::NotHeld));
-        grant(&*other, &name, Ttl::DEFAULT).await;
-    });
+#[tokio::test(start_paused = true)]
+async fn write_that_comes_after_the_end_of_a_lease_is_not_carried_out() {
+    let engine = FakeEngine::new(DEAF, seed());
+    let [one, other] = [(); 2].map(|()| optimistic(engine.clone()));
+    let name = name("a");
+    let (token, _) = grant(&*one, &name, lease()).await;
+    engine.hold_next_batch();
+    let renewal = one.renew(&name, &token, Ttl::DEFAULT);
+    let later = async {
+        pass(Duration::from_secs(1)).await;
+        engine.advance(LEASE);
+        engine.release_batch();
+    };
+    let (renewed, ()) = tokio::join!(renewal, later);
+    assert_eq!(renewed.unwrap(), RenewReply::lost(&name, LockLoss::NotHeld));
+    grant(&*other, &name, Ttl::DEFAULT).await;
 }
 
 /// A command is on its way while another process withdraws it.
-#[test]
-fn withdrawn_command_is_not_carried_out_later() {
+#[tokio::test(start_paused = true)]
+async fn withdrawn_command_is_not_carried_out_later() {
     for make in [FakeEngine::new, FakeEngine::without_clock] {
-        stopped().block_on(async {
-            let engine = make(DEAF, seed());
-            let [one, other] = [(); 2].map(|()| optimistic(engine.clone()));
-            let asked = command(new_token(), Ttl::DEFAULT);
-            engine.hold_next_batch();
-            let (name, token, attempt) = (name("a"), asked.token, asked.attempt);
-            let withdrawal = async {
-                pass(Duration::from_millis(100)).await;
-                other.withdraw(&name, &token, attempt).await.unwrap();
-                engine.release_batch();
-                pass(Duration::from_millis(100)).await;
-            };
-            // Its caller has gone by then.
-            let patience = Duration::from_millis(50);
-            let (gone, ()) = tokio::join!(timeout(patience, one.acquire(&name, asked)), withdrawal);
-            gone.expect_err("the engine does not answer");
-            grant(&*other, &name, Ttl::DEFAULT).await;
-        });
+        let engine = make(DEAF, seed());
+        let [one, other] = [(); 2].map(|()| optimistic(engine.clone()));
+        let asked = command(new_token(), Ttl::DEFAULT);
+        engine.hold_next_batch();
+        let (name, token, attempt) = (name("a"), asked.token, asked.attempt);
+        let withdrawal = async {
+            pass(Duration::from_millis(100)).await;
+            other.withdraw(&name, &token, attempt).await.unwrap();
+            engine.release_batch();
+            pass(Duration::from_millis(100)).await;
+        };
+        // Its caller has gone by then.
+        let patience = Duration::from_millis(50);
+        let (gone, ()) = tokio::join!(timeout(patience, one.acquire(&name, asked)), withdrawal);
+        gone.expect_err("the engine does not answer");
+        grant(&*other, &name, Ttl::DEFAULT).await;
     }
 }
 
 /// A process that starts gives a lease its time again, and says so to the holder.
-#[test]
-fn clockless_lease_lasts_everywhere_as_long_as_its_holder_was_told() {
-    stopped().block_on(async {
-        let engine = FakeEngine::without_clock(Faults::default(), seed());
-        let [one, other] = [(); 2].map(|()| optimistic(engine.clone()));
-        let (token, _) = grant(&*one, &name("a"), Ttl::DEFAULT).await;
-        pass(Ttl::DEFAULT.get() / 2).await;
-        let started = optimistic(engine.clone());
-        let asked = command(token, Ttl::DEFAULT);
-        let AcquireReply::Repeated(leases) = started.acquire(&name("a"), asked).await.unwrap()
-        else {
-            panic!("it holds the lock")
-        };
-        pass(leases[0].expires_in - Duration::from_secs(1)).await;
-        let refused = other.acquire(&name("a"), command(new_token(), Ttl::DEFAULT)).await;
-        assert!(matches!(refused.unwrap(), AcquireReply::Busy(_)));
-    });
+#[tokio::test(start_paused = true)]
+async fn clockless_lease_lasts_everywhere_as_long_as_its_holder_was_told() {
+    let engine = FakeEngine::without_clock(Faults::default(), seed());
+    let [one, other] = [(); 2].map(|()| optimistic(engine.clone()));
+    let (token, _) = grant(&*one, &name("a"), Ttl::DEFAULT).await;
+    pass(Ttl::DEFAULT.get() / 2).await;
+    let started = optimistic(engine.clone());
+    let asked = command(token, Ttl::DEFAULT);
+    let AcquireReply::Repeated(leases) = started.acquire(&name("a"), asked).await.unwrap() else {
+        panic!("it holds the lock")
+    };
+    pass(leases[0].expires_in - Duration::from_secs(1)).await;
+    let refused = other.acquire(&name("a"), command(new_token(), Ttl::DEFAULT)).await;
+    assert!(matches!(refused.unwrap(), AcquireReply::Busy(_)));
 }
 
 /// One process has read the floor of a bucket, another one raises it and removes the row that it is
@@ -253,114 +244,102 @@ fn of_bucket_of(lock: &str) -> LockName {
     others.find(|other| other.bucket() == bucket).expect("a name of the bucket")
 }
 
-#[test]
-fn row_is_not_removed_while_a_lease_in_it_lasts() {
+#[tokio::test(start_paused = true)]
+async fn row_is_not_removed_while_a_lease_in_it_lasts() {
     for make in [FakeEngine::new, FakeEngine::without_clock] {
-        stopped().block_on(async {
-            let engine = make(Faults::default(), seed());
-            let [one, other] = [(); 2].map(|()| optimistic(engine.clone()));
-            let (token, _) = grant(&*one, &name("a"), Ttl::MAX).await;
-            pass(Duration::from_secs(300)).await;
-            let refused = other.acquire(&name("a"), command(new_token(), Ttl::DEFAULT)).await;
-            assert!(matches!(refused.unwrap(), AcquireReply::Busy(_)));
-            assert_eq!(one.release(&name("a"), &token).await.unwrap(), ReleaseReply::Released);
-        });
+        let engine = make(Faults::default(), seed());
+        let [one, other] = [(); 2].map(|()| optimistic(engine.clone()));
+        let (token, _) = grant(&*one, &name("a"), Ttl::MAX).await;
+        pass(Duration::from_secs(300)).await;
+        let refused = other.acquire(&name("a"), command(new_token(), Ttl::DEFAULT)).await;
+        assert!(matches!(refused.unwrap(), AcquireReply::Busy(_)));
+        assert_eq!(one.release(&name("a"), &token).await.unwrap(), ReleaseReply::Released);
     }
 }
 
 /// A process that hears of nothing may write a removed row as if it were there.
-#[test]
-fn row_is_forgotten_before_a_sweep_removes_it() {
-    stopped().block_on(async {
-        let engine = FakeEngine::new(DEAF, seed());
-        let [one, other] = [(); 2].map(|()| optimistic(engine.clone()));
-        let (token, _) = grant(&*one, &name("a"), Ttl::MAX).await;
-        other.release(&name("a"), &token).await.unwrap();
-        pass(Duration::from_secs(120)).await;
-        assert_eq!(engine.rows(), 1, "the floor of the bucket alone is left");
-        let renewed = one.renew(&name("a"), &token, Ttl::MAX).await.unwrap();
-        let lost = RenewReply::lost(&name("a"), LockLoss::NotHeld);
-        assert_eq!(renewed, lost, "a released lease came back");
-    });
+#[tokio::test(start_paused = true)]
+async fn row_is_forgotten_before_a_sweep_removes_it() {
+    let engine = FakeEngine::new(DEAF, seed());
+    let [one, other] = [(); 2].map(|()| optimistic(engine.clone()));
+    let (token, _) = grant(&*one, &name("a"), Ttl::MAX).await;
+    other.release(&name("a"), &token).await.unwrap();
+    pass(Duration::from_secs(120)).await;
+    assert_eq!(engine.rows(), 1, "the floor of the bucket alone is left");
+    let renewed = one.renew(&name("a"), &token, Ttl::MAX).await.unwrap();
+    let lost = RenewReply::lost(&name("a"), LockLoss::NotHeld);
+    assert_eq!(renewed, lost, "a released lease came back");
 }
 
 /// The waiter and the set are of one process, to which the engine says nothing of its own writes.
-#[test]
-fn waiter_hears_that_a_set_of_its_process_was_released() {
-    stopped().block_on(async {
-        let store = optimistic(FakeEngine::new(DEAF, seed()));
-        let (token, waiter, set) = (new_token(), new_token(), set(["a", "b"]));
-        store.acquire(&set, command(token, Ttl::DEFAULT)).await.unwrap();
-        let mut turn = store.subscribe(Topic::Turn(name("a"), waiter));
-        let queue = Some(Ttl::DEFAULT.get());
-        let waits = AcquireCommand { queue, ..command(waiter, Ttl::DEFAULT) };
-        store.acquire(&name("a"), waits).await.unwrap();
-        store.leave(&set, &token, None).await.unwrap();
-        timeout(Duration::from_secs(1), turn.next()).await.expect("it hears of its turn");
-    });
+#[tokio::test(start_paused = true)]
+async fn waiter_hears_that_a_set_of_its_process_was_released() {
+    let store = optimistic(FakeEngine::new(DEAF, seed()));
+    let (token, waiter, set) = (new_token(), new_token(), set(["a", "b"]));
+    store.acquire(&set, command(token, Ttl::DEFAULT)).await.unwrap();
+    let mut turn = store.subscribe(Topic::Turn(name("a"), waiter));
+    let queue = Some(Ttl::DEFAULT.get());
+    let waits = AcquireCommand { queue, ..command(waiter, Ttl::DEFAULT) };
+    store.acquire(&name("a"), waits).await.unwrap();
+    store.leave(&set, &token, None).await.unwrap();
+    timeout(Duration::from_secs(1), turn.next()).await.expect("it hears of its turn");
 }
 
 /// All commands on one lock that come while a write of it is under way go with the next one.
-#[test]
-fn key_has_one_write_under_way() {
-    stopped().block_on(async {
-        let engine = FakeEngine::without_clock(slow(), seed());
-        let store = optimistic(engine.clone());
-        let (token, _) = grant(&*store, &name("a"), Ttl::DEFAULT).await;
-        let renewals = (0..50).map(async |number| {
-            pass(Duration::from_millis(number)).await;
-            store.renew(&name("a"), &token, Ttl::DEFAULT).await.unwrap()
-        });
-        join_all(renewals).await;
-        assert_eq!(store.gauges().conflicts, 0, "its own writes meet");
+#[tokio::test(start_paused = true)]
+async fn key_has_one_write_under_way() {
+    let engine = FakeEngine::without_clock(slow(), seed());
+    let store = optimistic(engine.clone());
+    let (token, _) = grant(&*store, &name("a"), Ttl::DEFAULT).await;
+    let renewals = (0..50).map(async |number| {
+        pass(Duration::from_millis(number)).await;
+        store.renew(&name("a"), &token, Ttl::DEFAULT).await.unwrap()
     });
+    join_all(renewals).await;
+    assert_eq!(store.gauges().conflicts, 0, "its own writes meet");
 }
 
 /// What one process remembers of a lock that another released is no lease that expired, and a lease
 /// that did expire is seen as such by a process that never knew it.
-#[test]
-fn grant_that_another_process_released_has_not_expired() {
+#[tokio::test(start_paused = true)]
+async fn grant_that_another_process_released_has_not_expired() {
     for make in [FakeEngine::new, FakeEngine::without_clock, FakeEngine::forgetful] {
-        stopped().block_on(async {
-            let engine = make(DEAF, seed());
-            let [one, other] = [(); 2].map(|()| optimistic(engine.clone()));
-            let mut ends = one.subscribe(Topic::Ends);
-            let (name, set) = (name("a"), set(["b", "c"]));
-            let (token, _) = grant(&*one, &name, lease()).await;
-            let of_set = new_token();
-            one.acquire(&set, command(of_set, lease())).await.unwrap();
-            assert_eq!(other.release(&name, &token).await.unwrap(), ReleaseReply::Released);
-            let released = other.leave(&set, &of_set, None).await.unwrap();
-            assert_eq!(losses(&released), []);
-            pass(LEASE + Duration::from_secs(1)).await;
-            for name in [&name, &set.names()[0], &set.names()[1]] {
-                grant(&*one, name, Ttl::DEFAULT).await;
-                assert_eq!(one.recall(name).await.unwrap(), [], "{name}");
-            }
-            let ended = timeout(Duration::from_secs(1), ends.next()).await;
-            assert!(ended.is_err(), "a released lease expired: {ended:?}");
-        });
+        let engine = make(DEAF, seed());
+        let [one, other] = [(); 2].map(|()| optimistic(engine.clone()));
+        let mut ends = one.subscribe(Topic::Ends);
+        let (name, set) = (name("a"), set(["b", "c"]));
+        let (token, _) = grant(&*one, &name, lease()).await;
+        let of_set = new_token();
+        one.acquire(&set, command(of_set, lease())).await.unwrap();
+        assert_eq!(other.release(&name, &token).await.unwrap(), ReleaseReply::Released);
+        let released = other.leave(&set, &of_set, None).await.unwrap();
+        assert_eq!(losses(&released), []);
+        pass(LEASE + Duration::from_secs(1)).await;
+        for name in [&name, &set.names()[0], &set.names()[1]] {
+            grant(&*one, name, Ttl::DEFAULT).await;
+            assert_eq!(one.recall(name).await.unwrap(), [], "{name}");
+        }
+        let ended = timeout(Duration::from_secs(1), ends.next()).await;
+        assert!(ended.is_err(), "a released lease expired: {ended:?}");
     }
 }
 
-#[test]
-fn lease_that_expired_is_seen_to_have_by_the_next_process() {
+#[tokio::test(start_paused = true)]
+async fn lease_that_expired_is_seen_to_have_by_the_next_process() {
     for make in [FakeEngine::new, FakeEngine::without_clock, FakeEngine::forgetful] {
-        stopped().block_on(async {
-            let engine = make(DEAF, seed());
-            let [one, other] = [(); 2].map(|()| optimistic(engine.clone()));
-            let mut ends = other.subscribe(Topic::Ends);
-            let (_, fencing_token) = grant(&*one, &name("a"), lease()).await;
-            // A process that has no clock of the engine counts from when it saw the lease.
-            drop(other.acquire(&name("a"), command(new_token(), lease())).await);
-            pass(LEASE + Duration::from_secs(9)).await;
-            grant(&*other, &name("a"), Ttl::DEFAULT).await;
-            let history = other.recall(&name("a")).await.unwrap();
-            assert_eq!(
-                history.iter().map(|end| end.fencing_token).collect::<Vec<_>>(),
-                [fencing_token]
-            );
-            timeout(Duration::from_secs(1), ends.next()).await.expect("the expiry is reported");
-        });
+        let engine = make(DEAF, seed());
+        let [one, other] = [(); 2].map(|()| optimistic(engine.clone()));
+        let mut ends = other.subscribe(Topic::Ends);
+        let (_, fencing_token) = grant(&*one, &name("a"), lease()).await;
+        // A process that has no clock of the engine counts from when it saw the lease.
+        drop(other.acquire(&name("a"), command(new_token(), lease())).await);
+        pass(LEASE + Duration::from_secs(9)).await;
+        grant(&*other, &name("a"), Ttl::DEFAULT).await;
+        let history = other.recall(&name("a")).await.unwrap();
+        assert_eq!(
+            history.iter().map(|end| end.fencing_token).collect::<Vec<_>>(),
+            [fencing_token]
+        );
+        timeout(Duration::from_secs(1), ends.next()).await.expect("the expiry is reported");
     }
 }

@@ -23,6 +23,8 @@ use keylatch_testkit::{FakeEngine, Faults, seed};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
+use crate::conditional::{pass, stopped};
+
 const CLIENTS: usize = 200;
 const TIME: Duration = Duration::from_secs(2);
 
@@ -76,17 +78,6 @@ async fn cost(engine: FakeEngine, processes: usize) -> Cost {
     }
 }
 
-/// Runs with the clock stopped.
-fn stopped<T>(work: impl Future<Output = T>) -> T {
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    runtime.enable_all().start_paused(true).build().unwrap().block_on(work)
-}
-
-#[expect(clippy::disallowed_methods, reason = "the clock is stopped, and jumps")]
-async fn pass(millis: u64) {
-    tokio::time::sleep(Duration::from_millis(millis)).await;
-}
-
 /// Calls of a few milliseconds.
 fn slow() -> Faults {
     Faults { delay_millis: 2, ..Faults::default() }
@@ -95,7 +86,7 @@ fn slow() -> Faults {
 #[test]
 fn hand_overs_of_a_long_queue_over_three_processes_hardly_conflict() {
     for make in [FakeEngine::new, FakeEngine::without_clock, FakeEngine::forgetful] {
-        let cost = stopped(async { cost(make(slow(), seed()), 3).await });
+        let cost = stopped().block_on(async { cost(make(slow(), seed()), 3).await });
         assert!(cost.conflicts_a_command <= 0.1, "{cost:?}");
         assert!(cost.writes <= 1.7, "a hand-over within a process is not one write: {cost:?}");
     }
@@ -104,67 +95,63 @@ fn hand_overs_of_a_long_queue_over_three_processes_hardly_conflict() {
 #[test]
 fn hand_over_within_a_process_is_one_write_and_no_read() {
     for make in [FakeEngine::new, FakeEngine::without_clock, FakeEngine::forgetful] {
-        let cost = stopped(async { cost(make(slow(), seed()), 1).await });
+        let cost = stopped().block_on(async { cost(make(slow(), seed()), 1).await });
         assert!(cost.writes <= 1.1 && cost.looks <= 0.1, "{cost:?}");
     }
 }
 
-#[test]
-fn waiters_that_join_behind_others_share_a_write() {
-    stopped(async {
-        let engine = FakeEngine::new(Faults::default(), seed());
-        let (store, name) = (optimistic(engine.clone()), LockName::parse("deploy").unwrap());
-        let join = async || {
-            let token = Token::generate().unwrap().hash();
-            let new = AcquireCommand::new(token, Ttl::DEFAULT, Attempt::new(1));
-            let queue = Some(Duration::from_secs(4));
-            store.acquire(&name, AcquireCommand { queue, ..new }).await.unwrap()
-        };
-        let (granted, first) = (join().await, join().await);
-        assert!(matches!(granted, AcquireReply::Granted(_)), "{granted:?}");
-        assert!(matches!(first, AcquireReply::Busy(_)), "{first:?}");
-        let (batches, asked) = (engine.batches(), Instant::now());
-        let places = join_all((0..10).map(async |late| {
-            pass(late).await;
-            join().await
-        }));
-        let places = places.await;
-        assert_eq!(engine.batches(), batches + 1);
-        assert!(asked.elapsed() <= Duration::from_millis(25), "{:?}", asked.elapsed());
-        let ahead = places.iter().map(|place| match place {
-            AcquireReply::Busy(contention) => contention.ahead,
-            reply => panic!("busy, not {reply:?}"),
-        });
-        assert_eq!(ahead.collect::<Vec<_>>(), (1..11).collect::<Vec<_>>());
+#[tokio::test(start_paused = true)]
+async fn waiters_that_join_behind_others_share_a_write() {
+    let engine = FakeEngine::new(Faults::default(), seed());
+    let (store, name) = (optimistic(engine.clone()), LockName::parse("deploy").unwrap());
+    let join = async || {
+        let token = Token::generate().unwrap().hash();
+        let new = AcquireCommand::new(token, Ttl::DEFAULT, Attempt::new(1));
+        let queue = Some(Duration::from_secs(4));
+        store.acquire(&name, AcquireCommand { queue, ..new }).await.unwrap()
+    };
+    let (granted, first) = (join().await, join().await);
+    assert!(matches!(granted, AcquireReply::Granted(_)), "{granted:?}");
+    assert!(matches!(first, AcquireReply::Busy(_)), "{first:?}");
+    let (batches, asked) = (engine.batches(), Instant::now());
+    let places = join_all((0..10).map(async |late| {
+        pass(Duration::from_millis(late)).await;
+        join().await
+    }));
+    let places = places.await;
+    assert_eq!(engine.batches(), batches + 1);
+    assert!(asked.elapsed() <= Duration::from_millis(25), "{:?}", asked.elapsed());
+    let ahead = places.iter().map(|place| match place {
+        AcquireReply::Busy(contention) => contention.ahead,
+        reply => panic!("busy, not {reply:?}"),
     });
+    assert_eq!(ahead.collect::<Vec<_>>(), (1..11).collect::<Vec<_>>());
 }
 
 /// The others of a queue are in another process, which says nothing to this one.
-#[test]
-fn waiters_that_rest_are_written_with_a_release() {
-    stopped(async {
-        let deaf = Faults { lost_notice: 1000, ..Faults::default() };
-        let engine = FakeEngine::new(deaf, seed());
-        let (store, name) = (optimistic(engine.clone()), LockName::parse("deploy").unwrap());
-        let command = |token, queue| AcquireCommand {
-            queue,
-            ..AcquireCommand::new(token, Ttl::DEFAULT, Attempt::new(1))
-        };
-        let [holder, first, second] = [(); 3].map(|()| Token::generate().unwrap().hash());
-        let queue = Some(Duration::from_secs(4));
-        store.acquire(&name, command(holder, None)).await.unwrap();
-        store.acquire(&name, command(first, queue)).await.unwrap();
-        let (batches, asked) = (engine.batches(), Instant::now());
-        let joined = store.acquire(&name, command(second, queue));
-        let released = async {
-            pass(5).await;
-            store.release(&name, &holder).await
-        };
-        let (joined, released) = tokio::join!(joined, released);
-        assert_eq!(released.unwrap(), ReleaseReply::Released);
-        assert!(matches!(joined.unwrap(), AcquireReply::Busy(_)));
-        assert_eq!((engine.batches(), asked.elapsed()), (batches + 1, Duration::from_millis(5)));
-    });
+#[tokio::test(start_paused = true)]
+async fn waiters_that_rest_are_written_with_a_release() {
+    let deaf = Faults { lost_notice: 1000, ..Faults::default() };
+    let engine = FakeEngine::new(deaf, seed());
+    let (store, name) = (optimistic(engine.clone()), LockName::parse("deploy").unwrap());
+    let command = |token, queue| AcquireCommand {
+        queue,
+        ..AcquireCommand::new(token, Ttl::DEFAULT, Attempt::new(1))
+    };
+    let [holder, first, second] = [(); 3].map(|()| Token::generate().unwrap().hash());
+    let queue = Some(Duration::from_secs(4));
+    store.acquire(&name, command(holder, None)).await.unwrap();
+    store.acquire(&name, command(first, queue)).await.unwrap();
+    let (batches, asked) = (engine.batches(), Instant::now());
+    let joined = store.acquire(&name, command(second, queue));
+    let released = async {
+        pass(Duration::from_millis(5)).await;
+        store.release(&name, &holder).await
+    };
+    let (joined, released) = tokio::join!(joined, released);
+    assert_eq!(released.unwrap(), ReleaseReply::Released);
+    assert!(matches!(joined.unwrap(), AcquireReply::Busy(_)));
+    assert_eq!((engine.batches(), asked.elapsed()), (batches + 1, Duration::from_millis(5)));
 }
 
 /// One lock is free for all, and another is held. A process hears of its own writes as late as of
@@ -172,7 +159,7 @@ fn waiters_that_rest_are_written_with_a_release() {
 #[test]
 fn sets_that_wait_keep_their_entries_and_do_not_wake_each_other() {
     for make in [FakeEngine::new, FakeEngine::without_clock] {
-        let batches = stopped(async {
+        let batches = stopped().block_on(async {
             let engine = make(Faults { names_turns: true, ..slow() }, seed());
             let limits = WaiterLimits { each: 1000, all: 1000 };
             let service =
@@ -181,7 +168,7 @@ fn sets_that_wait_keep_their_entries_and_do_not_wake_each_other() {
             let [free, held] = ["a", "b"].map(|name| LockName::parse(name).unwrap());
             service.acquire(AcquireRequest::new(held.clone(), Ttl::DEFAULT)).await.unwrap();
             let waits = (0..4).map(async |number: u64| {
-                pass(number).await;
+                pass(Duration::from_millis(number)).await;
                 let set = LockSet::new(vec![free.clone(), held.clone()]).unwrap();
                 let request = AcquireRequest {
                     wait: Duration::from_secs(3),
@@ -200,31 +187,29 @@ fn sets_that_wait_keep_their_entries_and_do_not_wake_each_other() {
 }
 
 /// As many clients as a busy service has take and release the single locks of a set, over and over.
-#[test]
-fn steps_on_a_set_get_through_beside_64_clients_of_its_locks() {
+#[tokio::test(start_paused = true)]
+async fn steps_on_a_set_get_through_beside_64_clients_of_its_locks() {
     for make in [FakeEngine::new, FakeEngine::without_clock, FakeEngine::forgetful] {
-        stopped(async {
-            let store = optimistic(make(Faults { delay_millis: 10, ..slow() }, seed()));
-            let mut clients = JoinSet::new();
-            for name in ["a", "b", "c"].iter().cycle().take(64) {
-                clients.spawn(come_and_go(Arc::clone(&store), LockName::parse(name).unwrap()));
-            }
-            pass(100).await;
-            let names = ["a", "b", "c"].map(|name| LockName::parse(name).unwrap());
-            let set = LockSet::new(names.to_vec()).unwrap();
-            let mut granted = 0;
-            for _ in 0..20 {
-                let token = Token::generate().unwrap().hash();
-                let command = AcquireCommand::new(token, Ttl::DEFAULT, Attempt::new(1));
-                let queue = Some(Duration::from_secs(4));
-                let acquire = store.acquire(&set, AcquireCommand { queue, ..command });
-                let reply = in_time(acquire).await;
-                granted += u32::from(matches!(reply, AcquireReply::Granted(_)));
-                in_time(store.leave(&set, &token, None)).await;
-                in_time(store.withdraw(&set, &token, Attempt::new(1))).await;
-            }
-            assert!(granted > 0, "it never had the locks");
-        });
+        let store = optimistic(make(Faults { delay_millis: 10, ..slow() }, seed()));
+        let mut clients = JoinSet::new();
+        for name in ["a", "b", "c"].iter().cycle().take(64) {
+            clients.spawn(come_and_go(Arc::clone(&store), LockName::parse(name).unwrap()));
+        }
+        pass(Duration::from_millis(100)).await;
+        let names = ["a", "b", "c"].map(|name| LockName::parse(name).unwrap());
+        let set = LockSet::new(names.to_vec()).unwrap();
+        let mut granted = 0;
+        for _ in 0..20 {
+            let token = Token::generate().unwrap().hash();
+            let command = AcquireCommand::new(token, Ttl::DEFAULT, Attempt::new(1));
+            let queue = Some(Duration::from_secs(4));
+            let acquire = store.acquire(&set, AcquireCommand { queue, ..command });
+            let reply = in_time(acquire).await;
+            granted += u32::from(matches!(reply, AcquireReply::Granted(_)));
+            in_time(store.leave(&set, &token, None)).await;
+            in_time(store.withdraw(&set, &token, Attempt::new(1))).await;
+        }
+        assert!(granted > 0, "it never had the locks");
     }
 }
 

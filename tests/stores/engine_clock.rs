@@ -50,27 +50,25 @@ fn ends_after_its_ttl(take: &impl AsyncFn(&dyn Store, &str) -> bool) {
 /// A write of another lock is on its way for as long as the engine stands still. Its answer is all
 /// that the store knows of the engine's clock then, and the clock is behind what the store takes it
 /// for.
-#[test]
-fn lease_is_not_taken_for_over_after_the_engine_stood_still() {
+#[tokio::test(start_paused = true)]
+async fn lease_is_not_taken_for_over_after_the_engine_stood_still() {
     for make in [FakeEngine::new, FakeEngine::forgetful] {
-        stopped().block_on(async {
-            let engine = make(Faults { delay_millis: 2, ..Faults::default() }, seed());
-            let [one, other] = [(); 2].map(|()| optimistic(engine.clone()));
-            assert!(acquire(&*one, "of-before").await);
-            pass(Duration::from_secs(1)).await;
-            engine.hold_next_batch();
-            let still = async {
-                pass(Duration::from_millis(4700)).await;
-                engine.release_batch();
-            };
-            let (taken, ()) = tokio::join!(acquire(&*one, "of-the-stall"), still);
-            assert!(taken);
-            let name = LockName::parse("a").unwrap();
-            let lease = AcquireCommand { ttl: Ttl::from_millis(4000).unwrap(), ..command() };
-            other.acquire(&name, lease).await.unwrap();
-            let refused = timeout(Duration::from_millis(100), acquire(&*one, "a")).await;
-            assert_eq!(refused.ok(), Some(false), "the lease lasts, and the store can say so");
-        });
+        let engine = make(Faults { delay_millis: 2, ..Faults::default() }, seed());
+        let [one, other] = [(); 2].map(|()| optimistic(engine.clone()));
+        assert!(acquire(&*one, "of-before").await);
+        pass(Duration::from_secs(1)).await;
+        engine.hold_next_batch();
+        let still = async {
+            pass(Duration::from_millis(4700)).await;
+            engine.release_batch();
+        };
+        let (taken, ()) = tokio::join!(acquire(&*one, "of-the-stall"), still);
+        assert!(taken);
+        let name = LockName::parse("a").unwrap();
+        let lease = AcquireCommand { ttl: Ttl::from_millis(4000).unwrap(), ..command() };
+        other.acquire(&name, lease).await.unwrap();
+        let refused = timeout(Duration::from_millis(100), acquire(&*one, "a")).await;
+        assert_eq!(refused.ok(), Some(false), "the lease lasts, and the store can say so");
     }
 }
 

@@ -10,15 +10,8 @@ use tempfile::NamedTempFile;
 
 use crate::KEYLATCH;
 use crate::lock_conformance::{ask, granted};
-use crate::postgres::{open, open_error};
+use crate::postgres::open;
 use crate::postgres_tls::is_not_trusted;
-
-#[tokio::test]
-async fn private_authority_is_trusted_where_the_url_names_it() {
-    let server = TlsEtcd::start("localhost", &[]).await;
-    let store = open(&server.url(&format!("cacert={}", server.path()))).await;
-    granted(eventually(async || store.acquire(&ask("a", "one", 1)).await.ok()).await);
-}
 
 #[tokio::test]
 async fn roots_of_the_system_are_trusted_without_one() {
@@ -66,18 +59,6 @@ async fn certificate_may_be_for_another_name_that_the_url_has() {
     granted(eventually(async || store.acquire(&ask("a", "one", 1)).await.ok()).await);
     let wrong = open(&server.url(&parameters.replace("etcd.", "other."))).await;
     assert!(wrong.acquire(&ask("b", "one", 1)).await.is_err(), "the name is not checked");
-}
-
-#[tokio::test]
-async fn file_that_is_no_certificate_is_an_error_at_start() {
-    let empty = file("");
-    for (path, why) in [
-        (empty.path().display().to_string(), "no certificate"),
-        ("/there/is/no/such/file".to_owned(), "the file `cacert`"),
-    ] {
-        let error = open_error(&format!("etcds://u:s3cret@localhost?cacert={path}")).await;
-        assert!(error.contains(why) && !error.contains("s3cret"), "{error}");
-    }
 }
 
 /// An etcd with a certificate for a name.

@@ -13,10 +13,9 @@ use keylatch_core::idempotency::{
     RunRequest, RunResult, StoredResponse, UnknownReason,
 };
 use keylatch_core::store::Store;
-use keylatch_stores::optimistic;
-use keylatch_testkit::{FakeEngine, Faults, seed};
+use keylatch_testkit::{FakeEngine, Faults};
 
-use crate::conditional::{pass, stopped};
+use crate::conditional::{pass, two_on};
 use crate::record_conformance::ask;
 
 const LEASE: Duration = Duration::from_secs(5);
@@ -31,8 +30,7 @@ struct Places {
 
 impl Places {
     fn new(make: fn(Faults, u64) -> FakeEngine) -> Self {
-        let engine = make(Faults::default(), seed());
-        let [store, other] = [(); 2].map(|()| optimistic(engine.clone()));
+        let (engine, [store, other]) = two_on(make);
         Self { engine, records: IdempotencyService::start(store, DEADLINE), other }
     }
 
@@ -91,70 +89,60 @@ impl Places {
 const ENGINES: [fn(Faults, u64) -> FakeEngine; 3] =
     [FakeEngine::new, FakeEngine::without_clock, FakeEngine::forgetful];
 
-#[test]
-fn answer_that_comes_after_the_lease_is_kept() {
+#[tokio::test(start_paused = true)]
+async fn answer_that_comes_after_the_lease_is_kept() {
     for make in ENGINES {
-        stopped().block_on(async {
-            let places = Places::new(make);
-            let is_unknown = async |view: RecordView| {
-                let reason = UnknownReason::Interrupted;
-                assert!(
-                    matches!(view.phase, RecordStatus::Unknown { reason: why, .. } if why == reason)
-                );
-            };
-            let kept = places.run_late(OnCrash::Unknown, Some(201), true, is_unknown).await;
-            assert!(kept.is_some(), "its client reads that it is not kept");
-            let status = places.status().await;
-            assert!(matches!(status, Some(RecordStatus::Done { .. })), "{status:?}");
-        });
+        let places = Places::new(make);
+        let is_unknown = async |view: RecordView| {
+            let reason = UnknownReason::Interrupted;
+            assert!(
+                matches!(view.phase, RecordStatus::Unknown { reason: why, .. } if why == reason)
+            );
+        };
+        let kept = places.run_late(OnCrash::Unknown, Some(201), true, is_unknown).await;
+        assert!(kept.is_some(), "its client reads that it is not kept");
+        let status = places.status().await;
+        assert!(matches!(status, Some(RecordStatus::Done { .. })), "{status:?}");
     }
 }
 
-#[test]
-fn answer_that_the_store_does_not_take_at_once_is_kept_once_it_does() {
-    stopped().block_on(async {
-        let places = Places::new(FakeEngine::without_clock);
-        places.run_late(OnCrash::Unknown, Some(201), false, async |_| ()).await;
-        pass(Duration::from_secs(30)).await;
-        places.engine.cut_off(false);
-        pass(Duration::from_secs(10)).await;
-        let status = places.status().await;
-        assert!(matches!(status, Some(RecordStatus::Done { .. })), "{status:?}");
-    });
+#[tokio::test(start_paused = true)]
+async fn answer_that_the_store_does_not_take_at_once_is_kept_once_it_does() {
+    let places = Places::new(FakeEngine::without_clock);
+    places.run_late(OnCrash::Unknown, Some(201), false, async |_| ()).await;
+    pass(Duration::from_secs(30)).await;
+    places.engine.cut_off(false);
+    pass(Duration::from_secs(10)).await;
+    let status = places.status().await;
+    assert!(matches!(status, Some(RecordStatus::Done { .. })), "{status:?}");
 }
 
-#[test]
-fn key_stays_unknown_after_a_run_that_came_to_nothing_after_its_lease() {
-    stopped().block_on(async {
-        let places = Places::new(FakeEngine::new);
-        places.run_late(OnCrash::Unknown, None, true, async |_| ()).await;
-        let status = places.status().await;
-        assert!(matches!(status, Some(RecordStatus::Unknown { .. })), "{status:?}");
-    });
+#[tokio::test(start_paused = true)]
+async fn key_stays_unknown_after_a_run_that_came_to_nothing_after_its_lease() {
+    let places = Places::new(FakeEngine::new);
+    places.run_late(OnCrash::Unknown, None, true, async |_| ()).await;
+    let status = places.status().await;
+    assert!(matches!(status, Some(RecordStatus::Unknown { .. })), "{status:?}");
 }
 
 /// What a person said stays.
-#[test]
-fn answer_that_comes_after_a_person_freed_the_key_is_not_kept() {
-    stopped().block_on(async {
-        let places = Places::new(FakeEngine::new);
-        let free = async |view: RecordView| {
-            let (key, fencing_token) = (ask(1, "one").key, Some(view.fencing_token));
-            let resolve = ResolveCommand { key, fencing_token, end: None.into() };
-            places.other.resolve(&resolve).await.unwrap();
-        };
-        let kept = places.run_late(OnCrash::Unknown, Some(201), true, free).await;
-        assert_eq!(kept, None);
-        assert!(places.look().await.is_none(), "the freed key is used");
-    });
+#[tokio::test(start_paused = true)]
+async fn answer_that_comes_after_a_person_freed_the_key_is_not_kept() {
+    let places = Places::new(FakeEngine::new);
+    let free = async |view: RecordView| {
+        let (key, fencing_token) = (ask(1, "one").key, Some(view.fencing_token));
+        let resolve = ResolveCommand { key, fencing_token, end: None.into() };
+        places.other.resolve(&resolve).await.unwrap();
+    };
+    let kept = places.run_late(OnCrash::Unknown, Some(201), true, free).await;
+    assert_eq!(kept, None);
+    assert!(places.look().await.is_none(), "the freed key is used");
 }
 
 /// Another client may have run it again by then.
-#[test]
-fn answer_of_a_run_that_may_run_again_is_not_kept_after_its_lease() {
-    stopped().block_on(async {
-        let places = Places::new(FakeEngine::new);
-        let kept = places.run_late(OnCrash::Rerun, Some(201), true, async |_| ()).await;
-        assert_eq!(kept, None);
-    });
+#[tokio::test(start_paused = true)]
+async fn answer_of_a_run_that_may_run_again_is_not_kept_after_its_lease() {
+    let places = Places::new(FakeEngine::new);
+    let kept = places.run_late(OnCrash::Rerun, Some(201), true, async |_| ()).await;
+    assert_eq!(kept, None);
 }

@@ -14,10 +14,9 @@ use keylatch_core::lock::{
     WaiterLimits,
 };
 use keylatch_core::store::{Effect, Store, StoreError};
-use keylatch_stores::optimistic;
-use keylatch_testkit::{FakeEngine, Faults, seed};
+use keylatch_testkit::FakeEngine;
 
-use crate::conditional::{grant, pass, stopped};
+use crate::conditional::{grant, pass, two_on};
 use crate::record_conformance::ask;
 
 const DEADLINE: Duration = Duration::from_secs(2);
@@ -64,99 +63,78 @@ fn assert_unknown<T>(answer: Result<T, LockError>) {
 
 /// The first round is carried out long after the wait, and its lease begins then. No later round
 /// reached the engine.
-#[test]
-fn wait_whose_first_round_may_still_be_carried_out_ends_unknown_and_is_withdrawn() {
-    stopped().block_on(async {
-        let engine = FakeEngine::without_clock(Faults::default(), seed());
-        let [store, other] = [(); 2].map(|()| optimistic(engine.clone()));
-        let locks = service(&store);
-        let (answer, ()) = tokio::join!(locks.acquire(request(WAIT)), fail(&engine));
-        assert_unknown(answer);
-        pass(Duration::from_secs(100)).await;
-        recover(&engine).await;
-        assert!(other.look(&name("a")).await.unwrap().is_some(), "the batch was not carried out");
-        let soon = request(Duration::from_secs(4));
-        let next = service(&other).acquire(soon).await.unwrap();
-        assert!(matches!(next, Acquisition::New(_)), "nobody withdrew the grant: {next:?}");
-    });
+async fn first_round_is_withdrawn(names: LockSet) {
+    let (engine, [store, other]) = two_on(FakeEngine::without_clock);
+    let request = AcquireRequest { wait: WAIT, ..AcquireRequest::new(names, ttl()) };
+    let locks = service(&store);
+    let (answer, ()) = tokio::join!(locks.acquire(request), fail(&engine));
+    assert_unknown(answer);
+    pass(Duration::from_secs(100)).await;
+    recover(&engine).await;
+    assert!(other.look(&name("a")).await.unwrap().is_some(), "the batch was not carried out");
+    let soon = self::request(Duration::from_secs(4));
+    let next = service(&other).acquire(soon).await.unwrap();
+    assert!(matches!(next, Acquisition::New(_)), "nobody withdrew the grant: {next:?}");
 }
 
-#[test]
-fn wait_for_a_set_whose_first_round_may_still_be_carried_out_ends_unknown_and_is_withdrawn() {
-    stopped().block_on(async {
-        let engine = FakeEngine::without_clock(Faults::default(), seed());
-        let [store, other] = [(); 2].map(|()| optimistic(engine.clone()));
-        let set = LockSet::new(vec![name("a"), name("b")]).unwrap();
-        let request = AcquireRequest { wait: WAIT, ..AcquireRequest::new(set, ttl()) };
-        let locks = service(&store);
-        let (answer, ()) = tokio::join!(locks.acquire(request), fail(&engine));
-        assert_unknown(answer);
-        pass(Duration::from_secs(100)).await;
-        recover(&engine).await;
-        assert!(other.look(&name("a")).await.unwrap().is_some(), "the batch was not carried out");
-        let soon = self::request(Duration::from_secs(4));
-        let next = service(&other).acquire(soon).await.unwrap();
-        assert!(matches!(next, Acquisition::New(_)), "nobody withdrew the grant: {next:?}");
-    });
+#[tokio::test(start_paused = true)]
+async fn wait_whose_first_round_may_still_be_carried_out_ends_unknown_and_is_withdrawn() {
+    first_round_is_withdrawn(LockSet::from(name("a"))).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn wait_for_a_set_whose_first_round_may_still_be_carried_out_ends_unknown_and_is_withdrawn() {
+    first_round_is_withdrawn(LockSet::new(vec![name("a"), name("b")]).unwrap()).await;
 }
 
 /// A later round has written the row, so the lost one is never carried out, and "held" is the
 /// truth.
-#[test]
-fn wait_whose_lost_round_was_overtaken_reads_that_another_holds_the_lock() {
-    stopped().block_on(async {
-        let engine = FakeEngine::without_clock(Faults::default(), seed());
-        let [store, other] = [(); 2].map(|()| optimistic(engine.clone()));
-        let locks = service(&store);
-        engine.hold_next_batch();
-        let taken = async {
-            pass(Duration::from_secs(1)).await;
-            grant(&*other, &name("a"), Ttl::DEFAULT).await
-        };
-        let (answer, (token, _)) = tokio::join!(locks.acquire(request(WAIT)), taken);
-        assert!(matches!(answer, Ok(Acquisition::Held { .. })), "{answer:?}");
-        recover(&engine).await;
-        other.release(&name("a"), &token).await.unwrap();
-        assert_eq!(other.look(&name("a")).await.unwrap(), None, "the lost round was carried out");
-    });
+#[tokio::test(start_paused = true)]
+async fn wait_whose_lost_round_was_overtaken_reads_that_another_holds_the_lock() {
+    let (engine, [store, other]) = two_on(FakeEngine::without_clock);
+    let locks = service(&store);
+    engine.hold_next_batch();
+    let taken = async {
+        pass(Duration::from_secs(1)).await;
+        grant(&*other, &name("a"), Ttl::DEFAULT).await
+    };
+    let (answer, (token, _)) = tokio::join!(locks.acquire(request(WAIT)), taken);
+    assert!(matches!(answer, Ok(Acquisition::Held { .. })), "{answer:?}");
+    recover(&engine).await;
+    other.release(&name("a"), &token).await.unwrap();
+    assert_eq!(other.look(&name("a")).await.unwrap(), None, "the lost round was carried out");
 }
 
 /// A client that pressed a button twice has both its answers, and the next in line does not wait
 /// for it.
-#[test]
-fn waits_of_one_token_that_timed_out_leave_no_place() {
-    stopped().block_on(async {
-        let engine = FakeEngine::without_clock(Faults::default(), seed());
-        let [store, other] = [(); 2].map(|()| optimistic(engine.clone()));
-        grant(&*other, &name("a"), Ttl::DEFAULT).await;
-        let [locks, elsewhere] = [&store, &other].map(service);
-        let token = || Some(Token::parse("the-token-of-a-double-click").unwrap());
-        let wait = async |locks: &LockService, pause: u64| {
-            pass(Duration::from_millis(pause)).await;
-            let request = AcquireRequest { token: token(), ..request(Duration::from_secs(6)) };
-            let answer = locks.acquire(request).await;
-            assert!(matches!(answer, Ok(Acquisition::Held { .. })), "{answer:?}");
-        };
-        tokio::join!(wait(&locks, 0), wait(&locks, 300), wait(&elsewhere, 600));
-        pass(Duration::from_millis(1500)).await;
-        assert_eq!(other.look_at_queue(&name("a")).await.unwrap(), []);
-    });
+#[tokio::test(start_paused = true)]
+async fn waits_of_one_token_that_timed_out_leave_no_place() {
+    let (_, [store, other]) = two_on(FakeEngine::without_clock);
+    grant(&*other, &name("a"), Ttl::DEFAULT).await;
+    let [locks, elsewhere] = [&store, &other].map(service);
+    let token = || Some(Token::parse("the-token-of-a-double-click").unwrap());
+    let wait = async |locks: &LockService, pause: u64| {
+        pass(Duration::from_millis(pause)).await;
+        let request = AcquireRequest { token: token(), ..request(Duration::from_secs(6)) };
+        let answer = locks.acquire(request).await;
+        assert!(matches!(answer, Ok(Acquisition::Held { .. })), "{answer:?}");
+    };
+    tokio::join!(wait(&locks, 0), wait(&locks, 300), wait(&elsewhere, 600));
+    pass(Duration::from_millis(1500)).await;
+    assert_eq!(other.look_at_queue(&name("a")).await.unwrap(), []);
 }
 
 /// A run that began when its caller had long read that it may have begun: nobody does its work.
-#[test]
-fn beginning_that_is_carried_out_late_is_abandoned() {
-    stopped().block_on(async {
-        let engine = FakeEngine::without_clock(Faults::default(), seed());
-        let [store, other] = [(); 2].map(|()| optimistic(engine.clone()));
-        let records = IdempotencyService::start(store, DEADLINE);
-        let begin = BeginCommand { lease: Duration::from_secs(5), ..ask(1, "one") };
-        let (answer, ()) = tokio::join!(records.begin(begin.clone(), false), fail(&engine));
-        assert_eq!(answer.map_err(|error: StoreError| error.effect()), Err(Effect::Unknown));
-        pass(Duration::from_secs(100)).await;
-        recover(&engine).await;
-        assert!(other.find(&begin.key).await.unwrap().is_some(), "the batch was not carried out");
-        pass(Duration::from_secs(4)).await;
-        assert_eq!(other.find(&begin.key).await.unwrap(), None, "nobody abandoned the run");
-    });
+#[tokio::test(start_paused = true)]
+async fn beginning_that_is_carried_out_late_is_abandoned() {
+    let (engine, [store, other]) = two_on(FakeEngine::without_clock);
+    let records = IdempotencyService::start(store, DEADLINE);
+    let begin = BeginCommand { lease: Duration::from_secs(5), ..ask(1, "one") };
+    let (answer, ()) = tokio::join!(records.begin(begin.clone(), false), fail(&engine));
+    assert_eq!(answer.map_err(|error: StoreError| error.effect()), Err(Effect::Unknown));
+    pass(Duration::from_secs(100)).await;
+    recover(&engine).await;
+    assert!(other.find(&begin.key).await.unwrap().is_some(), "the batch was not carried out");
+    pass(Duration::from_secs(4)).await;
+    assert_eq!(other.find(&begin.key).await.unwrap(), None, "nobody abandoned the run");
 }

@@ -52,8 +52,6 @@ mod redis_queue;
 #[cfg(feature = "test-redis")]
 mod redis_records;
 #[cfg(feature = "test-redis")]
-mod redis_tls;
-#[cfg(feature = "test-redis")]
 mod redis_urls;
 #[cfg(feature = "test-engines")]
 mod redlock;

@@ -16,9 +16,6 @@ use keylatch_testkit::{Locks, store_test};
 
 use crate::lock_conformance::{TTL, granted, name, repeated, token, ttl};
 
-/// How long a place in the queue is kept in these tests.
-const PLACE: Duration = Duration::from_secs(120);
-
 /// One lock of a store.
 struct Lock<'a>(&'a Locks);
 
@@ -33,12 +30,6 @@ impl Lock<'_> {
 
     async fn refused(&self, holder: &str, limit: Limit) {
         let reply = self.acquire(ask(holder, limit)).await;
-        assert!(matches!(reply, AcquireReply::Busy(_)), "{holder}: {reply:?}");
-    }
-
-    /// Asks in vain, and keeps a place in the queue.
-    async fn waits(&self, holder: &str, limit: Limit) {
-        let reply = self.acquire(AcquireCommand { queue: Some(PLACE), ..ask(holder, limit) }).await;
         assert!(matches!(reply, AcquireReply::Busy(_)), "{holder}: {reply:?}");
     }
 
@@ -60,34 +51,6 @@ fn of(token: TokenHash, limit: Limit) -> AcquireCommand {
 
 fn counted(slots: u64) -> Limit {
     Limit::Counted(Slots::new(slots).unwrap())
-}
-
-#[store_test(modes)]
-async fn smallest_limit_of_the_holders_is_never_exceeded(store: &Locks) {
-    let lock = Lock(store);
-    lock.granted("one", counted(3)).await;
-    lock.granted("two", counted(2)).await;
-    lock.refused("three", counted(3)).await;
-    lock.refused("three", Limit::Shared).await;
-    lock.released("two").await;
-    lock.granted("three", Limit::Shared).await;
-    lock.granted("four", counted(8)).await;
-    lock.refused("five", counted(8)).await;
-    lock.refused("five", Limit::Exclusive).await;
-}
-
-#[store_test(modes)]
-async fn lower_limit_waits_until_few_enough_are_left(store: &Locks) {
-    let lock = Lock(store);
-    for holder in ["one", "two", "three"] {
-        lock.granted(holder, counted(3)).await;
-    }
-    lock.waits("four", counted(2)).await;
-    lock.released("one").await;
-    lock.waits("four", counted(2)).await;
-    lock.released("two").await;
-    assert_eq!(lock.granted("four", counted(2)).await.slot, 0);
-    lock.refused("five", counted(8)).await;
 }
 
 #[store_test(modes)]

@@ -17,7 +17,7 @@ use keylatch_core::store::{ListRecords, Store};
 use keylatch_stores::optimistic;
 use keylatch_testkit::{Dice, FakeEngine, Faults, eventually, scaled, seed};
 
-use crate::conditional::BAD_DAYS;
+use crate::conditional::{BAD_DAYS, pass, stopped};
 use crate::record_conformance::{ask, token};
 
 #[cfg(feature = "test-engines")]
@@ -72,19 +72,6 @@ async fn listed_by(store: &dyn Store, filter: RecordFilter) -> Vec<RecordSummary
     }
 }
 
-fn stopped() -> tokio::runtime::Runtime {
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    builder.enable_all().start_paused(true).build().expect("a runtime")
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the clock is stopped, and jumps to the end of a pause"
-)]
-async fn pass(time: Duration) {
-    tokio::time::sleep(time).await;
-}
-
 #[test]
 fn conditional_list_of_unknown_reads_no_row_that_is_done() {
     for engine in [FakeEngine::new, FakeEngine::without_clock] {
@@ -105,16 +92,14 @@ fn conditional_list_of_unknown_reads_no_row_that_is_done() {
     }
 }
 
-#[test]
-fn conditional_list_has_a_record_that_comes_after_many_others() {
-    stopped().block_on(async {
-        let store = optimistic(FakeEngine::new(Faults::default(), seed()));
-        fill(&*store).await;
-        for number in 1990..DONE {
-            let filter = RecordFilter { key_prefix: number.to_string(), ..Default::default() };
-            assert_eq!(listed_by(&*store, filter).await.len(), 1, "order {number}");
-        }
-    });
+#[tokio::test(start_paused = true)]
+async fn conditional_list_has_a_record_that_comes_after_many_others() {
+    let store = optimistic(FakeEngine::new(Faults::default(), seed()));
+    fill(&*store).await;
+    for number in 1990..DONE {
+        let filter = RecordFilter { key_prefix: number.to_string(), ..Default::default() };
+        assert_eq!(listed_by(&*store, filter).await.len(), 1, "order {number}");
+    }
 }
 
 /// What becomes of records in three processes, on an engine that does all that it may.

@@ -1,8 +1,7 @@
-//! Goal: a Redis that a private authority vouches for, and that asks clients for certificates,
-//! keeps locks, whatever its topology.
+//! Goal: a Redis that speaks TLS, and asks clients for certificates, keeps locks, whatever its
+//! topology; and only one whose certificate the machine or the URL trusts, for the host in the URL.
 //!
-//! Method: real servers that demand certificates, and the parameters of the URL. What the machine
-//! trusts by itself is in `redis_tls.rs`.
+//! Method: real servers with certificates of the test's own, and the parameters of the URL.
 
 use keylatch_testkit::{Api, Authority, Process, RedisServer, eventually, free_port, soon};
 use serde_json::json;
@@ -54,31 +53,32 @@ impl SecureRedis {
     /// Asserts that a waiter of one instance is served when another one's holder releases. Gives
     /// the instances.
     async fn hands_over(&self, url: &str) -> [Process; 2] {
-        let ((first, one), (second, other)) = (granting(url).await, granting(url).await);
+        self.hands_over_with(url, &[]).await
+    }
+
+    /// The same by instances with more variables.
+    async fn hands_over_with(&self, url: &str, more: &[(&str, &str)]) -> [Process; 2] {
+        let ((first, one), (second, other)) =
+            (granting(url, more).await, granting(url, more).await);
         eventually(async || {
             let ask = ["PUBSUB", "NUMSUB", "keylatch:changes"];
             let (_, listening): (String, u64) = self.plain.run(&ask).await;
             (listening == 2).then_some(())
         })
         .await;
-        hands_over_between(&one, &other).await;
+        let lease = one.create("deploy", &json!({})).await;
+        assert_eq!(lease.status, 201, "{lease:?}");
+        let patient = json!({"wait_ms": 60_000});
+        let waiter = soon("the waiter", other.create("deploy", &patient));
+        let holder = async {
+            let waits = async || (one.look("deploy").await.json["waiting"] == 1).then_some(());
+            eventually(waits).await;
+            assert_eq!(one.release("deploy", &lease.token()).await.status, 204);
+        };
+        let (waiter, ()) = tokio::join!(waiter, holder);
+        assert_eq!(waiter.status, 201, "{waiter:?}");
         [first, second]
     }
-}
-
-/// A waiter at one service gets the lock that a client of another releases.
-pub(crate) async fn hands_over_between(one: &Api, other: &Api) {
-    let lease = one.create("deploy", &json!({})).await;
-    assert_eq!(lease.status, 201, "{lease:?}");
-    let patient = json!({"wait_ms": 60_000});
-    let waiter = soon("the waiter", other.create("deploy", &patient));
-    let holder = async {
-        let waits = async || (one.look("deploy").await.json["waiting"] == 1).then_some(());
-        eventually(waits).await;
-        assert_eq!(one.release("deploy", &lease.token()).await.status, 204);
-    };
-    let (waiter, ()) = tokio::join!(waiter, holder);
-    assert_eq!(waiter.status, 201, "{waiter:?}");
 }
 
 /// The parameters of a client that the authority vouches for.
@@ -92,10 +92,10 @@ fn certificates(authority: &Authority) -> String {
 }
 
 /// A service on the store, which has granted a lock.
-async fn granting(url: &str) -> (Process, Api) {
+async fn granting(url: &str, more: &[(&str, &str)]) -> (Process, Api) {
     // Only what is slow is slow here, and not a node.
     let patient = ("KEYLATCH_REDLOCK_NODE_TIMEOUT_MS", "1000");
-    let service = KEYLATCH.serve(&["--store", url], &[patient]).await;
+    let service = KEYLATCH.serve(&["--store", url], &[&[patient], more].concat()).await;
     let api = Api::at(service.address);
     // A server that the service has not reached yet does not count.
     let granted = async || {
@@ -127,6 +127,21 @@ async fn one_redis_asks_for_a_certificate_of_a_private_authority() {
     assert!(log.contains("invalid peer certificate"), "{log}");
     let log = refused(&format!("rediss://{host}?cacert={}", own.display())).await;
     assert!(log.contains("Redis cannot be reached yet"), "no certificate of a client: {log}");
+}
+
+/// Without `cacert`, what the machine trusts counts.
+#[tokio::test]
+async fn roots_of_the_system_are_trusted_without_others() {
+    let authority = Authority::default();
+    let all = certificates(&authority);
+    let own = all.split_once('&').expect("its authority first").1;
+    let roots = authority.ca_file().display().to_string();
+    let trust = [("SSL_CERT_FILE", roots.as_str())];
+    let redis = SecureRedis::start(&authority, &[]).await;
+    let url = format!("rediss://{}?{own}", redis.host());
+    redis.hands_over_with(&url, &trust).await;
+    let log = refused(&url).await;
+    assert!(log.contains("invalid peer certificate"), "{log}");
 }
 
 /// A name that no machine has: it is for the certificates alone.
@@ -175,7 +190,7 @@ async fn redlock_shows_its_certificate_to_every_node() {
             nodes.push(SecureRedis::start_as(&authority, names, &remembers).await);
         }
         let hosts: Vec<_> = nodes.iter().map(host).collect();
-        granting(&format!("rediss+redlock://{}?{parameters}", hosts.join(","))).await;
+        granting(&format!("rediss+redlock://{}?{parameters}", hosts.join(",")), &[]).await;
     }
 }
 
@@ -237,11 +252,19 @@ async fn wrong_certificates_are_named_at_start() {
 
 #[cfg(feature = "test-engines")]
 #[tokio::test]
-async fn wrong_certificates_of_redlock_are_named_at_start() {
+async fn wrong_certificates_of_redlock_etcd_and_zookeeper_are_named_at_start() {
     let authority = Authority::default();
-    is_named_at_start("redlock", &certificates(&authority), "a scheme that begins with `rediss`")
-        .await;
-    is_named_at_start("rediss+redlock", "cacrt=a", "its parameters are `cacert`").await;
+    let key = authority.file("key.pem").display().to_string();
+    authority.serve();
+    for (scheme, query, why) in [
+        ("redlock", &*certificates(&authority), "a scheme that begins with `rediss`"),
+        ("rediss+redlock", "cacrt=a", "its parameters are `cacert`"),
+        ("etcds", "cacert=/absent.pem", "the file `cacert`"),
+        ("etcds", &format!("cacert={key}"), "no certificate"),
+        ("zookeepers", "cacert=/absent.pem", "`cacert` has no certificate"),
+    ] {
+        is_named_at_start(scheme, query, why).await;
+    }
 }
 
 async fn is_named_at_start(scheme: &str, query: &str, why: &str) {

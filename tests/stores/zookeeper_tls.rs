@@ -7,7 +7,7 @@ use keylatch_testkit::{ZookeeperServer, free_port};
 use tempfile::TempDir;
 
 use crate::lock_conformance::ask;
-use crate::postgres::{open, open_error, open_held};
+use crate::postgres::{open, open_held};
 use crate::postgres_tls::is_not_trusted;
 
 #[tokio::test]
@@ -35,13 +35,6 @@ async fn certificate_may_be_for_another_name_that_the_url_has() {
     let _store = open_held(&url).await;
     let wrong = open(&url.replace("=zk.", "=other.")).await;
     assert!(wrong.acquire(&ask("b", "one", 1)).await.is_err(), "the name is not checked");
-}
-
-#[tokio::test]
-async fn file_of_roots_that_has_none_is_an_error_at_start() {
-    let url = "zookeepers://u:s3cret@localhost/a?cacert=/there/is/no/such/file";
-    let error = open_error(url).await;
-    assert!(error.contains("`cacert` has no certificate") && !error.contains("s3cret"), "{error}");
 }
 
 /// A ZooKeeper with a certificate for a name.

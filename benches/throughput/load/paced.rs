@@ -183,7 +183,7 @@ impl Connection {
         names: Arc<Names>,
         schedule: Arc<Schedule>,
     ) -> Result<Vec<Arrival>> {
-        let (mut arrivals, mut pair, mut is_held) = (Vec::new(), Pair::new(""), false);
+        let (mut arrivals, mut pair, mut is_held) = (Vec::new(), Pair::new("", ""), false);
         while let Some(due) = schedule.next().await {
             let response = if is_held {
                 self.send(&pair.delete).await?;

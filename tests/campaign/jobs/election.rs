@@ -18,8 +18,8 @@ use tokio_util::sync::CancellationToken;
 use super::TTL;
 use super::fleet::Fleet;
 use super::ledger::{Ledger, Note, now};
-use super::machine::{Fault, Machine, Running, millis};
-use super::terms::{History, Saying, Way};
+use super::machine::{ENDS, Fault, Machine, Running, millis};
+use super::terms::{History, Saying};
 use crate::lateness::Lateness;
 use crate::locks::pass;
 
@@ -69,7 +69,7 @@ impl Election {
     }
 
     /// Ends one leader after the other, and waits for the next; gives how each came to its end.
-    async fn lead(&mut self, machines: &[Machine], fleet: &Fleet) -> Vec<(Note, Duration, Way)> {
+    async fn lead(&mut self, machines: &[Machine], fleet: &Fleet) -> Vec<(Note, Duration, Fault)> {
         let mut running: Vec<_> = machines.iter().map(|machine| self.start(machine)).collect();
         let mut ways = Vec::new();
         for term in 0..TERMS {
@@ -79,13 +79,13 @@ impl Election {
             if self.dice.below(3) == 0 {
                 fleet.restart_any(&mut self.dice).await;
             }
-            let way = Way::ALL[self.dice.below(Way::ALL.len() as u64) as usize];
+            let way = ENDS[self.dice.below(ENDS.len() as u64) as usize];
             let time = TTL + millis(500 + self.dice.below(1500));
             let (machine, at) = (&machines[leader.machine], now());
-            let end = end(way, machine, &running[leader.machine], time);
+            let end = machine.suffer(way, &running[leader.machine], time);
             tokio::join!(end, self.ledger.begun(term + 1, TTL * 4));
             ways.push((leader, at, way));
-            if !matches!(way, Way::Paused | Way::Cut) {
+            if !matches!(way, Fault::Pause | Fault::Cut) {
                 pass(AWAY).await;
                 let next = self.start(machine);
                 std::mem::replace(&mut running[leader.machine], next).ended().await;
@@ -106,18 +106,6 @@ impl Election {
         );
         machine.start(&line, &self.ledger.script("note begin; exec sleep 1000"))
     }
-}
-
-/// Brings a leader to its end.
-async fn end(way: Way, machine: &Machine, its: &Running, time: Duration) {
-    let fault = match way {
-        Way::Asked => return its.signal(Signal::SIGTERM),
-        Way::KeylatchKilled => Fault::KillKeylatch,
-        Way::MachineKilled => Fault::KillMachine,
-        Way::Paused => Fault::Pause,
-        Way::Cut => Fault::Cut,
-    };
-    machine.suffer(fault, its, time).await;
 }
 
 /// Asks a machine again and again whether it leads; gives when it said so.

@@ -9,8 +9,8 @@ use keylatch_testkit::RunningCommand;
 
 use super::TTL;
 use super::ledger::{Ledger, Note, Step};
-use super::machine::millis;
-use super::terms::{self, Saying, Way};
+use super::machine::{Fault, millis};
+use super::terms::{self, Saying};
 use super::verdict::{DONE, History, Outcome};
 
 fn note(step: Step, fencing_token: u64, machine: usize) -> Note {
@@ -110,7 +110,7 @@ fn election() -> terms::History {
         notes: vec![first, next],
         overlaps: vec![],
         said: vec![first_said, said(1, millis(500)), next_said],
-        ways: vec![(first, died, Way::MachineKilled)],
+        ways: vec![(first, died, Fault::KillMachine)],
         late,
     }
 }
@@ -124,7 +124,7 @@ fn judge_of_elections_reports_each_kind_of_violation() {
         ("two lead at once", |it| it.said[1].sent = it.said[2].read + millis(50)),
         ("none leads after", |it| it.notes.truncate(1)),
         ("leads late", |it| it.notes[1].at += millis(1501)),
-        ("leads late", |it| it.ways[0].2 = Way::Asked),
+        ("leads late", |it| it.ways[0].2 = Fault::AskToEnd),
     ];
     for (guilt, change) in wrong {
         let mut history = election();
@@ -133,7 +133,7 @@ fn judge_of_elections_reports_each_kind_of_violation() {
         assert!(found.contains(guilt), "{guilt}: {found}");
     }
     let mut history = election();
-    (history.overlaps, history.ways[0].2) = (vec![2], Way::Paused);
+    (history.overlaps, history.ways[0].2) = (vec![2], Fault::Pause);
     history.judge().unwrap_or_else(|guilt| panic!("a paused machine: {guilt}"));
 }
 

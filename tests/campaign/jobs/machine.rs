@@ -30,6 +30,8 @@ pub(super) struct Machine {
 /// What is done to a machine while it runs something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
+    /// By SIGTERM.
+    AskToEnd,
     /// `keylatch` is killed, and what it runs is not.
     KillKeylatch,
     KillMachine,
@@ -41,6 +43,10 @@ pub(super) enum Fault {
     LoseAnswers,
     HoldAnswers,
 }
+
+/// What ends or stops a leader.
+pub(super) const ENDS: [Fault; 5] =
+    [Fault::AskToEnd, Fault::KillKeylatch, Fault::KillMachine, Fault::Pause, Fault::Cut];
 
 pub(super) const FAULTS: [Fault; 6] = [
     Fault::KillKeylatch,
@@ -72,6 +78,7 @@ impl Machine {
     /// Does this to the machine, and undoes after some time what can be undone.
     pub(super) async fn suffer(&self, fault: Fault, running: &Running, time: Duration) {
         match fault {
+            Fault::AskToEnd => running.signal(Signal::SIGTERM),
             Fault::KillKeylatch => running.signal(Signal::SIGKILL),
             Fault::KillMachine => {
                 for process in running.stop() {

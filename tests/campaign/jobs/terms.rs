@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::TTL;
 use super::ledger::{Note, Step};
+use super::machine::Fault;
 
 /// By how much a time that was noted may be wrong, twice.
 const PRECISION: Duration = Duration::from_millis(20);
@@ -24,7 +25,7 @@ pub(super) struct History {
     pub(super) overlaps: Vec<u64>,
     pub(super) said: Vec<Saying>,
     /// How leaders came to their end, and when.
-    pub(super) ways: Vec<(Note, Duration, Way)>,
+    pub(super) ways: Vec<(Note, Duration, Fault)>,
     /// How much longer anything may take, because the machine of the test is late.
     pub(super) late: Duration,
 }
@@ -36,27 +37,6 @@ pub(super) struct Saying {
     /// When it was asked, and when its response was read.
     pub(super) sent: Duration,
     pub(super) read: Duration,
-}
-
-/// How a leader comes to its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
-    /// By SIGTERM.
-    Asked,
-    KeylatchKilled,
-    MachineKilled,
-    Paused,
-    Cut,
-}
-
-impl Way {
-    pub(super) const ALL: [Self; 5] =
-        [Self::Asked, Self::KeylatchKilled, Self::MachineKilled, Self::Paused, Self::Cut];
-
-    /// How long the lease may last.
-    fn lease(self) -> Duration {
-        if self == Self::Asked { Duration::ZERO } else { TTL }
-    }
 }
 
 impl History {
@@ -79,8 +59,8 @@ impl History {
     /// Two commands run at once only where the earlier machine slept through the end of its lease.
     fn commands(&self) -> Result<(), String> {
         let slept = |later: &u64| {
-            let slept = |(note, _, way): &(Note, Duration, Way)| {
-                *way == Way::Paused && note.fencing_token < *later
+            let slept = |(note, _, way): &(Note, Duration, Fault)| {
+                *way == Fault::Pause && note.fencing_token < *later
             };
             self.ways.iter().any(slept)
         };
@@ -97,11 +77,12 @@ impl History {
     }
 
     /// The next one leads when the lease of the one before is over.
-    fn next(&self, (leader, at, way): &(Note, Duration, Way)) -> Result<(), String> {
+    fn next(&self, (leader, at, way): &(Note, Duration, Fault)) -> Result<(), String> {
+        let lease = if *way == Fault::AskToEnd { Duration::ZERO } else { TTL };
         let mut later = self.terms().filter(|note| note.fencing_token > leader.fencing_token);
         match later.next() {
             None => Err(format!("none leads after {leader:?}")),
-            Some(next) if next.at > *at + way.lease() + GRACE + self.late => {
+            Some(next) if next.at > *at + lease + GRACE + self.late => {
                 Err(format!("{next:?} leads late after {leader:?} of {way:?} at {at:?}"))
             }
             Some(_) => Ok(()),

@@ -1,4 +1,4 @@
-//! The faults of the lock campaign, by name and by what they do.
+//! The faults of the lock campaign, and what they do.
 //!
 //! Goal: every fault that the report counts as seen had an effect.
 //!
@@ -26,8 +26,9 @@ const ALMOST_A_CALL: Duration = Duration::from_millis(4700);
 /// How long a process that may be stopped has for an answer.
 pub(super) const SILENCE: Duration = Duration::from_millis(50);
 
-/// What can happen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What can happen. An instance is one of keylatch, and a store is its servers. What is long takes
+/// longer than every TTL, and what is not, less than each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     KillInstance,
     StopInstance,
@@ -39,7 +40,9 @@ pub(super) enum Kind {
     HoldAnswersToClients,
     SlowSyncs,
     KillStore,
+    /// Most nodes at once.
     KillMost,
+    /// All nodes but the leading one, until the longest TTL is over.
     KillFollowers,
     StopStore,
     StopStoreLong,
@@ -49,26 +52,37 @@ pub(super) enum Kind {
     LoseAnswersOfStore,
     HoldRequestsToStore,
     HoldAnswersOfStore,
+    /// For almost as long as a call may take.
     StallStoreLong,
+    /// One minority of nodes after the other is cut off from all instances.
     CutInTurn,
     ScriptFlush,
     FlushAll,
     ClockAhead,
     ClockThereAndBack,
+    /// The master is back later, as after each failover.
     FailoverStopped,
     FailoverKilled,
+    /// The master is killed when its replicas have heard nothing for some time.
     FailoverCutOff,
+    /// A sentinel is stopped meanwhile.
     FailoverUnseen,
+    /// `CLIENT KILL` at a master.
     CutNode,
     KillSentinel,
+    /// For longer than its down-after time.
     StopSentinel,
     MoveSlots,
     KillLeader,
     StopLeader,
     CutLeader,
+    /// The primary is killed for good.
     Promote,
+    /// The standby was cut off before.
     PromoteBehind,
+    /// An instance is stopped until its session has expired.
     ExpireSession,
+    /// An hour forth or back.
     InstanceClock,
     StoreClock,
 }
@@ -77,60 +91,6 @@ pub(super) enum Kind {
 pub(super) type FaultEffect = Result<String, String>;
 
 impl Kind {
-    #[expect(clippy::too_many_lines, reason = "a line for each fault")]
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::KillInstance => "keylatch: kill -9",
-            Self::StopInstance => "keylatch: SIGSTOP for less than the TTL",
-            Self::StopInstanceLong => "keylatch: SIGSTOP for more than the TTL",
-            Self::CutClients => "clients: connections cut",
-            Self::StallClients => "clients: connections stalled",
-            Self::LoseAnswersToClients => "clients: request forwarded, answer dropped",
-            Self::HoldRequestsOfClients => "clients: requests held back",
-            Self::HoldAnswersToClients => "clients: answers held back",
-            Self::SlowSyncs => "keylatch: syncs take longer",
-            Self::KillStore => "store: kill -9, restart",
-            Self::KillMost => "store: most nodes killed at once, restart",
-            Self::StopStore => "store: SIGSTOP for less than the TTL",
-            Self::StopStoreLong => "store: SIGSTOP for more than the TTL",
-            Self::CutStore => "store: connections cut",
-            Self::StallStore => "store: connections stalled",
-            Self::DelayStore => "store: delayed",
-            Self::LoseAnswersOfStore => "store: request forwarded, answer dropped",
-            Self::KillFollowers => {
-                "store: all nodes but the leading one killed, restart after the longest TTL"
-            }
-            Self::HoldRequestsToStore => "store: requests held back",
-            Self::HoldAnswersOfStore => "store: answers held back",
-            Self::StallStoreLong => {
-                "store: connections stalled for almost as long as a call may take"
-            }
-            Self::CutInTurn => {
-                "store: one minority of nodes cut off from all instances after the other"
-            }
-            Self::ScriptFlush => "store: SCRIPT FLUSH",
-            Self::FlushAll => FLUSH_ALL,
-            Self::ClockAhead => CLOCK_AHEAD,
-            Self::ClockThereAndBack => CLOCK_THERE_AND_BACK,
-            Self::FailoverStopped => "failover: master stopped, and then back",
-            Self::FailoverKilled => "failover: master killed, and then back",
-            Self::FailoverCutOff => "failover: replicas cut off, then master killed",
-            Self::FailoverUnseen => "failover: master killed while a sentinel was stopped",
-            Self::CutNode => "store: CLIENT KILL at a master",
-            Self::KillSentinel => "sentinels: one killed, and then back",
-            Self::StopSentinel => "sentinels: one stopped for longer than its down-after time",
-            Self::MoveSlots => "cluster: slots of locks moved, and then back",
-            Self::KillLeader => "leading server: kill -9, restart",
-            Self::StopLeader => "leading server: SIGSTOP for more than the TTL",
-            Self::CutLeader => "leading server: cut off from all instances",
-            Self::Promote => "failover: primary killed for good, standby promoted",
-            Self::PromoteBehind => "failover: standby cut off, primary killed, standby promoted",
-            Self::InstanceClock => "keylatch: wall clock set an hour forth or back",
-            Self::StoreClock => "store: wall clocks set an hour forth or back",
-            Self::ExpireSession => "keylatch: SIGSTOP until its session expired",
-        }
-    }
-
     /// Whether an instance may lose sight of its waiters, so that their queue entries stay.
     pub(super) fn leaves_places(self) -> bool {
         use Kind as K;
@@ -143,7 +103,7 @@ impl Kind {
         self.is_of_clients() || self.is_of_links() || self == Self::StopInstanceLong
     }
 
-    fn is_of_clients(self) -> bool {
+    pub(super) fn is_of_clients(self) -> bool {
         use Kind as K;
         matches!(
             self,
@@ -180,12 +140,10 @@ pub(super) struct LastingFault {
 }
 
 const NOTHING: &str = "there was nothing to flush";
-const FLUSH_ALL: &str = "store: FLUSHALL";
-pub(super) const CLOCK_AHEAD: &str = "store: clock set forward";
-pub(super) const CLOCK_THERE_AND_BACK: &str = "store: clock set forward and back";
 
 /// What no store is promised to stand: it takes leases away behind the back of keylatch.
-pub(super) const OUTSIDE_OF_PROMISES: [&str; 3] = [FLUSH_ALL, CLOCK_AHEAD, CLOCK_THERE_AND_BACK];
+pub(super) const OUTSIDE_OF_PROMISES: [Kind; 3] =
+    [Kind::FlushAll, Kind::ClockAhead, Kind::ClockThereAndBack];
 
 impl Deployment {
     /// Lets something happen, and be over again.

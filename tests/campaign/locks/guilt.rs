@@ -2,6 +2,7 @@
 //!
 //! Method: histories that are guilty of one thing each, and innocent ones beside them.
 
+use super::faults::Kind;
 use super::history::{
     AcceptedWrite, Ask, Event, Fault, History, Holder, Holding, Lease, LivenessBound, LockAnswer,
     Promotion, Write,
@@ -37,14 +38,8 @@ const INNOCENT: [(&str, Change); 10] = [
         history.events.push(event(9, 1, ACQUIRE, [30_000, 40_000], again(10, 90_000)));
     }),
     ("a grant that a look shows, sent before its request was refused", |history| {
-        let waited = Ask::Acquire { waits: true };
-        history.events.push(event(
-            9,
-            9,
-            waited,
-            [120_000, 190_000],
-            LockAnswer::Held(Holding::default()),
-        ));
+        let (waited, held) = (Ask::Acquire { waits: true }, LockAnswer::Held(Holding::default()));
+        history.events.push(event(9, 9, waited, [120_000, 190_000], held));
         history.events.push(look([150_000, 195_000], 11, 9));
     }),
     ("another grant of a token whose lease is over", |history| {
@@ -89,13 +84,8 @@ const GUILTY: [(Invariant, &str, Change); 28] = [
         history.events.push(look([230_000, 240_000], 21, 77));
     }),
     (Exclusive, "in the queue for what is held", |history| {
-        history.events.push(event(
-            9,
-            9,
-            ACQUIRE,
-            [230_000, 240_000],
-            LockAnswer::Held(Holding::default()),
-        ));
+        let held = LockAnswer::Held(Holding::default());
+        history.events.push(event(9, 9, ACQUIRE, [230_000, 240_000], held));
     }),
     (Exclusive, "not renewed while certain", |history| {
         let ask = Ask::Renew { ttl: 500_000 };
@@ -188,16 +178,16 @@ fn violation_lists_the_faults_around_it() {
     let mut history = innocent();
     history.events[1].told = LockAnswer::NotExecuted;
     history.faults = vec![
-        fault("before", 0, 500, Ok(String::new())),
-        fault("skipped", 100_000, 150_000, Err(String::new())),
-        fault("there", 100_000, 150_000, Ok(String::new())),
-        fault("after", 900_000, 950_000, Ok(String::new())),
+        fault(Kind::CutStore, 0, 500, Ok(String::new())),
+        fault(Kind::KillMost, 100_000, 150_000, Err(String::new())),
+        fault(Kind::FlushAll, 100_000, 150_000, Ok(String::new())),
+        fault(Kind::KillStore, 900_000, 950_000, Ok(String::new())),
     ];
     let found = judge(&history);
-    assert!(!found.is_empty() && found.iter().all(|one| one.faults == ["there"]), "{found:#?}");
+    assert!(!found.is_empty() && found.iter().all(|one| one.faults == ["FlushAll"]), "{found:#?}");
     history.faults.truncate(1);
     let found = judge(&history);
-    assert!(found.iter().all(|one| one.faults == ["after before"]), "{found:#?}");
+    assert!(found.iter().all(|one| one.faults == ["after CutStore"]), "{found:#?}");
 }
 
 #[test]

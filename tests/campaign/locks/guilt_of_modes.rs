@@ -3,7 +3,7 @@
 //! Method: innocent histories of one mode each, and changes that make them guilty of one thing
 //! each. Every guilt is found under its invariant, and each history is innocent without it.
 
-use super::faults::{CLOCK_THERE_AND_BACK, Kind};
+use super::faults::Kind;
 use super::history::{
     AcceptedWrite, Ask, Event, Fault, History, Holder, Holding, Lease, LockAnswer, Write,
 };
@@ -68,29 +68,20 @@ const INNOCENT: [Case; 18] = [
             lease.valid_for = 150_000;
         }
         history.events.push(event(1, Exclusive, Ask::Release, [240, 250], LockAnswer::Released));
-        history.events.push(event(
-            0,
-            Exclusive,
-            BREAK,
-            [260, 270],
-            LockAnswer::Broke { ends_in: 0 },
-        ));
+        let broke = LockAnswer::Broke { ends_in: 0 };
+        history.events.push(event(0, Exclusive, BREAK, [260, 270], broke));
     }),
     ("a broken lease that lasts longer by a clock that is set", broken, |history| {
         history.events.push(event(1, Exclusive, ACQUIRE, [590, 600], again(10, None)));
-        let (kind, seen) = (CLOCK_THERE_AND_BACK, Ok(String::new()));
+        let (kind, seen) = (Kind::ClockThereAndBack, Ok(String::new()));
         history.faults.push(Fault { kind, from: 400_000, to: 450_000, seen });
     }),
-    (
-        "a broken lease that lasts longer where a fault kept the news of it back",
-        broken,
-        |history| {
-            history.events.push(event(1, Exclusive, ACQUIRE, [590, 600], again(10, None)));
-            history.counts_by_news = true;
-            let (kind, seen) = (Kind::CutStore.name(), Ok(String::new()));
-            history.faults.push(Fault { kind, from: 400_000, to: 450_000, seen });
-        },
-    ),
+    ("a broken lease that lasts longer where a fault kept the news back", broken, |history| {
+        history.events.push(event(1, Exclusive, ACQUIRE, [590, 600], again(10, None)));
+        history.counts_by_news = true;
+        let (kind, seen) = (Kind::CutStore, Ok(String::new()));
+        history.faults.push(Fault { kind, from: 400_000, to: 450_000, seen });
+    }),
     ("another's grant after a break at once", broken, |history| {
         history.events[1].ask = BREAK_AT_ONCE;
         history.events[1].told = LockAnswer::Broke { ends_in: 0 };
@@ -117,162 +108,98 @@ const INNOCENT: [Case; 18] = [
     }),
 ];
 
-const GUILTY: [(Invariant, Case); 24] = [
-    (
-        Invariant::Exclusive,
-        ("above the limit", counted, |history| {
-            history.events.push(granted(5, Counted(3), 30, Some(2), [230, 240]));
-        }),
-    ),
-    (
-        Invariant::Exclusive,
-        ("above the smallest limit", readers, |history| {
-            history.events.push(granted(5, Counted(2), 20, Some(1), [230, 240]));
-        }),
-    ),
-    (
-        Invariant::Exclusive,
-        ("two with one slot", counted, |history| {
-            history.events[1] = granted(3, Counted(2), 20, Some(0), [200, 210]);
-        }),
-    ),
-    (
-        Invariant::Exclusive,
-        ("a writer beside readers", readers, |history| {
-            history.events.push(granted(5, Exclusive, 20, None, [230, 240]));
-        }),
-    ),
-    (
-        Invariant::Exclusive,
-        ("a reader beside a writer", broken, |history| {
-            history.events.push(granted(5, Shared, 20, None, [230, 240]));
-        }),
-    ),
-    (
-        Invariant::Exclusive,
-        ("an era with two tokens", readers, |history| {
-            history.events.push(granted(5, Shared, 20, None, [230, 240]));
-        }),
-    ),
-    (
-        Invariant::Exclusive,
-        ("shown above the limit", counted, |history| {
-            let workers = [(10, 1, Counted(2), 0), (20, 3, Counted(2), 1), (30, 5, Counted(3), 2)];
-            history.events.push(shown(&workers, [230, 240]));
-        }),
-    ),
-    (
-        Invariant::Exclusive,
-        ("shown in one slot", readers, |history| {
-            history.events.push(shown(&[(10, 1, Shared, 0), (10, 3, Shared, 0)], [230, 240]));
-        }),
-    ),
-    (
-        Invariant::Exclusive,
-        ("a reader not shown", readers, |history| {
-            history.events.push(shown(&[(10, 1, Shared, 0)], [230, 240]));
-        }),
-    ),
-    (
-        Invariant::Exclusive,
-        ("a reader granted twice", readers, |history| {
-            history.events.push(granted(3, Shared, 10, None, [230, 240]));
-        }),
-    ),
-    (
-        Invariant::Exclusive,
-        ("granted before the broken lease ends", broken, |history| {
-            history.events.push(granted(5, Exclusive, 20, None, [230, 240]));
-        }),
-    ),
-    (
-        Invariant::Rising,
-        ("a stale reader with an old era's token", readers, |history| {
-            history.events.push(granted(5, Exclusive, 20, None, [700, 710]));
-            history.events.push(granted(7, Shared, 10, None, [1300, 1310]));
-        }),
-    ),
-    (
-        Invariant::Rising,
-        ("a reader below the era before", readers, |history| {
-            history.events.push(granted(5, Shared, 9, None, [900, 910]));
-        }),
-    ),
-    (
-        Invariant::Rising,
-        ("one token for two workers", counted, |history| {
-            history.events[1] = granted(3, Counted(2), 10, Some(1), [200, 210]);
-        }),
-    ),
-    (
-        Invariant::Rising,
-        ("a worker below one before", counted, |history| {
-            history.events.push(granted(5, Counted(2), 15, Some(0), [900, 910]));
-        }),
-    ),
-    (
-        Invariant::Rising,
-        ("a slot that changes", counted, |history| {
-            history.events.push(event(1, Counted(2), ACQUIRE, [230, 240], again(10, Some(1))));
-        }),
-    ),
-    (
-        Invariant::Fenced,
-        ("a reader after a later era", readers, |history| {
-            history.taken.push(taken(5, Shared, 20, None));
-            history.taken.push(taken(1, Shared, 10, None));
-        }),
-    ),
-    (
-        Invariant::Fenced,
-        ("a lower write of one slot", counted, |history| {
-            history.taken.push(taken(5, Counted(2), 30, Some(1)));
-            history.taken.push(taken(3, Counted(2), 20, Some(1)));
-        }),
-    ),
+/// What is broken, and by what change of which history.
+type Guilty = (Invariant, &'static str, fn() -> History, fn(&mut History));
+
+const GUILTY: [Guilty; 24] = [
+    (Invariant::Exclusive, "above the limit", counted, |history| {
+        history.events.push(granted(5, Counted(3), 30, Some(2), [230, 240]));
+    }),
+    (Invariant::Exclusive, "above the smallest limit", readers, |history| {
+        history.events.push(granted(5, Counted(2), 20, Some(1), [230, 240]));
+    }),
+    (Invariant::Exclusive, "two with one slot", counted, |history| {
+        history.events[1] = granted(3, Counted(2), 20, Some(0), [200, 210]);
+    }),
+    (Invariant::Exclusive, "a writer beside readers", readers, |history| {
+        history.events.push(granted(5, Exclusive, 20, None, [230, 240]));
+    }),
+    (Invariant::Exclusive, "a reader beside a writer", broken, |history| {
+        history.events.push(granted(5, Shared, 20, None, [230, 240]));
+    }),
+    (Invariant::Exclusive, "an era with two tokens", readers, |history| {
+        history.events.push(granted(5, Shared, 20, None, [230, 240]));
+    }),
+    (Invariant::Exclusive, "shown above the limit", counted, |history| {
+        let workers = [(10, 1, Counted(2), 0), (20, 3, Counted(2), 1), (30, 5, Counted(3), 2)];
+        history.events.push(shown(&workers, [230, 240]));
+    }),
+    (Invariant::Exclusive, "shown in one slot", readers, |history| {
+        history.events.push(shown(&[(10, 1, Shared, 0), (10, 3, Shared, 0)], [230, 240]));
+    }),
+    (Invariant::Exclusive, "a reader not shown", readers, |history| {
+        history.events.push(shown(&[(10, 1, Shared, 0)], [230, 240]));
+    }),
+    (Invariant::Exclusive, "a reader granted twice", readers, |history| {
+        history.events.push(granted(3, Shared, 10, None, [230, 240]));
+    }),
+    (Invariant::Exclusive, "granted before the broken lease ends", broken, |history| {
+        history.events.push(granted(5, Exclusive, 20, None, [230, 240]));
+    }),
+    (Invariant::Rising, "a stale reader with an old era's token", readers, |history| {
+        history.events.push(granted(5, Exclusive, 20, None, [700, 710]));
+        history.events.push(granted(7, Shared, 10, None, [1300, 1310]));
+    }),
+    (Invariant::Rising, "a reader below the era before", readers, |history| {
+        history.events.push(granted(5, Shared, 9, None, [900, 910]));
+    }),
+    (Invariant::Rising, "one token for two workers", counted, |history| {
+        history.events[1] = granted(3, Counted(2), 10, Some(1), [200, 210]);
+    }),
+    (Invariant::Rising, "a worker below one before", counted, |history| {
+        history.events.push(granted(5, Counted(2), 15, Some(0), [900, 910]));
+    }),
+    (Invariant::Rising, "a slot that changes", counted, |history| {
+        history.events.push(event(1, Counted(2), ACQUIRE, [230, 240], again(10, Some(1))));
+    }),
+    (Invariant::Fenced, "a reader after a later era", readers, |history| {
+        history.taken.push(taken(5, Shared, 20, None));
+        history.taken.push(taken(1, Shared, 10, None));
+    }),
+    (Invariant::Fenced, "a lower write of one slot", counted, |history| {
+        history.taken.push(taken(5, Counted(2), 30, Some(1)));
+        history.taken.push(taken(3, Counted(2), 20, Some(1)));
+    }),
+    (Invariant::Released, "a reader shown after its release", readers, |history| {
+        history.events.push(event(1, Shared, Ask::Release, [230, 240], LockAnswer::Released));
+        history.events.push(shown(&[(10, 1, Shared, 0), (10, 3, Shared, 1)], [250, 260]));
+    }),
+    (Invariant::Released, "a broken holder renews", broken, |history| {
+        let ask = Ask::Renew { ttl: 500_000 };
+        history.events.push(event(1, Exclusive, ask, [230, 240], renewed(10)));
+    }),
+    (Invariant::Released, "a broken holder is valid for longer", broken, |history| {
+        history.events.push(event(1, Exclusive, ACQUIRE, [230, 240], again(10, None)));
+    }),
     (
         Invariant::Released,
-        ("a reader shown after its release", readers, |history| {
-            history.events.push(event(1, Shared, Ask::Release, [230, 240], LockAnswer::Released));
-            history.events.push(shown(&[(10, 1, Shared, 0), (10, 3, Shared, 1)], [250, 260]));
-        }),
-    ),
-    (
-        Invariant::Released,
-        ("a broken holder renews", broken, |history| {
-            let ask = Ask::Renew { ttl: 500_000 };
-            history.events.push(event(1, Exclusive, ask, [230, 240], renewed(10)));
-        }),
-    ),
-    (
-        Invariant::Released,
-        ("a broken holder is valid for longer", broken, |history| {
-            history.events.push(event(1, Exclusive, ACQUIRE, [230, 240], again(10, None)));
-        }),
-    ),
-    (
-        Invariant::Released,
-        ("a broken holder is valid for longer than news take", broken, |history| {
+        "a broken holder is valid for longer than news take",
+        broken,
+        |history| {
             history.events.push(event(1, Exclusive, ACQUIRE, [590, 600], again(10, None)));
             history.counts_by_news = true;
-        }),
+        },
     ),
-    (
-        Invariant::Released,
-        ("held after a break at once", broken, |history| {
-            history.events[1].ask = BREAK_AT_ONCE;
-            history.events[1].told = LockAnswer::Broke { ends_in: 0 };
-            history.events.push(shown(&[(10, 1, Exclusive, 0)], [230, 240]));
-        }),
-    ),
-    (
-        Invariant::Honest,
-        ("a set that got half", set, |history| {
-            history.events[0].told = LockAnswer::Refused;
-            history.events[1].told = LockAnswer::Held(Holding::default());
-            history.events.push(shown(&[(10, 1, Exclusive, 0)], [230, 240]));
-        }),
-    ),
+    (Invariant::Released, "held after a break at once", broken, |history| {
+        history.events[1].ask = BREAK_AT_ONCE;
+        history.events[1].told = LockAnswer::Broke { ends_in: 0 };
+        history.events.push(shown(&[(10, 1, Exclusive, 0)], [230, 240]));
+    }),
+    (Invariant::Honest, "a set that got half", set, |history| {
+        history.events[0].told = LockAnswer::Refused;
+        history.events[1].told = LockAnswer::Held(Holding::default());
+        history.events.push(shown(&[(10, 1, Exclusive, 0)], [230, 240]));
+    }),
 ];
 
 #[test]
@@ -287,7 +214,7 @@ fn checker_accepts_modes_sets_and_breaks() {
 
 #[test]
 fn checker_reports_each_violation_of_modes_sets_and_breaks() {
-    for (invariant, (what, history, change)) in GUILTY {
+    for (invariant, what, history, change) in GUILTY {
         let mut history = history();
         assert!(judge(&history).is_empty(), "{what}");
         change(&mut history);

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::faults::{CLOCK_AHEAD, CLOCK_THERE_AND_BACK, Kind};
+use super::faults::Kind;
 use super::mode::{Mode, Share};
 
 /// Microseconds on the one monotonic clock of all clients.
@@ -171,7 +171,7 @@ pub(super) struct AcceptedWrite {
 /// Something that was done to the deployment.
 #[derive(Debug, Clone)]
 pub(super) struct Fault {
-    pub(super) kind: &'static str,
+    pub(super) kind: Kind,
     pub(super) from: Micros,
     pub(super) to: Micros,
     /// How it was seen to have taken effect, or why it was not.
@@ -222,44 +222,9 @@ impl LockAnswer {
     pub(super) fn is_ambiguous(&self) -> bool {
         matches!(self, Self::Unknown | Self::Nothing | Self::Odd(_))
     }
-
-    pub(super) fn kind(&self) -> &'static str {
-        match self {
-            Self::Granted(_) => "granted",
-            Self::Again(_) => "again",
-            Self::GrantedOrAgain(_) => "granted or again",
-            Self::Renewed(_) => "renewed",
-            Self::Released => "released",
-            Self::Held(_) => "held",
-            Self::Shown(_) => "shown",
-            Self::Expired(_) => "expired before",
-            Self::NotHeld => "not held",
-            Self::Mismatch => "mismatch",
-            Self::Refused => "refused for another lock",
-            Self::Broke { .. } => "broke",
-            Self::Broken => "broken",
-            Self::NotExecuted => "not executed",
-            Self::Unknown => "unknown",
-            Self::Nothing => "no answer",
-            Self::Odd(_) => "odd",
-        }
-    }
 }
 
 impl Ask {
-    pub(super) fn kind(self) -> &'static str {
-        match self {
-            Self::Acquire { waits: false } => "acquire",
-            Self::Acquire { waits: true } => "acquire, waiting",
-            Self::Renew { .. } => "renew",
-            Self::Release => "release",
-            Self::Look => "look",
-            Self::Recall => "history",
-            Self::Break { at_once: false, .. } => "break",
-            Self::Break { at_once: true, .. } => "break at once",
-        }
-    }
-
     pub(super) fn is_acquire(self) -> bool {
         matches!(self, Self::Acquire { .. })
     }
@@ -333,8 +298,8 @@ impl History {
     /// The promotions that were faults of the campaign themselves: of a PostgreSQL, which promotes
     /// no standby itself.
     pub(super) fn promotions_by_faults(&self) -> impl Iterator<Item = Promotion> {
-        let kinds = [Kind::Promote, Kind::PromoteBehind].map(Kind::name);
-        let of_promotion = move |fault: &&Fault| kinds.contains(&fault.kind);
+        let of_promotion =
+            |fault: &&Fault| matches!(fault.kind, Kind::Promote | Kind::PromoteBehind);
         let promotions = self.faults.iter().filter(of_promotion);
         promotions.map(|fault| Promotion { from: fault.from, to: fault.to })
     }
@@ -347,7 +312,8 @@ impl History {
 
     /// Whether the clock of a store was set in a span, or was wrong in it.
     pub(super) fn has_clock_set(&self, from: Micros, to: Micros) -> bool {
-        let is_set = |fault: &Fault| [CLOCK_AHEAD, CLOCK_THERE_AND_BACK].contains(&fault.kind);
+        let is_set =
+            |fault: &Fault| matches!(fault.kind, Kind::ClockAhead | Kind::ClockThereAndBack);
         self.faults.iter().any(|fault| is_set(fault) && fault.from <= to && from <= fault.to)
     }
 
@@ -356,8 +322,8 @@ impl History {
     /// restart on disk a lease lasts anew.
     pub(super) fn may_lack_news(&self, from: Micros, to: Micros) -> bool {
         let keeps_back = |fault: &&Fault| match self.has_one_judge {
-            true => fault.kind == Kind::KillInstance.name(),
-            false => self.counts_by_news && !fault.kind.starts_with("clients: "),
+            true => fault.kind == Kind::KillInstance,
+            false => self.counts_by_news && !fault.kind.is_of_clients(),
         };
         let mut faults = self.faults.iter().filter(keeps_back);
         faults.any(|fault| fault.from <= to && from <= fault.to + HEARD + self.late)
@@ -395,12 +361,12 @@ impl History {
     pub(super) fn faults_within(&self, from: Micros, to: Micros) -> Vec<String> {
         let seen = || self.faults.iter().filter(|fault| fault.seen.is_ok());
         let within = seen().filter(|fault| fault.from <= to && from <= fault.to);
-        let mut kinds: Vec<_> = within.map(|fault| fault.kind.to_owned()).collect();
+        let mut kinds: Vec<_> = within.map(|fault| format!("{:?}", fault.kind)).collect();
         kinds.sort_unstable();
         kinds.dedup();
         if kinds.is_empty() {
             let before = seen().filter(|fault| fault.to < from).max_by_key(|fault| fault.to);
-            kinds.extend(before.map(|fault| format!("after {}", fault.kind)));
+            kinds.extend(before.map(|fault| format!("after {:?}", fault.kind)));
         }
         kinds
     }

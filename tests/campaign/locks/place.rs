@@ -131,25 +131,6 @@ pub(super) struct Instance {
 }
 
 impl Store {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Memory => "memory",
-            Self::Embedded => "embedded",
-            Self::ForgetfulRedis => "Redis without persistence",
-            Self::SnapshotRedis => "Redis with snapshots",
-            Self::DurableRedis => "Redis with appendfsync always",
-            Self::Sentinel => "Redis Sentinel",
-            Self::CarefulSentinel => "Redis Sentinel with min_replicas = 1",
-            Self::Cluster => "Redis Cluster",
-            Self::Redlock => "Redlock",
-            Self::ForgetfulRedlock => "Redlock without persistence",
-            Self::Postgres => "PostgreSQL with a synchronous standby",
-            Self::AsyncPostgres => "PostgreSQL with an asynchronous standby",
-            Self::Etcd => "etcd with three members",
-            Self::Zookeeper => "ZooKeeper with three members",
-        }
-    }
-
     /// The faults that it is put to.
     ///
     /// Fencing tokens do not rise where the counter was lost and the clock set back, so no store
@@ -239,11 +220,6 @@ impl Store {
     /// Whether several instances can share it.
     pub(super) fn is_shared(self) -> bool {
         !matches!(self, Self::Memory | Self::Embedded)
-    }
-
-    /// Whether it has no clock, so that an instance counts all that lasts from when it saw it.
-    pub(super) fn is_clockless(self) -> bool {
-        matches!(self, Self::Etcd | Self::Zookeeper)
     }
 
     /// Whether it forgets nothing under these faults, so that its tier has to say so.

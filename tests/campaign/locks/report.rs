@@ -4,7 +4,7 @@
 //! It only reads the history that the checker judges, and judges nothing itself.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::fs;
 use std::path::Path;
 
@@ -42,8 +42,8 @@ fn table(
     );
     let seconds = last.zip(first).map_or(0, |(last, first)| (last - first) / 1_000_000);
     let mut text = format!(
-        "## {}\n\nTier `{tier}`, {seconds} s, seed {seed}: {} requests, {} grants, {} faults.\n",
-        store.name(),
+        "## {store:?}\n\nTier `{tier}`, {seconds} s, seed {seed}: {} requests, {} grants, \
+         {} faults.\n",
         history.events.len(),
         history.grants().len(),
         history.faults.len()
@@ -57,11 +57,12 @@ fn table(
 fn operations(history: &History) -> String {
     let mut told = BTreeMap::<_, BTreeMap<_, u64>>::new();
     for event in &history.events {
-        *told.entry(event.ask.kind()).or_default().entry(event.told.kind()).or_default() += 1;
+        *told.entry(name(&event.ask)).or_default().entry(name(&event.told)).or_default() += 1;
     }
     let taken = history.writes.iter().filter(|write| write.taken).count() as u64;
     let refused = history.writes.len() as u64 - taken;
-    told.insert("write to the resource", BTreeMap::from([("refused", refused), ("taken", taken)]));
+    let writes = [("refused", refused), ("taken", taken)].map(|(told, n)| (told.to_owned(), n));
+    told.insert("write to the resource".to_owned(), BTreeMap::from(writes));
     let mut text = "\n| operation | number | answers |\n| --- | --- | --- |\n".to_owned();
     for (ask, answers) in told {
         let all: u64 = answers.values().sum();
@@ -69,6 +70,11 @@ fn operations(history: &History) -> String {
         let _ = writeln!(text, "| {ask} | {all} | {} |", answers.join(", "));
     }
     text
+}
+
+/// What a request or an answer is called, without what it has.
+fn name(value: &impl fmt::Debug) -> String {
+    format!("{value:?}").split(['(', ' ']).next().unwrap_or_default().to_owned()
 }
 
 fn faults(history: &History) -> String {
@@ -94,7 +100,7 @@ fn faults(history: &History) -> String {
         .to_owned();
     for (kind, (seen, skipped, pause, how)) in kinds {
         let pause = pause / 1000;
-        let _ = writeln!(text, "| {kind} | {seen} | {skipped} | {pause} ms | {how} |");
+        let _ = writeln!(text, "| {kind:?} | {seen} | {skipped} | {pause} ms | {how} |");
     }
     text
 }

@@ -8,6 +8,9 @@ use keylatch_axum::{FailurePolicy, OnFailure};
 
 use super::{File, file_is_refused, load, variable_is_refused};
 
+/// A guard to which settings can be added.
+const GUARD: &str = "[[guard]]\npath = \"/a\"\nupstream = \"http://a\"\n";
+
 #[test]
 fn guard_in_the_comments_of_the_defaults_shows_all_defaults() {
     assert!(load(None, &[]).unwrap().guard.is_empty());
@@ -58,15 +61,13 @@ fn invalid_guard_is_named() {
 
 #[test]
 fn mode_of_a_guard_is_one_of_two() {
-    let guard = "[[guard]]\npath = \"/a\"\nupstream = \"http://a\"\n";
-    let observing = load(Some(&format!("{guard}mode = \"observe\"")), &[]).unwrap();
+    let observing = load(Some(&format!("{GUARD}mode = \"observe\"")), &[]).unwrap();
     assert!(observing.guard[0].observes());
-    file_is_refused(&format!("{guard}mode = \"watch\""), "mode");
+    file_is_refused(&format!("{GUARD}mode = \"watch\""), "mode");
 }
 
 #[test]
 fn failures_of_a_guard_are_a_word_or_a_table() {
-    let guard = "[[guard]]\npath = \"/a\"\nupstream = \"http://a\"\n";
     let release: FailurePolicy = OnFailure::Release.into();
     let unknown: FailurePolicy = OnFailure::Unknown.into();
     for (written, policy) in [
@@ -75,7 +76,7 @@ fn failures_of_a_guard_are_a_word_or_a_table() {
         ("{ \"503\" = \"release\" }", unknown.clone().with_status(503, OnFailure::Release)),
         ("{ \"402\" = \"release\" }", unknown.with_status(402, OnFailure::Release)),
     ] {
-        let config = load(Some(&format!("{guard}on_failure = {written}")), &[]).unwrap();
+        let config = load(Some(&format!("{GUARD}on_failure = {written}")), &[]).unwrap();
         assert_eq!(config.guard[0].on_failure, policy, "{written}");
     }
 }
@@ -108,11 +109,10 @@ fn invalid_guard_setting_is_named() {
         ("on_failure", "503"),
         ("cross_origin", "\"allow\""),
     ] {
-        guard_is_refused(&format!("path = \"/a\"\nupstream = \"http://a\"\n{key} = {value}"), key);
+        file_is_refused(&format!("{GUARD}{key} = {value}"), &format!("guard[0].{key}"));
     }
-    let guard = "[[guard]]\npath = \"/a\"\nupstream = \"http://a\"\n";
-    file_is_refused(&guard.repeat(2), "guard[1].path");
-    file_is_refused(&format!("{guard}pth = 1"), "pth");
+    file_is_refused(&GUARD.repeat(2), "guard[1].path");
+    file_is_refused(&format!("{GUARD}pth = 1"), "pth");
     variable_is_refused("KEYLATCH_GUARD", "/a", "KEYLATCH_GUARD");
 }
 
@@ -156,7 +156,7 @@ fn invalid_source_of_keys_is_named() {
         ("settle", "{ get = \"/orders/{key}\" }\nprincipal_header = \"Authorization\""),
         ("settle", "{ get = \"/orders/{key}\" }\naccess = \"identity\""),
     ] {
-        guard_is_refused(&format!("path = \"/a\"\nupstream = \"http://a\"\n{key} = {value}"), key);
+        file_is_refused(&format!("{GUARD}{key} = {value}"), &format!("guard[0].{key}"));
     }
 }
 
@@ -170,10 +170,9 @@ fn field_that_matches_nothing_is_named() {
         ("compare_fields", "[\"a\", \"\"]"),
         ("compare_fields", "[\"a\"]\nignore_fields = [\"b\"]"),
     ] {
-        guard_is_refused(&format!("path = \"/a\"\nupstream = \"http://a\"\n{key} = {value}"), key);
+        file_is_refused(&format!("{GUARD}{key} = {value}"), &format!("guard[0].{key}"));
     }
-    let wrong = "[[guard]]\npath = \"/a\"\nupstream = \"http://a\"\nignore_fields = [\"/a~\"]";
-    file_is_refused(wrong, "`~0` a `~`");
+    file_is_refused(&format!("{GUARD}ignore_fields = [\"/a~\"]"), "`~0` a `~`");
 }
 
 #[test]
@@ -221,15 +220,14 @@ async fn app_beside_other_parts_is_refused_and_so_is_a_page_that_cannot_be_read(
     let listener = |port: u16, serves: &str| {
         format!("[[listener]]\naddress = \"127.0.0.1:{port}\"\nserves = [{serves}]\n")
     };
-    let guard = "[[guard]]\npath = \"/a\"\nupstream = \"http://a\"\n";
     let (alone, api) = (listener(1, "\"guards\""), listener(2, "\"api\", \"guards\""));
     for (text, named) in [
         (app.to_owned(), "serves = [\"guards\"]"),
         (format!("{app}{alone}{api}"), "serves = [\"guards\"]"),
         (format!("{app}{}", listener(1, "\"api\"")), "serves = [\"guards\"]"),
         (app.replace("8000", "8000/a") + &alone, "`gateway.upstream` must be a URL"),
-        (format!("{guard}error_page = \"/nowhere.html\"\n"), "`guard[0].error_page`"),
-        (format!("{guard}error_page = \"/dev/null\"\n"), "it has no {{message}}"),
+        (format!("{GUARD}error_page = \"/nowhere.html\"\n"), "`guard[0].error_page`"),
+        (format!("{GUARD}error_page = \"/dev/null\"\n"), "it has no {{message}}"),
     ] {
         let file = File::new(&text);
         let path = file.path().display().to_string();

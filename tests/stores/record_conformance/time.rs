@@ -12,7 +12,7 @@ use std::mem::discriminant;
 use super::{
     LEASE, RETENTION, SLACK, UNKNOWN, abandon, ask, assert_near, assert_same, assert_wall, begin,
     complete, done, end_of, ended_at, extend, find, found, found_now, kept, lease_of, refused,
-    rerun, started, unknown,
+    started, unknown,
 };
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -37,31 +37,6 @@ async fn expired_run_is_an_unknown_outcome(store: &Records) {
     let AbandonReply::Refused(told) = abandon(store, 1, "one").await else { panic!("refused") };
     assert_same(&told, &view);
     assert_same(&found_now(store, 1).await, &view);
-}
-
-#[store_test(records)]
-async fn unknown_outcome_is_kept_for_30_days(store: &Records) {
-    started(begin(store, &ask(1, "one")).await);
-    store.advance(LEASE).await;
-    started(begin(store, &ask(2, "one")).await);
-    kept(complete(store, 2, "one", unknown(UnknownReason::NoAnswer)).await);
-    store.advance(UNKNOWN - SLACK).await;
-    for key in [1, 2] {
-        found(begin(store, &ask(key, "two")).await);
-    }
-    store.advance(SLACK).await;
-    for key in [1, 2] {
-        assert_eq!(find(store, key).await, None);
-    }
-}
-
-#[store_test(records)]
-async fn rerunnable_run_is_forgotten_after_its_retention(store: &Records) {
-    started(begin(store, &rerun(1, "one")).await);
-    store.advance(LEASE + RETENTION - SLACK).await;
-    assert_eq!(lease_of(&found_now(store, 1).await), Duration::ZERO);
-    store.advance(SLACK).await;
-    assert_eq!(find(store, 1).await, None);
 }
 
 #[store_test(records)]

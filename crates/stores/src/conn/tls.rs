@@ -4,7 +4,7 @@
 //! The parameters have the words of the engine's own client, and hold for every server behind the
 //! URL. A server's certificate has to be for the host of the URL, or for `servername` where the URL
 //! has it. An error says nothing of the URL's text, which may hold a password. Tested below, and
-//! with real servers in `tests/stores`: `etcd_tls.rs`, `postgres_tls.rs`, `redis_tls.rs`,
+//! with real servers in `tests/stores`: `etcd_tls.rs`, `postgres_tls.rs`,
 //! `zookeeper_tls.rs`.
 
 use std::path::PathBuf;

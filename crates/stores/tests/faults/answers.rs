@@ -67,26 +67,25 @@ fn body(reply: Result<BeginReply, StoreError>) -> Bytes {
 }
 
 /// A store with a long answer under "long" and a short one under "short".
-async fn store_with_answers(disk: &Disk) -> (TestStore, StoredResponse) {
-    let (opened, long) = (disk.open().unwrap(), answer(1, LONG));
+async fn store_with_answers() -> (Disk, Arc<TestStore>, StoredResponse) {
+    let ((disk, opened), long) = (Disk::with_store(), answer(1, LONG));
     complete(opened.port(), "long", &long).await;
     complete(opened.port(), "short", &answer(2, 100)).await;
-    (opened, long)
+    (disk, opened, long)
 }
 
 #[tokio::test]
 async fn long_answers_are_on_disk_and_not_in_memory() {
     let lengths = [0, 100, 1000, 1100, 5000, 100_000, 1 << 20, LONG];
     let answers = lengths.map(|length| (length.to_string(), answer(1, length)));
-    let disk = Disk::formatted(1);
-    let store = disk.open().unwrap();
+    let (disk, store) = Disk::with_store();
     for (record, answer) in &answers {
         complete(store.port(), record, answer).await;
     }
     let bytes = answers.iter().map(|(_, answer)| answer.kept_bytes());
     let (all, short) = (bytes.clone().sum(), bytes.filter(|bytes| *bytes <= IN_MEMORY).sum());
     let again = Disk::new(disk.cut(), 1);
-    for store in [store, again.open().unwrap()] {
+    for store in [store, Arc::new(again.open().unwrap())] {
         let room = store.port().gauges().room.expect("the records are in this process").bytes();
         assert!(room > all, "{room} bytes, of which answers have {all}");
         assert_eq!(store.answer_bytes_in_memory(), short);
@@ -102,8 +101,7 @@ async fn long_answers_are_on_disk_and_not_in_memory() {
 
 #[tokio::test]
 async fn an_answer_that_is_replayed_to_many_is_in_memory_once() {
-    let disk = Disk::formatted(1);
-    let (store, long) = store_with_answers(&disk).await;
+    let (disk, store, long) = store_with_answers().await;
     let one = body(replay(store.port(), "long").await);
     disk.break_down();
     // From the memory of the first client's answer.
@@ -120,8 +118,7 @@ async fn an_answer_that_is_replayed_to_many_is_in_memory_once() {
 
 #[tokio::test]
 async fn a_disk_that_cannot_be_read_gives_an_error_and_no_other_answer() {
-    let disk = Disk::formatted(1);
-    let (store, long) = store_with_answers(&disk).await;
+    let (disk, store, long) = store_with_answers().await;
     disk.break_down();
     let error = replay(store.port(), "long").await.unwrap_err();
     assert_eq!(error.effect(), Effect::NotExecuted, "{error:?}");
@@ -137,8 +134,7 @@ async fn a_disk_that_cannot_be_read_gives_an_error_and_no_other_answer() {
 
 #[tokio::test]
 async fn an_answer_that_has_changed_on_disk_gives_an_error_and_no_other_answer() {
-    let disk = Disk::formatted(1);
-    let (store, _) = store_with_answers(&disk).await;
+    let (disk, store, _) = store_with_answers().await;
     // Its first bytes are no longer in any cache.
     disk.damage(&body_of(&answer(1, LONG))[..64]);
     for _ in 0..2 {
@@ -159,15 +155,8 @@ fn body_of(kept: &StoredResponse) -> Bytes {
 
 #[tokio::test]
 async fn a_disk_that_hangs_holds_a_long_answer_and_nothing_else() {
-    let disk = Disk::formatted(1);
-    let (store, long) = store_with_answers(&disk).await;
-    let store = Arc::new(store);
-    disk.hang();
-    let acquire = tokio::spawn({
-        let store = Arc::clone(&store);
-        async move { Acquire::new("new", "one").run(store.port()).await }
-    });
-    disk.until_it_hangs().await;
+    let (disk, store, long) = store_with_answers().await;
+    let acquire = Acquire::new("new", "one").hang(&store, &disk).await;
     let mut replayed = pin!(replay(store.port(), "long"));
     assert!(poll!(replayed.as_mut()).is_pending());
     // Callers that have gone wait for nothing.
@@ -187,8 +176,7 @@ async fn a_disk_that_hangs_holds_a_long_answer_and_nothing_else() {
 async fn a_read_that_hangs_holds_changes_until_their_deadline_and_nothing_else() {
     /// For how long a request may wait for the store.
     const DEADLINE: Duration = Duration::from_millis(100);
-    let disk = Disk::formatted(1);
-    let (opened, long) = store_with_answers(&disk).await;
+    let (disk, opened, long) = store_with_answers().await;
     let (held, new) = (Acquire::new("held", "one"), Acquire::new("new", "two"));
     held.run(opened.port()).await.unwrap();
     let records = IdempotencyService::start(opened.shared(), DEADLINE);
@@ -236,16 +224,9 @@ async fn patiently<T>(step: impl Future<Output = T>) -> T {
 /// Requests that were decided while the disk hung, and read after what came before them.
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_goes_before_it_is_read_gives_what_is_true_then() {
-    let disk = Disk::formatted(1);
-    let (store, long) = store_with_answers(&disk).await;
-    let store = Arc::new(store);
+    let (disk, store, long) = store_with_answers().await;
     complete(store.port(), "erased", &long).await;
-    disk.hang();
-    let acquire = tokio::spawn({
-        let store = Arc::clone(&store);
-        async move { Acquire::new("new", "one").run(store.port()).await }
-    });
-    disk.until_it_hangs().await;
+    let acquire = Acquire::new("new", "one").hang(&store, &disk).await;
     let port = store.port();
     // It takes all that is read before the next batch.
     let mut first = pin!(replay(port, "long"));
@@ -260,12 +241,7 @@ async fn an_answer_that_goes_before_it_is_read_gives_what_is_true_then() {
     assert!(matches!(erase.await, Ok(EraseReply::Done(_))));
     acquire.await.unwrap().unwrap();
 
-    disk.hang();
-    let acquire = tokio::spawn({
-        let store = Arc::clone(&store);
-        async move { Acquire::new("newer", "one").run(store.port()).await }
-    });
-    disk.until_it_hangs().await;
+    let acquire = Acquire::new("newer", "one").hang(&store, &disk).await;
     let mut expired = pin!(replay(port, "long"));
     assert!(poll!(expired.as_mut()).is_pending());
     advance(Duration::from_secs(25 * 3600)).await;
@@ -281,8 +257,7 @@ async fn an_answer_that_goes_before_it_is_read_gives_what_is_true_then() {
 /// meanwhile.
 #[tokio::test]
 async fn an_answer_that_goes_while_it_is_read_does_not_begin_a_run_without_room() {
-    let disk = Disk::formatted(1);
-    let (store, long) = store_with_answers(&disk).await;
+    let (disk, store, long) = store_with_answers().await;
     let limits = RecordLimits { kept_bytes: 1, unknown: 1, waiters: WaiterLimit::new(1) };
     let records = IdempotencyService::start_within(store.shared(), PATIENCE, limits);
     let work = |_| async { RunResult { answer: (), end: None, late: None } };
@@ -323,8 +298,7 @@ fn request(record: &str) -> RunRequest {
 /// Two answers of one length and status have the same stub.
 #[tokio::test]
 async fn a_completion_is_compared_with_the_answer_on_disk() {
-    let disk = Disk::formatted(1);
-    let (store, long) = store_with_answers(&disk).await;
+    let (disk, store, long) = store_with_answers().await;
     let complete = async |kept: &StoredResponse| {
         store.port().complete(&key("long"), &token("one"), RunEnd::Done(kept.clone())).await
     };

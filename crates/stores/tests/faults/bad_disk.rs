@@ -122,8 +122,7 @@ async fn a_start_on_a_full_disk_serves_reads_and_goes_on_once_there_is_room() {
 
 #[tokio::test]
 async fn a_disk_that_turns_read_only_refuses_and_nothing_has_happened_until_it_is_mended() {
-    let disk = Disk::formatted(1);
-    let opened = disk.open().unwrap();
+    let (disk, opened) = Disk::with_store();
     let store = opened.port();
     let held = Acquire::new("held", "one");
     held.run(store).await.unwrap();
@@ -218,8 +217,7 @@ async fn what_is_in_doubt_is_never_answered_from_memory() {
 
 #[tokio::test]
 async fn a_failed_sync_is_never_taken_for_success() {
-    let disk = Disk::formatted(1);
-    let store = disk.open().unwrap();
+    let (disk, store) = Disk::with_store();
     disk.fail_the_next_sync();
     let error = Acquire::new("lock", "one").run(store.port()).await.unwrap_err();
     assert_eq!(error.effect(), Effect::Unknown, "{error:?}");
@@ -231,8 +229,7 @@ async fn a_failed_sync_is_never_taken_for_success() {
 
 #[tokio::test]
 async fn a_batch_without_changes_does_not_make_a_full_disk_well() {
-    let disk = Disk::formatted(1);
-    let store = disk.open().unwrap();
+    let (disk, store) = Disk::with_store();
     disk.fill_up_to(0);
     let mut refused = false;
     for number in 0..1000 {

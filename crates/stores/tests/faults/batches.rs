@@ -19,10 +19,7 @@ use crate::requests::{Acquire, LEASE, begin};
 
 /// Holds the writer in a commit until the disk resumes, so that what comes is the next batch.
 async fn hold_the_writer(store: &Arc<TestStore>, disk: &Disk, round: u32) {
-    disk.hang();
-    let (store, first) = (Arc::clone(store), Acquire::new(&format!("first {round}"), "one"));
-    tokio::spawn(async move { first.run(store.port()).await.unwrap() });
-    disk.until_it_hangs().await;
+    drop(Acquire::new(&format!("first {round}"), "one").hang(store, disk).await);
 }
 
 #[tokio::test]
@@ -38,8 +35,7 @@ async fn changes_that_come_together_share_a_sync_though_a_worker_is_spare() {
 /// How many syncs it takes to write 40 changes that are queued while the disk hangs in another
 /// commit.
 async fn syncs_of_40_changes() -> u64 {
-    let disk = Disk::formatted(1);
-    let store = Arc::new(disk.open().unwrap());
+    let (disk, store) = Disk::with_store();
     for number in 0..10 {
         Acquire::new(&format!("before {number}"), "one").run(store.port()).await.unwrap();
     }
@@ -58,8 +54,7 @@ async fn syncs_of_40_changes() -> u64 {
 
 #[tokio::test]
 async fn fences_rise_over_a_grant_and_its_end_in_one_batch() {
-    let disk = Disk::formatted(1);
-    let store = Arc::new(disk.open().unwrap());
+    let (disk, store) = Disk::with_store();
     let (lock, mut last) = (Acquire::new("lock", "one"), FencingToken::NONE);
     for round in 0..50 {
         hold_the_writer(&store, &disk, round).await;
@@ -85,8 +80,7 @@ async fn fences_rise_over_a_grant_and_its_end_in_one_batch() {
 
 #[tokio::test]
 async fn what_a_batch_withdraws_itself_is_not_written() {
-    let disk = Disk::formatted(1);
-    let store = Arc::new(disk.open().unwrap());
+    let (disk, store) = Disk::with_store();
     // The limit of the fencing tokens is written with the first grant.
     Acquire::new("before", "one").run(store.port()).await.unwrap();
     hold_the_writer(&store, &disk, 0).await;
@@ -102,15 +96,11 @@ async fn what_a_batch_withdraws_itself_is_not_written() {
 
 #[tokio::test]
 async fn a_grant_that_expires_on_its_way_leaves_the_disk_as_well() {
-    let disk = Disk::formatted(1);
-    let store = Arc::new(disk.open().unwrap());
+    let (disk, store) = Disk::with_store();
     pause();
     let mut lock = Acquire::new("lock", "one");
     lock.command.ttl = Ttl::from_millis(100).unwrap();
-    disk.hang();
-    let (acquiring, acquire) = (Arc::clone(&store), lock.clone());
-    let acquire = tokio::spawn(async move { acquire.run(acquiring.port()).await });
-    disk.until_it_hangs().await;
+    let acquire = lock.hang(&store, &disk).await;
     advance(Duration::from_secs(1)).await;
     disk.resume();
     assert!(matches!(acquire.await.unwrap(), Ok(AcquireReply::Granted(_))));
@@ -122,8 +112,7 @@ async fn a_grant_that_expires_on_its_way_leaves_the_disk_as_well() {
 
 #[tokio::test]
 async fn what_expires_or_ends_by_itself_is_written_down() {
-    let disk = Disk::formatted(1);
-    let store = disk.open().unwrap();
+    let (disk, store) = Disk::with_store();
     pause();
     let short = Duration::from_secs(60);
     let gone = BeginCommand {
@@ -147,8 +136,7 @@ async fn what_expires_or_ends_by_itself_is_written_down() {
 
 #[tokio::test]
 async fn a_change_after_the_first_is_one_page_of_the_log() {
-    let disk = Disk::formatted(1);
-    let store = disk.open().unwrap();
+    let (disk, store) = Disk::with_store();
     let lock = Acquire::new("lock", "one");
     lock.run(store.port()).await.unwrap();
     store.port().release(&lock.name, &lock.command.token).await.unwrap();
@@ -201,8 +189,7 @@ fn record_rows(disk: &Disk) -> i64 {
 
 #[tokio::test]
 async fn a_record_that_runs_again_has_the_row_of_its_last_run_alone() {
-    let disk = Disk::formatted(1);
-    let store = disk.open().unwrap();
+    let (disk, store) = Disk::with_store();
     pause();
     let short = Duration::from_secs(60);
     let run = |runner: &str| BeginCommand {

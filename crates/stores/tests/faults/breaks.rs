@@ -52,8 +52,7 @@ async fn remembered(store: &dyn Store, names: usize) -> Vec<usize> {
 #[tokio::test]
 async fn breaks_of_more_names_than_may_be_remembered_are_forgotten_oldest_first() {
     const NAMES: usize = 2 * MOST;
-    let disk = Disk::formatted(1);
-    let store = disk.open().unwrap();
+    let (disk, store) = Disk::with_store();
     take_and_break(store.port(), 0).await;
     store.sweep().await.unwrap();
     assert_eq!(remembered(store.port(), 1).await, [0], "one is not too many");

@@ -13,8 +13,7 @@ use crate::requests::{Acquire, begin, name};
 
 #[tokio::test]
 async fn a_flipped_byte_is_noticed_or_does_no_harm() {
-    let disk = Disk::formatted(1);
-    let store = disk.open().unwrap();
+    let (disk, store) = Disk::with_store();
     let locks: Vec<_> = (0..50).map(|n| Acquire::new(&format!("lock {n}"), "one")).collect();
     let runs: Vec<_> = (0..50).map(|n| begin(&format!("record {n}"), "one")).collect();
     for (lock, run) in locks.iter().zip(&runs) {
@@ -74,8 +73,7 @@ async fn a_file_with_a_row_of_another_format_is_refused_and_left_as_it_is() {
 /// What a killed process leaves: most of what it wrote is in the log.
 #[tokio::test]
 async fn a_log_that_is_broken_before_its_end_is_refused_and_left_as_it_is() {
-    let disk = Disk::formatted(1);
-    let store = disk.open().unwrap();
+    let (disk, store) = Disk::with_store();
     let locks: Vec<_> = (0..20).map(|n| Acquire::new(&format!("lock {n}"), "one")).collect();
     let mut before_the_last = 0;
     for lock in &locks {

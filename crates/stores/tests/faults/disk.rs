@@ -128,6 +128,13 @@ impl Disk {
         Self::of_format(FILE_FORMAT, seed)
     }
 
+    /// The same, and the store on it.
+    pub(crate) fn with_store() -> (Self, Arc<TestStore>) {
+        let disk = Self::formatted(1);
+        let store = disk.open().unwrap();
+        (disk, Arc::new(store))
+    }
+
     /// A disk with an empty store, whose fencing tokens are the clock's.
     pub(crate) fn with_clock(seed: u64) -> Self {
         Self::with_head(FILE_FORMAT, 0, seed)

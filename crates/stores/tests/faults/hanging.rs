@@ -14,24 +14,9 @@ use keylatch_core::idempotency::{
 };
 use keylatch_core::lock::{AcquireCommand, AcquireReply, LockLoss, ReleaseReply, RenewReply, Ttl};
 use keylatch_core::store::{Effect, ListLocks, StoreError};
-use keylatch_stores::test_medium::TestStore;
-use tokio::task::JoinHandle;
 
 use crate::disk::Disk;
 use crate::requests::{Acquire, begin, token};
-
-/// An acquire that waits for a disk that hangs.
-async fn hang_an_acquire(
-    store: &Arc<TestStore>,
-    disk: &Disk,
-    lock: &str,
-) -> JoinHandle<Result<AcquireReply, StoreError>> {
-    disk.hang();
-    let (store, acquire) = (Arc::clone(store), Acquire::new(lock, "one"));
-    let acquire = tokio::spawn(async move { acquire.run(store.port()).await });
-    disk.until_it_hangs().await;
-    acquire
-}
 
 /// What `answer` says without waiting.
 #[track_caller]
@@ -41,14 +26,13 @@ fn at_once<T: std::fmt::Debug>(answer: impl Future<Output = Result<T, StoreError
 
 #[tokio::test]
 async fn reads_and_refusals_do_not_wait_for_a_disk_that_hangs() {
-    let disk = Disk::formatted(1);
-    let opened = Arc::new(disk.open().unwrap());
+    let (disk, opened) = Disk::with_store();
     let store = opened.port();
     let (held, done) = (Acquire::new("held", "one"), begin("done", "one"));
     held.run(store).await.unwrap();
     store.begin(&done).await.unwrap();
     store.complete(&done.key, &done.token, RunEnd::Done(StoredResponse::Mark(201))).await.unwrap();
-    let acquire = hang_an_acquire(&opened, &disk, "new").await;
+    let acquire = Acquire::new("new", "one").hang(&opened, &disk).await;
 
     let (name, two) = (&held.name, token("two"));
     assert!(at_once(store.look(name)).is_some());
@@ -77,10 +61,9 @@ async fn reads_and_refusals_do_not_wait_for_a_disk_that_hangs() {
 
 #[tokio::test]
 async fn what_is_still_on_its_way_is_withdrawn_all_the_same() {
-    let disk = Disk::formatted(1);
-    let opened = Arc::new(disk.open().unwrap());
+    let (disk, opened) = Disk::with_store();
     let store = opened.port();
-    let acquired = hang_an_acquire(&opened, &disk, "new").await;
+    let acquired = Acquire::new("new", "one").hang(&opened, &disk).await;
     let (acquire, run) = (Acquire::new("new", "one"), begin("run", "one"));
     let (begun, (), abandoned) = {
         let all = async {
@@ -105,12 +88,11 @@ async fn what_is_still_on_its_way_is_withdrawn_all_the_same() {
 async fn a_full_queue_refuses_changes_at_once_until_the_disk_resumes() {
     /// More than any number of clients whose requests are served at once.
     const MANY: u32 = 100_000;
-    let disk = Disk::formatted(1);
-    let opened = Arc::new(disk.open().unwrap());
+    let (disk, opened) = Disk::with_store();
     let store = opened.port();
     let held = Acquire::new("held", "one");
     held.run(store).await.unwrap();
-    let acquired = hang_an_acquire(&opened, &disk, "new").await;
+    let acquired = Acquire::new("new", "one").hang(&opened, &disk).await;
     // As renewals whose deadline is over.
     let renew = || store.renew(&held.name, &held.command.token, Ttl::DEFAULT);
     let refused = (0..MANY).find_map(|_| renew().now_or_never());
@@ -133,9 +115,8 @@ async fn a_full_queue_refuses_changes_at_once_until_the_disk_resumes() {
 
 #[tokio::test]
 async fn a_disk_that_hangs_does_not_hold_the_end_of_the_process() {
-    let disk = Disk::formatted(1);
-    let store = Arc::new(disk.open().unwrap());
-    let acquire = hang_an_acquire(&store, &disk, "new").await;
+    let (disk, store) = Disk::with_store();
+    let acquire = Acquire::new("new", "one").hang(&store, &disk).await;
     acquire.abort();
     assert!(acquire.await.unwrap_err().is_cancelled());
     let (ended, end) = mpsc::channel();

@@ -47,8 +47,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let disk = Disk::formatted(1);
-        let store = Arc::new(disk.open().unwrap());
+        let (disk, store) = Disk::with_store();
         Self { resume: ResumeOnDrop(disk.clone()), disk, store, locks: 0 }
     }
 

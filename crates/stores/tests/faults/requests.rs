@@ -3,6 +3,7 @@
 //! Leases last the longest TTL and runs an hour, so that nothing expires by itself while a fault is
 //! under way. A test that needs an end asks for it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use keylatch_core::idempotency::{
@@ -12,6 +13,10 @@ use keylatch_core::lock::{
     AcquireCommand, AcquireReply, Attempt, LockName, Owner, Token, TokenHash, Ttl,
 };
 use keylatch_core::store::{Store, StoreError};
+use keylatch_stores::test_medium::TestStore;
+use tokio::task::JoinHandle;
+
+use crate::disk::Disk;
 
 /// For how long a run may go unheard.
 pub(crate) const LEASE: Duration = Duration::from_secs(60 * 60);
@@ -34,6 +39,19 @@ impl Acquire {
 
     pub(crate) async fn run(&self, store: &dyn Store) -> Result<AcquireReply, StoreError> {
         store.acquire(&self.name, self.command.clone()).await
+    }
+
+    /// Runs it on a disk that hangs, and waits until it waits for that.
+    pub(crate) async fn hang(
+        &self,
+        store: &Arc<TestStore>,
+        disk: &Disk,
+    ) -> JoinHandle<Result<AcquireReply, StoreError>> {
+        disk.hang();
+        let (store, acquire) = (Arc::clone(store), self.clone());
+        let acquire = tokio::spawn(async move { acquire.run(store.port()).await });
+        disk.until_it_hangs().await;
+        acquire
     }
 
     pub(crate) async fn withdraw(&self, store: &dyn Store) -> Result<(), StoreError> {

@@ -71,8 +71,7 @@ async fn a_retention_does_not_begin_again_at_each_start() {
 /// The age is that of the outcome that was replaced.
 #[tokio::test(start_paused = true)]
 async fn an_outcome_that_is_settled_late_is_kept_for_its_whole_retention() {
-    let disk = Disk::formatted(1);
-    let store = disk.open().unwrap();
+    let (disk, store) = Disk::with_store();
     end(store.port(), "unknown", RunEnd::Unknown(UnknownReason::Failed)).await;
     pass(&store, MONTH / 2).await;
     let resolve = ResolveCommand {
@@ -89,8 +88,7 @@ async fn an_outcome_that_is_settled_late_is_kept_for_its_whole_retention() {
 /// The record of the first run expires, and no sweep removes it before the second run.
 #[tokio::test(start_paused = true)]
 async fn the_outcome_of_a_second_run_is_kept_for_its_whole_retention() {
-    let disk = Disk::formatted(1);
-    let store = disk.open().unwrap();
+    let (disk, store) = Disk::with_store();
     end(store.port(), "done", RunEnd::Done(StoredResponse::Mark(201))).await;
     pass(&store, DAY / 2).await;
     advance(DAY / 2).await;
@@ -101,8 +99,7 @@ async fn the_outcome_of_a_second_run_is_kept_for_its_whole_retention() {
 
 #[tokio::test(start_paused = true)]
 async fn an_age_leaves_the_file_with_its_record() {
-    let disk = Disk::formatted(1);
-    let store = disk.open().unwrap();
+    let (disk, store) = Disk::with_store();
     end(store.port(), "done", RunEnd::Done(StoredResponse::Mark(201))).await;
     pass(&store, DAY / 2).await;
     assert_eq!(ages(&disk), 1);

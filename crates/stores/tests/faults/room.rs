@@ -66,7 +66,6 @@ async fn sweep_of_a_store_at_rest_asks_nothing_of_its_disk() {
     let (disk, store) = store_at_rest().await;
     let swept = store.sweep().now_or_never();
     assert!(swept.is_some_and(|swept| swept.is_ok()), "the sweep waited for the disk");
-    let store = Arc::new(store);
     come_and_go(&store, 10).await;
     disk.hang();
     let coming = tokio::spawn({
@@ -81,9 +80,8 @@ async fn sweep_of_a_store_at_rest_asks_nothing_of_its_disk() {
 }
 
 /// A store that was used a little.
-async fn store_at_rest() -> (Disk, TestStore) {
-    let disk = Disk::formatted(1);
-    let store = disk.open().unwrap();
+async fn store_at_rest() -> (Disk, Arc<TestStore>) {
+    let (disk, store) = Disk::with_store();
     for number in 0..10 {
         come_and_go(&store, number).await;
     }

@@ -114,8 +114,8 @@ async fn checker_finds_every_mutant() {
         if by.is_empty() || (mutant.test.is_none() && seconds > LIMIT.as_secs()) {
             unnoticed.push(mutant.name);
         }
-        let store = mutant.store.name();
-        let _ = writeln!(table, "| {} | {store} | {by} | {seconds} s |", mutant.name);
+        let store = mutant.store;
+        let _ = writeln!(table, "| {} | {store:?} | {by} | {seconds} s |", mutant.name);
         let plan = mutant.plan();
         if mutant.test.is_none() && !plans.contains(&plan) {
             plans.push(plan);
