@@ -209,6 +209,7 @@ async fn token_of_another_lock_is_refused(service: &Service) {
     service.create_as("theirs", OTHER, &json!({})).await;
     service.renew("theirs", MINE, &json!({})).await.is_problem(412, "token-mismatch");
     service.release("theirs", MINE).await.is_problem(412, "token-mismatch");
+    assert_eq!(service.look("never-used").await.json["detail"], "No client holds the lock.");
     service.release("free", MINE).await.is_problem(404, "lock-not-held");
     assert_eq!(service.release("mine", MINE).await.status, 204);
     assert_eq!(service.look("theirs").await.status, 200);
