@@ -1,4 +1,4 @@
-//! What others wrote, on its way to a terminal or a log.
+//! What others wrote, and times, on their way to a terminal or a log.
 //!
 //! A service, a client or a name may have characters that move a cursor, set a title or turn the
 //! direction of a line. Invariant: none of them is written as it is. Tested in
@@ -36,4 +36,17 @@ fn shows(c: char) -> bool {
     let is_format = matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
         | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}');
     !c.is_control() && !is_format
+}
+
+/// A time for people: to a tenth of a second within two minutes, and in its two largest units
+/// beyond.
+pub(crate) fn in_words(millis: u64) -> String {
+    let seconds = millis / 1000;
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match seconds {
+        0..120 => format!("{seconds}.{} s", millis / 100 % 10),
+        120..3600 => format!("{minutes} min {} s", seconds % 60),
+        3600..86_400 => format!("{hours} h {minutes} min"),
+        _ => format!("{days} d {hours} h"),
+    }
 }

@@ -24,10 +24,12 @@ use tokio::time::timeout;
 use tokio_util::io::StreamReader;
 
 use super::arguments::{duration, owner, ttl};
-use super::service::{Ask, Service, escape};
-use super::table::{Table, in_words, print_facts, print_json};
+use super::failure::{FREE, HELD, LOST, exit_codes};
+use super::service::{Ask, Service};
+use super::table::{Table, print_facts, print_json};
 use super::{Failure, LeaseArguments, ServiceArguments};
-use crate::plain::{plain, say};
+use crate::http::segment;
+use crate::plain::{in_words, plain, say};
 use crate::run::narrate;
 
 /// How long a stream is silent at most: the service sends a comment with each heartbeat.
@@ -41,20 +43,28 @@ const COLUMNS: [&str; 7] = ["NAME", "OWNER", "LEFT", "WAITING", "FENCING TOKEN",
 pub enum LockCommand {
     /// Get a lock and print its token, by which it is renewed and released; it expires unless it is
     /// renewed
+    #[command(after_help = exit_codes(&[HELD]))]
     Acquire(Acquire),
     /// Let a lease last a full TTL from now
+    #[command(after_help = exit_codes(&[LOST]))]
     Renew(Renew),
     /// End a lease
+    #[command(after_help = exit_codes(&[FREE, LOST]))]
     Release(Release),
     /// Hold a lock until Ctrl-C or SIGTERM, renewing it meanwhile
+    #[command(after_help = exit_codes(&[HELD, LOST]))]
     Hold(Hold),
     /// Print what happens to a lock, a line for each change, until Ctrl-C
+    #[command(after_help = exit_codes(&[]))]
     Watch(Look),
     /// List the held locks
+    #[command(after_help = exit_codes(&[]))]
     List(List),
     /// Show who holds a lock, and how many wait for it
+    #[command(after_help = exit_codes(&[FREE]))]
     Show(Look),
     /// End the lease of another client, with a reason
+    #[command(after_help = exit_codes(&[LOST]))]
     Break(Break),
 }
 
@@ -75,7 +85,7 @@ impl OneLock {
 
     /// A request about the lock, or about what is below it.
     fn ask(&self, method: Method, below: &str) -> Ask<'static> {
-        Ask::new(method, format!("/v1/locks/{}{below}", escape(self.name.as_str())))
+        Ask::new(method, format!("/v1/locks/{}{below}", segment(self.name.as_str())))
     }
 }
 
@@ -331,7 +341,7 @@ impl Renew {
 
 impl Release {
     async fn run(self) -> Result<u8, Failure> {
-        let entry = self.entry.map(|entry| format!("?entry={}", escape(entry.as_str())));
+        let entry = self.entry.map(|entry| format!("?entry={}", segment(entry.as_str())));
         let ask = self.at.ask(Method::DELETE, &entry.unwrap_or_default());
         match self.at.service()?.ask(ask.with_token(&self.token.token)).await {
             // A script that cleans up tells a lease that was over from a release that failed.
@@ -347,7 +357,7 @@ impl Release {
 impl List {
     async fn run(self) -> Result<u8, Failure> {
         let service = Service::new(&self.service)?;
-        let first = format!("/v1/locks?limit={PAGE}&prefix={}", escape(&self.prefix));
+        let first = format!("/v1/locks?limit={PAGE}&prefix={}", segment(&self.prefix));
         let mut table = Table::new(&COLUMNS);
         let mut next = Some(first.clone());
         while let Some(path) = next {
@@ -359,7 +369,7 @@ impl List {
                     rows(lock).into_iter().for_each(|row| table.add(row));
                 }
             }
-            next = page.next_cursor.map(|cursor| format!("{first}&cursor={}", escape(&cursor)));
+            next = page.next_cursor.map(|cursor| format!("{first}&cursor={}", segment(&cursor)));
         }
         if !self.json {
             table.print()?;
@@ -497,11 +507,13 @@ fn print_members(value: &Value, members: &[&str], json: bool) -> Result<(), Fail
         return Ok(print_json(&value.to_string())?);
     }
     let facts = members.iter().filter_map(|&member| {
+        let (name, time) = member.strip_suffix("_ms").map_or((member, false), |name| (name, true));
         let text = match value.get(member)? {
             Value::String(text) => text.clone(),
+            value if time => in_words(value.as_u64()?),
             value => value.to_string(),
         };
-        Some((member, text))
+        Some((name.replace('_', " "), text))
     });
     Ok(print_facts(&facts.collect::<Vec<_>>())?)
 }

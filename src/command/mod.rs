@@ -22,7 +22,7 @@ pub use arguments::{ENVIRONMENT, LeaseArguments, ServiceArguments};
 pub use backup::{BACKUP_EXIT_CODES, BackupCommand};
 pub use config::print_settings;
 pub use elect::ElectCommand;
-pub use failure::{EXIT_CODES, Failure};
+pub use failure::Failure;
 pub use lock::LockCommand;
 pub use once::OnceCommand;
 pub use record::RecordCommand;

@@ -10,7 +10,6 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, Limited};
 use hyper::{Method, Request, Response};
 use keylatch_client::{Body, Builder, Client, Error, Token};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
@@ -21,10 +20,6 @@ use super::{Failure, ServiceArguments};
 const LIMIT: Duration = Duration::from_secs(10);
 /// The largest answer that is read, in bytes: a page of records with long paths.
 const MAX_ANSWER: usize = 16 * 1024 * 1024;
-/// What may stand in a path as it is. A `.` may not: `..` alone would be a step (RFC 3986, section
-/// 5.2.4).
-const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
-
 pub(super) struct Service {
     url: String,
     client: Client,
@@ -144,9 +139,4 @@ impl Reply {
     pub(super) fn parse<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         serde_json::from_slice(&self.0).map_err(Failure::Malformed)
     }
-}
-
-/// A text as one part of a path or of a query.
-pub(super) fn escape(text: &str) -> impl std::fmt::Display + '_ {
-    utf8_percent_encode(text, PLAIN)
 }

@@ -21,7 +21,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use tokio::time::{sleep, timeout};
 
-use crate::plain::say;
+use crate::plain::{in_words, say};
 
 /// How long a command waits before it says anything, and how long one look may take.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -149,9 +149,9 @@ impl Contention {
             HeldLock::Exclusive(lock) => {
                 let owner = lock.owner.as_deref().unwrap_or("a client without a label");
                 let since = lock.acquired_at.parse().unwrap_or(now);
-                let held = now.duration_since(since).as_secs().max(0);
-                let left = lock.expires_in_ms.div_ceil(1000);
-                let holders = format!("{owner} for {held} s, {left} s left unless renewed");
+                let held = u64::try_from(now.duration_since(since).as_millis()).unwrap_or_default();
+                let (held, left) = (in_words(held), in_words(lock.expires_in_ms));
+                let holders = format!("{owner} for {held}, {left} left unless renewed");
                 (Some(lock.fencing_token), holders, lock.waiting)
             }
             HeldLock::Shared(lock) => {
