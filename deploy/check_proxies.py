@@ -100,7 +100,7 @@ with tempfile.TemporaryDirectory() as folder:
         + ["-subj", f"/CN={HOST}", "-addext", f"subjectAltName=DNS:{HOST}", "-keyout", str(key), "-out", str(certificate)],
         check=True, capture_output=True,
     )
-    made = subprocess.run([sys.argv[1], "key", "create", "ci"], check=True, capture_output=True, text=True).stdout
+    made = subprocess.run([sys.argv[1], "apikey", "create", "ci"], check=True, capture_output=True, text=True).stdout
     KEY = made.splitlines()[0]
     (scratch / "identities.toml").write_text("\n".join(made.splitlines()[1:]))
     upstream = free_port()

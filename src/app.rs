@@ -16,7 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::access::{Authenticator, compare_quotas};
 use crate::audit::AuditLog;
-use crate::config::Config;
+use crate::config::{Config, url_without_secrets};
 use crate::encryption::Encryption;
 use crate::error::Error;
 use crate::grant_ends::EndReporter;
@@ -32,13 +32,16 @@ use crate::metrics::Metrics;
 use crate::past_grants::PastGrants;
 use keylatch_core::idempotency::{IdempotencyService, RecordLimits};
 use keylatch_core::lock::{LockService, WaiterLimits};
-use keylatch_core::store::Store;
+use keylatch_core::store::{Store, StoreError, chain};
 use keylatch_stores::{OpenError, scheme_of};
 
 /// How long the service may take at shutdown, after the drain, to withdraw grants without a reader.
 const LAST_TASKS: Duration = Duration::from_secs(2);
 /// How much of it the clients have to read that their run was interrupted.
 const LAST_ANSWERS: Duration = Duration::from_millis(250);
+
+/// How long a store may take to say what it is before the service says that it listens.
+const START_LOOK: Duration = Duration::from_secs(1);
 
 /// A server that runs, and what closes its connections when it is cancelled.
 type Serving = (AbortOnDropHandle<Result<(), ServeError>>, CancellationToken);
@@ -203,6 +206,13 @@ impl App {
         self.run(serving, closing).await
     }
 
+    /// Where the store is, for people, and what its grants are worth if it responds.
+    pub async fn store(&self) -> (String, Option<&'static str>) {
+        let health = timeout(START_LOOK, self.locks.health()).await;
+        let tier = health.ok().and_then(Result::ok).map(|health| health.tier.as_str());
+        (url_without_secrets(self.config.store.expose()), tier)
+    }
+
     fn server(&self) -> Server {
         let (settings, metrics) = (self.config.server.clone(), Arc::clone(&self.metrics));
         Server::new(self.router.clone().into(), settings, metrics, self.closing.clone())
@@ -285,6 +295,23 @@ impl App {
 fn start(server: Server) -> Serving {
     let killed = server.killed();
     (AbortOnDropHandle::new(tokio::spawn(server.run())), killed)
+}
+
+/// Connects to the store of a configuration, and says what it is.
+pub async fn connect(config: &Config) -> Result<String, Error> {
+    let (url, limit) = (config.store.expose(), Duration::from_millis(config.store_timeout_ms));
+    let place = url_without_secrets(url);
+    if matches!(scheme_of(url), Some("embedded" | "memory")) {
+        return Ok(format!("{place} is in the service itself: there is nothing to connect to"));
+    }
+    let store = keylatch_stores::open(url, config.stores()).await?;
+    let health = timeout(limit, store.health()).await.unwrap_or(Err(StoreError::Deadline(limit)));
+    let health =
+        health.map_err(|error| Error::Unreachable(format!("{place}: {}", chain(&error))))?;
+    let facts = health.facts.into_iter().map(|(name, fact)| format!("\n  {name}: {fact}"));
+    let advice = health.advice.into_iter().map(|advice| format!("\n  advice: {advice}"));
+    let more: String = facts.chain(advice).collect();
+    Ok(format!("{place} responds; tier {}{more}", health.tier.as_str()))
 }
 
 /// Listens wherever the configuration says, or on the sockets that a service manager handed over.

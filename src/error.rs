@@ -4,6 +4,8 @@
 //! `main` prints the error with its causes and ends with a code other than 0. Invariant: none shows
 //! a secret of the configuration. Tested in `tests/cli/commands.rs`.
 
+use std::io::ErrorKind;
+
 use crate::config::ConfigError;
 use crate::http::{ServeError, TlsFileError};
 use keylatch_stores::OpenError;
@@ -36,14 +38,16 @@ pub enum Error {
     Tls(#[from] TlsFileError),
     #[error(
         "will not listen on {address} without identities, since every client there could do everything. Set \
-         `identities` (KEYLATCH_IDENTITIES) to a file of them, which `keylatch key create` helps to write; or \
+         `identities` (KEYLATCH_IDENTITIES) to a file of them, which `keylatch apikey create` helps to write; or \
          set `open = true` (KEYLATCH_OPEN) where a proxy or a network guards it; or listen on loopback"
     )]
     Exposed { address: String },
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}: {source}{}", way_out(address, source))]
     Listen { address: String, source: std::io::Error },
     #[error(transparent)]
     Serve(#[from] ServeError),
+    #[error("{0}")]
+    Unreachable(String),
     #[error("no random bytes: {0}")]
     Random(#[from] getrandom::Error),
     #[error("cannot log: {0}")]
@@ -56,4 +60,15 @@ pub enum Error {
     Io(#[from] std::io::Error),
     #[error("not healthy: {0}")]
     Unhealthy(String),
+}
+
+/// What to do where the service cannot listen.
+fn way_out(address: &str, error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::AddrInUse if !address.starts_with("unix:") => {
+            "; another port is free, perhaps: `--listen 7071`"
+        }
+        ErrorKind::InvalidInput => "; write it like `127.0.0.1:7070`, `7070` or `unix:PATH`",
+        _ => "",
+    }
 }

@@ -16,17 +16,27 @@ use hyper::StatusCode;
 use keylatch_client::{Error, Held};
 use keylatch_wire::{Code, ProblemDocument, Retry, in_words, millis};
 
-/// What the help says about exit codes.
-pub const EXIT_CODES: &str = "\
-Exit codes:
-  0    it is done
-  1    there is nothing of that name: the lock is free, also at its release, or the key was never used
-  64   the arguments are wrong
-  69   the service cannot be reached, or cannot answer
-  70   something on this machine is missing, such as random bytes
-  73   another client held the lock until the wait was over
-  75   the token does not hold the lock, or no longer
-  76   the service refuses the request, or is no keylatch";
+/// The exit codes of every command, for people.
+const EXIT_CODES: [(u8, &str); 5] = [
+    (0, "it is done"),
+    (64, "the arguments are wrong"),
+    (69, "the service cannot be reached, or cannot answer"),
+    (70, "something on this machine is missing, such as room for the output"),
+    (76, "the service refuses the request, or is not a keylatch server"),
+];
+pub(crate) const FREE: (u8, &str) = (1, "no client holds the lock");
+pub(crate) const NO_RECORD: (u8, &str) = (1, "the key was never used in this scope, or is free");
+pub(crate) const WAS_HELD: (u8, &str) =
+    (HELD, "another client held the lock until the wait was over");
+pub(crate) const LOST: (u8, &str) = (75, "the lock is held by another token, or no longer");
+
+/// What the help of a command says about exit codes: those of all, and its own.
+pub(crate) fn exit_codes(own: &[(u8, &str)]) -> String {
+    let mut all = [&EXIT_CODES, own].concat();
+    all.sort_unstable();
+    let lines = all.iter().map(|(code, what)| format!("\n  {code:<3}  {what}"));
+    format!("Exit codes:{}", lines.collect::<String>())
+}
 
 /// What the help of `run` says about them.
 pub const RUN_EXIT_CODES: &str = "\

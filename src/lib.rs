@@ -67,6 +67,7 @@ mod past_grants;
 pub mod plain;
 mod rolling_stats;
 pub mod run;
+mod serde_words;
 pub mod signals;
 pub mod telemetry;
 pub mod traces;

@@ -7,10 +7,12 @@
 #[cfg(feature = "manual")]
 mod manual;
 
-use std::io::Write as _;
+use std::convert::Infallible;
+use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::builder::UnknownArgumentValueParser;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
@@ -21,7 +23,7 @@ use keylatch::command::{
 };
 use keylatch::config::{Config, ConfigError, Flags};
 use keylatch::error::Error;
-use keylatch::failure::{ELECT_EXIT_CODES, EXIT_CODES, Failure, ONCE_EXIT_CODES, RUN_EXIT_CODES};
+use keylatch::failure::{ELECT_EXIT_CODES, Failure, ONCE_EXIT_CODES, RUN_EXIT_CODES};
 use keylatch::http::{self, Extras, Part, SandboxMode};
 use keylatch::plain::say;
 use keylatch::signals::Signals;
@@ -62,7 +64,7 @@ enum Command {
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Locks: each operation of the API, for a person or a script.
-    #[command(subcommand, after_help = EXIT_CODES)]
+    #[command(subcommand)]
     Lock(LockCommand),
     /// Write a copy of an `embedded:` store to FILE, while it serves.
     ///
@@ -70,9 +72,12 @@ enum Command {
     /// into an empty directory, with its mode, 0600: `keylatch --store embedded:DIRECTORY`.
     #[command(after_help = command::BACKUP_EXIT_CODES)]
     Backup(BackupCommand),
-    /// API keys, by which the service knows its clients, and the records of idempotency keys.
-    #[command(subcommand, after_help = EXIT_CODES)]
-    Key(KeyCommand),
+    /// API keys, by which the service knows its clients.
+    #[command(subcommand)]
+    Apikey(ApiKeyCommand),
+    /// Idempotency keys: what became of the requests under them.
+    #[command(subcommand)]
+    Key(Box<RecordCommand>),
     /// Run a command for as long as it holds a lock, or several.
     ///
     /// Waits until NAME is free, runs COMMAND with KEYLATCH_NAME and KEYLATCH_FENCING_TOKEN in its
@@ -114,7 +119,13 @@ enum Command {
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
     /// Say whether the service would start. The store is not opened
-    Check(Serve),
+    Check {
+        #[command(flatten)]
+        flags: Serve,
+        /// Connect to the store as well, and say what it is
+        #[arg(long)]
+        connect: bool,
+    },
     /// Print every setting and where it comes from: a flag, a variable, the file or the default
     Show {
         #[command(flatten)]
@@ -126,7 +137,7 @@ enum ConfigCommand {
 }
 
 #[derive(Debug, Subcommand)]
-enum KeyCommand {
+enum ApiKeyCommand {
     /// Make an API key: prints it on the first line, and then the entry of the identity NAME for
     /// the file of `identities`. The entry has the key's SHA-256, and the key itself is nowhere
     /// else.
@@ -134,8 +145,6 @@ enum KeyCommand {
         /// What the client is called: 1 to 64 of A-Z a-z 0-9 . _ - @
         name: IdentityName,
     },
-    #[command(flatten)]
-    Record(Box<RecordCommand>),
 }
 
 #[derive(Debug, Args)]
@@ -152,6 +161,9 @@ struct Place {
     /// [default: 127.0.0.1:7070]
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
+    #[arg(long, short, hide = true)]
+    #[arg(value_parser = UnknownArgumentValueParser::suggest_arg("--listen"))]
+    port: Option<Infallible>,
     /// A file with settings that differ from the defaults [env: KEYLATCH_CONFIG]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -167,7 +179,7 @@ struct Serve {
 
 impl Serve {
     fn flags(self) -> Flags {
-        let Place { listen, config } = self.place;
+        let Place { listen, config, port: _ } = self.place;
         Flags { config, listen, store: self.store }
     }
 
@@ -217,9 +229,9 @@ fn main() -> ExitCode {
         Command::Openapi => print_openapi(),
         #[cfg(feature = "manual")]
         Command::Manual(command) => command.print(program()),
-        Command::Key(KeyCommand::Create { name }) => create_key(&name),
-        Command::Key(KeyCommand::Record(command)) => return ask_service(command.run()),
-        Command::Config(ConfigCommand::Check(flags)) => check_config(flags),
+        Command::Apikey(ApiKeyCommand::Create { name }) => create_key(&name),
+        Command::Key(command) => return ask_service(command.run()),
+        Command::Config(ConfigCommand::Check { flags, connect }) => check_config(flags, connect),
         Command::Config(ConfigCommand::Show { flags, json }) => show_config(flags, json),
         Command::Lock(command) => return ask_service(command.run()),
         Command::Backup(command) => return ask_service(command.run()),
@@ -242,50 +254,42 @@ fn parse() -> Result<Cli, clap::Error> {
 
 /// The command, with what all clients of the service have in common in the help of each.
 fn program() -> clap::Command {
-    with_environment(Cli::command(), None)
+    with_environment(Cli::command())
 }
 
-/// Adds the variables of clients to the help of those commands, and the exit codes of the command
-/// that they are part of.
-fn with_environment(command: clap::Command, of_parent: Option<String>) -> clap::Command {
-    let own = command.get_after_help().map(ToString::to_string);
-    let exit_codes = own.or(of_parent);
-    let part = exit_codes.clone();
-    let command = command.mut_subcommands(|one| with_environment(one, part.clone()));
+/// Adds the variables of clients to the long help of those commands.
+fn with_environment(command: clap::Command) -> clap::Command {
+    let command = command.mut_subcommands(with_environment);
     if command.get_arguments().all(|argument| argument.get_id() != "server") {
         return command;
     }
-    let texts = [Some(command::ENVIRONMENT.to_owned()), exit_codes];
-    command.after_help(texts.into_iter().flatten().collect::<Vec<_>>().join("\n\n"))
+    let exit_codes = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    command.after_long_help(format!("{}\n\n{exit_codes}", command::ENVIRONMENT))
 }
 
 /// Says what is wrong with the arguments, or what was asked for with `--help` and `--version`.
 fn wrong_use(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     let command = std::env::args_os().nth(1).and_then(|command| command.into_string().ok());
-    let command = command.as_deref();
-    let runs = matches!(command, Some("run" | "once"));
-    let elects = command == Some("elect");
-    let of_client = runs || elects || matches!(command, Some("lock" | "key" | "backup"));
+    let usage = match command.as_deref() {
+        Some("run") => "run NAME",
+        Some("once") => "once KEY",
+        Some("elect") => "elect NAME",
+        _ => "",
+    };
+    let lacks_dashes = match error.kind() {
+        ErrorKind::UnknownArgument => true,
+        // Without a COMMAND there is an election, too.
+        ErrorKind::MissingRequiredArgument => usage != "elect NAME",
+        _ => false,
+    };
     let has_dashes = std::env::args_os().any(|argument| argument == "--");
-    let is_of_command =
-        matches!(error.kind(), ErrorKind::MissingRequiredArgument | ErrorKind::UnknownArgument);
-    // Without a COMMAND there is an election, too.
-    let lacks_dashes = runs || (elects && error.kind() == ErrorKind::UnknownArgument);
-    if lacks_dashes && !has_dashes && is_of_command {
-        let usage = match command {
-            Some("once") => "once KEY",
-            Some("elect") => "elect NAME",
-            _ => "run NAME",
-        };
+    if !usage.is_empty() && lacks_dashes && !has_dashes {
         let hint = format!("\nPut `--` before the command: keylatch {usage} -- COMMAND");
         let _ = writeln!(std::io::stderr(), "{hint}");
     }
-    match error.exit_code() {
-        // The codes of clients are those of sysexits.h, apart from what commands mostly use.
-        2 if of_client => ExitCode::from(64),
-        code => u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from),
-    }
+    // As sysexits.h has it, apart from the codes that commands under `run` mostly use.
+    if error.use_stderr() { ExitCode::from(64) } else { ExitCode::SUCCESS }
 }
 
 /// Runs a command that is a client of the service.
@@ -306,34 +310,23 @@ fn report(failure: &Failure) -> ExitCode {
 }
 
 fn serve(flags: Serve) -> Result<(), Error> {
-    serve_with(|| flags.config(), |_| Ok(()))
+    serve_with(|| flags.config(), None)
 }
 
 fn demo(flags: Demo) -> Result<(), Error> {
     let directory = tempfile::Builder::new().prefix("keylatch-demo-").tempdir()?;
     let store = Some(format!("embedded:{}", directory.path().display()));
-    let flags = Serve { place: Place { listen: Some(flags.listen), config: None }, store };
+    let place = Place { listen: Some(flags.listen), config: None, port: None };
+    let flags = Serve { place, store };
     let config = || Ok(Config { sandbox: SandboxMode::On, ..flags.config()? });
-    serve_with(config, |at| Ok(std::io::stdout().write_all(pages_to_open(at).as_bytes())?))?;
+    serve_with(config, Some("It keeps them in a store that is removed when it ends."))?;
     Ok(directory.close()?)
 }
 
-fn pages_to_open(at: &str) -> String {
-    format!(
-        "keylatch runs on a store of its own, which is removed when you stop it with Ctrl-C. Open:\n\n  \
-         {at}/demo          a shop: buy twice, reload in the middle, and one order comes of it\n  \
-         {at}/              the console: what is held, and what needs you\n  \
-         {at}/docs          every request, to try in the browser\n  \
-         {at}/openapi.json  the same as a document\n  \
-         {at}/metrics       the counters\n\n"
-    )
-}
-
-/// Serves until a signal ends it; `announce` is called with the URL of the first listener once
-/// clients can connect.
+/// Serves until a signal ends it. With a note or on a terminal it prints what to open and to try.
 fn serve_with(
     config: impl FnOnce() -> Result<Config, Error>,
-    announce: impl FnOnce(&str) -> Result<(), Error>,
+    note: Option<&str>,
 ) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // Before anything else: what else there is takes its time.
@@ -346,11 +339,27 @@ fn serve_with(
     if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
-    let ran = runtime.block_on(run(config, signals, announce));
+    let ran = runtime.block_on(run(config, signals, note));
     traces.close();
     // A name that is still being looked up does not hold the process.
     runtime.shutdown_background();
     ran
+}
+
+/// What a person sees who starts the service: where it is, what to open, and what to try.
+fn greeting(at: &str, store: &str, note: Option<&str>, has_shop: bool) -> String {
+    let note = note.map(|note| format!(" {note}")).unwrap_or_default();
+    let shop = format!("{at}/demo          a shop: buy twice, reload in the middle: one order\n  ");
+    format!(
+        "keylatch listens at {at} and keeps locks and keys in {store}.{note}\n\nOpen:\n  \
+         {shop}{at}/              the console: what is held, and what needs you\n  \
+         {at}/docs          every request, to try in the browser\n  \
+         {at}/openapi.json  the same as a document\n  \
+         {at}/metrics       the counters\n\nTry, in another terminal, each of them twice:\n  \
+         curl -X POST {at}/v1/locks/deploy\n  \
+         keylatch lock acquire report --server {at}\n\nCtrl-C ends it.\n\n",
+        shop = if has_shop { &shop } else { "" }
+    )
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -361,16 +370,20 @@ async fn check_health(place: Place) -> Result<(), Error> {
     healthcheck::check(&config, first).await
 }
 
-fn check_config(flags: Serve) -> Result<(), Error> {
+fn check_config(flags: Serve, connect: bool) -> Result<(), Error> {
     let config = flags.config()?;
     App::check(&config)?;
     Traces::start(config.traces).map_err(Error::Traces)?.close();
     let built = ENGINES.iter().filter(|engine| engine.is_built()).map(|engine| engine.feature);
     let stores = built.collect::<Vec<_>>().join(", ");
-    Ok(writeln!(
-        std::io::stdout(),
-        "the configuration is valid; this build has the stores {stores}"
-    )?)
+    writeln!(std::io::stdout(), "the configuration is valid; this build has the stores {stores}")?;
+    if connect {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let found = runtime.block_on(app::connect(&config));
+        runtime.shutdown_background();
+        writeln!(std::io::stdout(), "{}", found?)?;
+    }
+    Ok(())
 }
 
 fn show_config(flags: Serve, json: bool) -> Result<(), Error> {
@@ -402,24 +415,27 @@ fn print_openapi() -> Result<(), Error> {
     Ok(writeln!(std::io::stdout(), "{document}")?)
 }
 
-async fn run(
-    mut config: Config,
-    mut signals: Signals,
-    announce: impl FnOnce(&str) -> Result<(), Error>,
-) -> Result<(), Error> {
+async fn run(mut config: Config, mut signals: Signals, note: Option<&str>) -> Result<(), Error> {
     let listeners = app::bind(&mut config).await?;
-    let has_certificate = config.tls.is_on();
-    let settings = config.listener.clone();
+    let (settings, has_certificate) = (config.listener.clone(), config.tls.is_on());
+    let has_shop = config.serves_sandbox();
     let app = tokio::select! {
         opened = App::open_on(config, &listeners) => opened?,
         () = signals.end() => return Ok(()),
     };
+    let (store, tier) = app.store().await;
     for listener in &settings {
         let address = listener.place();
         let url = listener.url(has_certificate).filter(|_| listener.serves.have(Part::Docs));
         let docs = url.map(|url| format!("{url}/docs"));
-        tracing::info!(address, docs, "listening");
+        tracing::info!(address, docs, store, tier, "listening");
     }
-    announce(&settings.iter().find_map(|first| first.url(has_certificate)).unwrap_or_default())?;
+    if note.is_some() || std::io::stdout().is_terminal() {
+        let url = settings.iter().find_map(|first| first.url(has_certificate)).unwrap_or_default();
+        let worth =
+            tier.map_or("which does not respond yet".to_owned(), |tier| format!("tier {tier}"));
+        let text = greeting(&url, &format!("{store} ({worth})"), note, has_shop);
+        std::io::stdout().write_all(text.as_bytes())?;
+    }
     app.serve_on(listeners, async move { signals.end().await }).await
 }

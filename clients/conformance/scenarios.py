@@ -493,7 +493,7 @@ async def once(stage):
 @scenario
 async def api_key(stage):
     """A service that asks for an API key is sent it, and a client without a good one reads a problem"""
-    made = subprocess.run([stage.keylatch, "key", "create", "ops"], capture_output=True, text=True, check=True)
+    made = subprocess.run([stage.keylatch, "apikey", "create", "ops"], capture_output=True, text=True, check=True)
     key, entry = made.stdout.split("\n", 1)
     (stage.directory / "identities.toml").write_text(entry.replace("ops/", ""))
     await stage.restart('identities = "identities.toml"\n')

@@ -59,7 +59,7 @@ pub struct LeaseArguments {
 impl LeaseArguments {
     /// The same for the client.
     pub fn options(self) -> AcquireOptions {
-        let owner = Some(self.owner.map_or_else(this_process, |owner| owner.as_str().to_owned()));
+        let owner = Some(or_this_process(self.owner));
         let limit = match self.limit {
             Some(slots) => Limit::Counted(slots.get().into()),
             None if self.shared => Limit::Shared,
@@ -71,10 +71,11 @@ impl LeaseArguments {
     }
 }
 
-/// What people are told of who holds a lock: the machine and the process.
-pub(super) fn this_process() -> String {
+/// What people are told of who holds a lock, if it has no label: the machine and the process.
+pub(super) fn or_this_process(owner: Option<Owner>) -> String {
     let machine = nix::unistd::gethostname().unwrap_or_default();
-    format!("{}, pid {}", machine.display(), std::process::id())
+    let this = || format!("{}, pid {}", machine.display(), std::process::id());
+    owner.map_or_else(this, |owner| owner.as_str().to_owned())
 }
 
 /// A time such as `1m 30s`.

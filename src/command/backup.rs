@@ -31,7 +31,7 @@ Exit codes:
   64   the arguments are wrong, or FILE is there already
   69   the service cannot be reached, or cannot answer
   74   FILE cannot be written
-  76   the service refuses the request, has a store of which it gives no copy, or is no keylatch";
+  76   the service refuses the request, has a store of which it gives no copy, or is not a keylatch server";
 
 /// Where to put a copy of the store.
 #[derive(Debug, Args)]

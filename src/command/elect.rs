@@ -11,7 +11,7 @@ use keylatch_client::{AcquireOptions, FOREVER};
 use keylatch_core::lock::{LockName, Owner, Ttl};
 
 use super::ServiceArguments;
-use super::arguments::{owner, this_process, ttl};
+use super::arguments::{or_this_process, owner, ttl};
 use crate::failure::{Failure, HELD};
 use crate::run::{Job, Locks, elect};
 
@@ -42,11 +42,10 @@ pub struct ElectCommand {
 impl ElectCommand {
     /// Leads, or waits to.
     pub async fn run(self) -> Result<u8, Failure> {
-        let owner = self.owner.map_or_else(this_process, |owner| owner.as_str().to_owned());
         let options = AcquireOptions {
             ttl: self.ttl.get(),
             wait: FOREVER,
-            owner: Some(owner),
+            owner: Some(or_this_process(self.owner)),
             ..AcquireOptions::default()
         };
         let job = Job {

@@ -27,7 +27,7 @@ use super::arguments::{duration, owner, ttl};
 use super::service::{Ask, Service};
 use super::table::{Table, print_facts, print_json};
 use super::{LeaseArguments, ServiceArguments};
-use crate::failure::Failure;
+use crate::failure::{FREE, Failure, LOST, WAS_HELD, exit_codes};
 use crate::plain::{plain, say};
 use crate::run::narrate;
 
@@ -42,20 +42,28 @@ const COLUMNS: [&str; 7] = ["NAME", "OWNER", "LEFT", "WAITING", "FENCING TOKEN",
 pub enum LockCommand {
     /// Get a lock and print its token, by which it is renewed and released; it expires unless it is
     /// renewed
+    #[command(after_help = exit_codes(&[WAS_HELD]))]
     Acquire(Acquire),
     /// Let a lease last a full TTL from now
+    #[command(after_help = exit_codes(&[LOST]))]
     Renew(Renew),
     /// End a lease
+    #[command(after_help = exit_codes(&[FREE, LOST]))]
     Release(Release),
     /// Hold a lock until Ctrl-C or SIGTERM, renewing it meanwhile
+    #[command(after_help = exit_codes(&[WAS_HELD, LOST]))]
     Hold(Hold),
     /// Print what happens to a lock, a line for each change, until Ctrl-C
+    #[command(after_help = exit_codes(&[]))]
     Watch(Look),
     /// List the held locks
+    #[command(after_help = exit_codes(&[]))]
     List(List),
     /// Show who holds a lock, and how many wait for it
+    #[command(after_help = exit_codes(&[FREE]))]
     Show(Look),
     /// End the lease of another client, with a reason
+    #[command(after_help = exit_codes(&[LOST]))]
     Break(Break),
 }
 
@@ -498,11 +506,13 @@ fn print_members(value: &Value, members: &[&str], json: bool) -> Result<(), Fail
         return Ok(print_json(&value.to_string())?);
     }
     let facts = members.iter().filter_map(|&member| {
+        let (name, time) = member.strip_suffix("_ms").map_or((member, false), |name| (name, true));
         let text = match value.get(member)? {
             Value::String(text) => text.clone(),
+            value if time => in_words(value.as_u64()?),
             value => value.to_string(),
         };
-        Some((member, text))
+        Some((name.replace('_', " "), text))
     });
     Ok(print_facts(&facts.collect::<Vec<_>>())?)
 }

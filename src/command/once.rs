@@ -13,7 +13,7 @@ use keylatch_core::lock::{Owner, Ttl};
 use keylatch_wire::OnCrash;
 
 use super::ServiceArguments;
-use super::arguments::{duration, owner, this_process, ttl};
+use super::arguments::{duration, or_this_process, owner, ttl};
 use crate::failure::Failure;
 use crate::run::{OnceJob, once};
 
@@ -76,7 +76,7 @@ impl OnceCommand {
         let job = OnceJob {
             server: self.service.server,
             key: self.key.as_str().to_owned(),
-            owner: self.owner.map_or_else(this_process, |owner| owner.as_str().to_owned()),
+            owner: or_this_process(self.owner),
             options,
             replays_output: self.replay_output,
             is_quiet: self.quiet,

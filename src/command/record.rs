@@ -6,13 +6,13 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use hyper::Method;
 use keylatch_client::escape;
 use keylatch_core::idempotency::IdempotencyKey;
 use keylatch_core::lock::{Owner, Reason};
 use keylatch_wire::{
-    CompleteRecordRequest, HeaderValues, IdempotencyRecord, ListedRecord, ObservedGuard,
+    Code, CompleteRecordRequest, HeaderValues, IdempotencyRecord, ListedRecord, ObservedGuard,
     RecordPage, ResolveRecordRequest, ServiceInfo, in_words,
 };
 use serde_json::json;
@@ -21,7 +21,8 @@ use super::ServiceArguments;
 use super::arguments::owner;
 use super::service::{Ask, Reply, Service};
 use super::table::{Table, print_facts, print_json};
-use crate::failure::Failure;
+use crate::failure::{Failure, NO_RECORD, exit_codes};
+use crate::plain::say;
 
 const PAGE: usize = 1000;
 
@@ -29,15 +30,20 @@ const PAGE: usize = 1000;
 #[derive(Debug, Subcommand)]
 pub enum RecordCommand {
     /// List the records of idempotency keys
+    #[command(after_help = exit_codes(&[]))]
     List(List),
     /// Show the record of an idempotency key
+    #[command(after_help = exit_codes(&[NO_RECORD]))]
     Show(Show),
     /// Settle an unknown outcome, once you have found out whether the request was carried out
+    #[command(after_help = exit_codes(&[NO_RECORD]))]
     Resolve(Resolve),
     /// Remove the body and the headers of a kept response, which may be personal data. The key
     /// stays used
+    #[command(after_help = exit_codes(&[NO_RECORD]))]
     Erase(Erase),
     /// Show what the guards with `mode = "observe"` would have done, at the instance that responds
+    #[command(after_help = exit_codes(&[]))]
     Observed(ShowObserved),
 }
 
@@ -112,23 +118,24 @@ pub struct ShowObserved {
 
 /// An unknown outcome to settle.
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("what").required(true))]
 pub struct Resolve {
     #[command(flatten)]
     scope: Scope,
-    /// The request was carried out: repeats read the response
-    #[arg(long, required_unless_present_any = ["not_done", "undone"])]
+    /// The request was carried out: retries get the response
+    #[arg(long, group = "what")]
     done: bool,
     /// The request was not carried out: the key is free, and the next request with it runs
-    #[arg(long, conflicts_with = "done")]
+    #[arg(long, group = "what")]
     not_done: bool,
     /// The run with this fencing token was carried out, and what it did was taken back: the key is
     /// free
-    #[arg(long, conflicts_with_all = ["done", "not_done"], value_name = "FENCING_TOKEN")]
+    #[arg(long, group = "what", value_name = "FENCING_TOKEN")]
     undone: Option<u64>,
-    /// The status that repeats read
+    /// The status that retries get
     #[arg(long, conflicts_with_all = ["not_done", "undone"], value_name = "CODE", default_value = "200")]
     status: u16,
-    /// A file with the body that repeats read
+    /// A file with the body that retries get
     #[arg(long, conflicts_with_all = ["not_done", "undone"], value_name = "FILE")]
     body: Option<PathBuf>,
     /// What the body is
@@ -229,7 +236,18 @@ impl Scope {
 
 impl Show {
     async fn run(self) -> Result<u8, Failure> {
-        let reply = self.scope.service()?.ask(self.scope.ask(Method::GET, "")).await?;
+        let (service, key) = (self.scope.service()?, self.scope.key.as_str());
+        let reply = match service.ask(self.scope.ask(Method::GET, "")).await {
+            Err(failure) if failure.is(Code::NoRecord) => {
+                let all = Ask::get(format!("/v1/idempotency?limit={PAGE}"));
+                let all = service.ask(all).await?.parse::<RecordPage>()?.records;
+                for ListedRecord { method, path, .. } in all.iter().filter(|one| one.key == key) {
+                    say(&format!("this key is there with --method {method} --path {path}"));
+                }
+                return Err(failure);
+            }
+            reply => reply?,
+        };
         print_record(&reply, self.json)?;
         Ok(0)
     }
@@ -287,7 +305,7 @@ impl Resolve {
         }
     }
 
-    /// What repeats read of a request that was carried out.
+    /// What retries get of a request that was carried out.
     fn answer(&self) -> Result<Option<CompleteRecordRequest>, Failure> {
         if !self.done {
             return Ok(None);

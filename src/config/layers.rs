@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 use super::{ConfigError, DEFAULTS, Flags, deserialize, invalid};
+use crate::serde_words::similar;
 
 /// The setting of the one listener, which `[[listener]]` takes the place of.
 const LISTEN: &str = "listen";
@@ -139,7 +140,7 @@ fn file_of(environment: &[(String, String)]) -> Option<PathBuf> {
 }
 
 /// Calls `see` with the name and the value of each setting.
-fn visit(settings: &Table, prefix: &str, see: &mut impl FnMut(String, &Value)) {
+pub(super) fn visit(settings: &Table, prefix: &str, see: &mut impl FnMut(String, &Value)) {
     for (key, value) in settings {
         let name = format!("{prefix}{key}");
         match value {
@@ -162,7 +163,8 @@ fn without_secrets(value: &Value) -> Value {
     }
 }
 
-fn url_without_secrets(text: &str) -> String {
+/// The URL with its hosts and ports, and without what may be a secret.
+pub(crate) fn url_without_secrets(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
     let (rest, query) = match rest.split_once('?') {
         // A password may have a question mark that should have been escaped.
@@ -226,8 +228,13 @@ fn set_variable(
     path: &str,
     text: &str,
 ) -> Result<String, ConfigError> {
-    let unknown = || invalid(variable, "there is no such setting");
-    let (name, slot) = find(settings, path).ok_or_else(unknown)?;
+    let mut known = Vec::new();
+    visit(settings, "", &mut |name, _| known.push(name.replace('.', "_")));
+    let (name, slot) = find(settings, path).ok_or_else(|| {
+        let meant = similar(path, known.iter().map(String::as_str));
+        let meant = meant.map(|name| format!(": did you mean {PREFIX}{}?", name.to_uppercase()));
+        invalid(variable, format!("there is no such setting{}", meant.unwrap_or_default()))
+    })?;
     let bad = |kind| invalid(variable, format!("`{text}` is not {kind}"));
     *slot = match slot {
         Value::Integer(_) => Value::Integer(text.parse().map_err(|_| bad("a whole number"))?),

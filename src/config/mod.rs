@@ -13,6 +13,7 @@ use toml::{Table, Value};
 
 use crate::access::JwtSettings;
 use crate::http::{self, GuardAccess, ListenerSettings, OriginPolicy};
+use crate::serde_words::reworded;
 use crate::telemetry;
 use crate::traces;
 use keylatch_axum::gateway::ErrorPage;
@@ -20,11 +21,22 @@ use keylatch_stores::{
     EtcdSettings, PostgresSettings, RedisSettings, RedlockSettings, ZookeeperSettings, scheme_of,
 };
 
-use layers::Layers;
 pub use layers::Setting;
+pub(crate) use layers::url_without_secrets;
+use layers::{Layers, visit};
 
 /// Every setting with its default and a sentence about it, as TOML.
 pub const DEFAULTS: &str = include_str!("../../config/keylatch.toml");
+
+/// The numbers that may be 0, beside those of guards.
+const MAY_BE_ZERO: [&str; 6] = [
+    "server.body_limit_bytes",
+    "server.drain_timeout_ms",
+    "wait.max_wait_ms",
+    "redis.min_replicas",
+    "redlock.quorum",
+    "log.slow_ms",
+];
 
 /// The whole configuration. `config/keylatch.toml` says what each setting means.
 #[derive(Debug, Clone, Deserialize)]
@@ -267,44 +279,8 @@ impl Config {
         }
     }
 
-    /// Refuses 0 where it would stop everything.
-    fn check_positive(&self) -> Result<(), String> {
-        let positive = [
-            ("store_timeout_ms", self.store_timeout_ms),
-            ("backup_timeout_ms", self.backup_timeout_ms),
-            ("idempotency.max_kept_bytes", self.idempotency.max_kept_bytes),
-            ("idempotency.max_unknown", self.idempotency.max_unknown),
-            ("idempotency.response_limit_bytes", self.idempotency.response_limit_bytes as u64),
-            ("server.max_connections", self.server.max_connections as u64),
-            ("server.max_concurrent_streams", u64::from(self.server.max_concurrent_streams)),
-            ("server.max_requests", self.server.max_requests as u64),
-            ("server.request_timeout_ms", self.server.request_timeout_ms),
-            ("server.body_timeout_ms", self.server.body_timeout_ms),
-            ("server.first_byte_timeout_ms", self.server.first_byte_timeout_ms),
-            ("server.header_timeout_ms", self.server.header_timeout_ms),
-            ("server.keep_alive_timeout_ms", self.server.keep_alive_timeout_ms),
-            ("server.write_timeout_ms", self.server.write_timeout_ms),
-            ("server.upgrade_idle_timeout_ms", self.server.upgrade_idle_timeout_ms),
-            ("server.max_headers", self.server.max_headers as u64),
-            ("wait.max_waiters_per_lock", self.wait.max_waiters_per_lock),
-            ("wait.max_waiters", self.wait.max_waiters as u64),
-            ("stream.max_streams", self.stream.max_streams as u64),
-            ("stream.max_hold_ms", self.stream.max_hold_ms),
-            ("stream.heartbeat_ms", self.stream.heartbeat_ms),
-            ("postgres.connect_timeout_ms", self.postgres.connect_timeout_ms),
-            ("etcd.connect_timeout_ms", self.etcd.connect_timeout_ms),
-            ("zookeeper.connect_timeout_ms", self.zookeeper.connect_timeout_ms),
-            ("redis.connections", u64::from(self.redis.connections)),
-            ("redis.connect_timeout_ms", self.redis.connect_timeout_ms),
-        ];
-        positive
-            .into_iter()
-            .try_for_each(|(key, value)| check(key, value > 0, "must be more than 0"))
-    }
-
     /// What types alone do not rule out.
     fn check(&self) -> Result<(), String> {
-        self.check_positive()?;
         let connections = self.server.max_connections;
         check("server.max_connections", connections <= 10_000_000, "must be at most 10000000")?;
         let silence = self.zookeeper.connect_timeout_ms;
@@ -435,11 +411,22 @@ fn invalid(source_name: impl Into<String>, message: impl Into<String>) -> Config
 }
 
 fn deserialize(source: &str, settings: Table) -> Result<Config, ConfigError> {
+    let positive = check_positive(&settings);
     let config: Config =
         serde_path_to_error::deserialize(Value::Table(settings)).map_err(|error| {
-            let message = error.inner().to_string();
-            invalid(source, format!("`{}`: {}", error.path(), message.trim()))
+            invalid(source, reworded(&format!("`{}`", error.path()), &error.inner().to_string()))
         })?;
-    config.check().map_err(|message| invalid(source, message))?;
+    positive.and_then(|()| config.check()).map_err(|why| invalid(source, why))?;
     Ok(config)
+}
+
+/// Refuses 0 where it would stop everything.
+fn check_positive(settings: &Table) -> Result<(), String> {
+    let mut checked = Ok(());
+    visit(settings, "", &mut |name, value| {
+        if *value == Value::Integer(0) && !MAY_BE_ZERO.contains(&name.as_str()) {
+            checked = check(&name, false, "must be more than 0");
+        }
+    });
+    checked
 }

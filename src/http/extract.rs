@@ -20,11 +20,13 @@ use percent_encoding::{
     AsciiSet, NON_ALPHANUMERIC, PercentEncode, percent_decode_str, utf8_percent_encode,
 };
 use serde::de::DeserializeOwned;
+use serde_json::error::Category;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 use super::api::Api;
 use super::problem::{Code, Problem, overloaded};
+use crate::serde_words::reworded;
 use keylatch_core::lock::{EntryName, InvalidToken, LockName, LockSet, Token};
 use keylatch_core::store::{Cursor, ListLocks};
 
@@ -40,7 +42,7 @@ pub(super) fn plain(text: &str) -> PercentEncode<'_> {
 }
 
 /// A text as one segment of a URL's path.
-pub(super) fn segment(text: &str) -> String {
+pub(crate) fn segment(text: &str) -> String {
     match text {
         // As they are, a client would take them for steps in the path (RFC 3986, section 5.2.4).
         "." => "%2E".to_owned(),
@@ -257,19 +259,44 @@ pub(super) fn parse<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, Pro
                       `-d '{\"ttl_ms\": 30000}'`.";
         return Err(Problem::new(Code::InvalidBody, detail));
     }
+    if body.trim_ascii_start().starts_with(b"<") {
+        return Err(Problem::new(Code::InvalidBody, "The body is XML; send a JSON object."));
+    }
     let mut json = serde_json::Deserializer::from_slice(body);
-    let value: Option<T> = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let (path, error) = (error.path().to_string(), error.into_inner());
-        if path != "." {
-            Problem::new(Code::InvalidBody, format!("`{path}`: {error}.")).with_field(path)
-        } else {
-            Problem::new(Code::InvalidBody, format!("The body is not valid: {error}."))
-        }
-    })?;
+    let value: Option<T> = serde_path_to_error::deserialize(&mut json)
+        .map_err(|error| unreadable(&error.path().to_string(), error.inner()))?;
     json.end().map_err(|error| {
-        Problem::new(Code::InvalidBody, format!("The body is more than one JSON object: {error}."))
+        let at = place(&error);
+        let detail = format!("The body is more than one JSON object: the next begins at {at}.");
+        Problem::new(Code::InvalidBody, detail)
     })?;
     Ok(value.unwrap_or_default())
+}
+
+/// Why a body could not be read, at the member of this path; serde has `.` for the whole, and `?`
+/// for what it does not know.
+fn unreadable(path: &str, error: &serde_json::Error) -> Problem {
+    let member = Some(path).filter(|path| !matches!(*path, "." | "?"));
+    let (name, at) = (member.map(|member| format!("`{member}`")), place(error));
+    let detail = match (error.classify(), name) {
+        (Category::Data, name) => {
+            reworded(name.as_deref().unwrap_or("The body"), &error.to_string())
+        }
+        (Category::Eof, None) => format!("The JSON ends too early, at {at}"),
+        (Category::Eof, Some(name)) => format!("The JSON ends too early, after {name}, at {at}"),
+        (_, None) => format!("The body is not JSON at {at}"),
+        (_, Some(name)) => format!("The value of {name} is not JSON at {at}"),
+    };
+    let end = if detail.ends_with('?') { "" } else { "." };
+    let problem = Problem::new(Code::InvalidBody, detail + end);
+    match member {
+        Some(member) => problem.with_field(member),
+        None => problem,
+    }
+}
+
+fn place(error: &serde_json::Error) -> String {
+    format!("line {}, column {}", error.line(), error.column())
 }
 
 /// Whether a body is one that forms send: `name=value`, and nothing that begins as JSON.

@@ -23,13 +23,15 @@ mod sandbox;
 mod server;
 
 use std::io;
-use std::sync::Arc;
+use std::iter::zip;
+use std::sync::{Arc, LazyLock};
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::HeaderName;
+use axum::http::{HeaderName, Method, Uri};
 use axum::middleware::map_response;
 use axum::routing::{any, get};
+use serde_json::{Value, json};
 use tower::util::MapResponseLayer;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::map_response_body::MapResponseBodyLayer;
@@ -96,9 +98,8 @@ pub fn router(
     let max_wait = api.max_wait;
     let api = Arc::new(api);
     let (long_poll, document) = long_poll_routes().split_for_parts();
-    let long_poll = long_poll
-        .method_not_allowed_fallback(system::method_not_allowed)
-        .with_state(Arc::clone(&api));
+    let long_poll =
+        long_poll.method_not_allowed_fallback(method_not_allowed).with_state(Arc::clone(&api));
     let (short, rest) = short_routes().split_for_parts();
     let own = short
         .route("/v1/locks/", any(locks::empty_name))
@@ -107,13 +108,13 @@ pub fn router(
         .merge(if extras.sandbox { assets::shop() } else { Router::new() })
         .route("/problems", get(problem_pages::list))
         .merge(docs::pages(&extras.document(document.merge_from(rest)))?)
-        .method_not_allowed_fallback(system::method_not_allowed)
+        .method_not_allowed_fallback(method_not_allowed)
         .fallback(system::not_found);
     // A client may wait before its request takes its time.
     let waiting = RequestLayer { deadline: requests.deadline + max_wait, ..requests.clone() };
     let long_poll = layered(long_poll, waiting);
     let console = console::routes(extras.sandbox).with_state(api);
-    let console = console.method_not_allowed_fallback(system::method_not_allowed);
+    let console = console.method_not_allowed_fallback(method_not_allowed);
     let console = layered(console, requests.clone());
     let console = console.layer(map_response(console::without_password_box));
     let own = layered(own, requests.clone()).merge(console);
@@ -216,4 +217,28 @@ fn short_routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(system::get_readiness))
         .routes(routes!(system::get_metrics))
         .routes(routes!(problem_pages::get_problem_page))
+}
+
+/// Refuses a method, and says which ones the resource takes.
+async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
+    let detail = match methods_of(uri.path()) {
+        Some(methods) => format!("The resource does not take {method}; use {methods}."),
+        None => {
+            format!("The resource does not take {method}; the Allow header says what it takes.")
+        }
+    };
+    Problem::new(Code::MethodNotAllowed, detail)
+}
+
+/// The methods that a path of the API takes, as its document has them.
+fn methods_of(path: &str) -> Option<String> {
+    static DOCUMENT: LazyLock<Value> =
+        LazyLock::new(|| json!(openapi(Extras { guards: &[], sandbox: true })));
+    let is_of = |template: &str| {
+        template.split('/').count() == path.split('/').count()
+            && zip(template.split('/'), path.split('/'))
+                .all(|(part, found)| part.starts_with('{') || part == found)
+    };
+    let (_, item) = DOCUMENT["paths"].as_object()?.iter().find(|(path, _)| is_of(path))?;
+    Some(item.as_object()?.keys().map(|key| key.to_uppercase()).collect::<Vec<_>>().join(", "))
 }

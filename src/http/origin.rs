@@ -208,7 +208,8 @@ impl OriginPolicy {
         if is_own || origin.is_some_and(|origin| self.cors.allows(origin)) {
             return Ok(());
         }
-        let detail = "A web page of another origin made the browser send this. Nothing was done.";
+        let detail = "A web page of another origin made the browser send this, and \
+                      `cors.allow_origins` does not list that origin. Nothing was done.";
         Err(Problem::new(Code::CrossOrigin, detail).with_field("Origin"))
     }
 

@@ -39,11 +39,17 @@ pub(super) fn crowded(contention: &Contention) -> Problem {
     of_contention(detail, contention)
 }
 
-/// The client holds the lock already, and is not alone. Without `waited_ms`, also where it asked to
-/// wait: by that the Rust client knows that no repeat helps.
-pub(super) fn not_alone(contention: &Contention) -> Problem {
-    let detail = "You hold the lock together with others, or others wait for it, or your lease is broken. For \
-                  fewer beside you, release it and ask for it again.";
+/// The client holds the lock already, and is not alone; or it holds one of several, and would hold
+/// it while it waits for another. Without `waited_ms`, also where it asked to wait: by that the Rust
+/// client knows that no retry helps.
+pub(super) fn not_alone(contention: &Contention, is_set: bool) -> Problem {
+    let detail = if is_set {
+        "You hold one of the locks already, and another is not to be had. Release what you hold, and \
+         ask for all of them together."
+    } else {
+        "You hold the lock together with others, or others wait for it, or your lease is broken. For \
+         fewer beside you, release it and ask for it again."
+    };
     of_contention(detail, contention)
 }
 
@@ -86,23 +92,6 @@ fn with_holding(problem: Problem, holding: Option<&Holding>, ahead: u64) -> Prob
     })
 }
 
-/// One of several locks is not to be had.
-pub(super) fn set_held(held: &Contention, waited: Option<Duration>) -> Problem {
-    self::held(held, waited).with(|problem| problem.name = Some(held.name.as_str().to_owned()))
-}
-
-/// More wait for one of several locks than the client would wait behind.
-pub(super) fn set_crowded(held: &Contention) -> Problem {
-    crowded(held).with(|problem| problem.name = Some(held.name.as_str().to_owned()))
-}
-
-/// The client holds one of several locks already, and would hold it while it waits for another.
-pub(super) fn set_not_alone(held: &Contention) -> Problem {
-    let detail = "You hold one of the locks already, and another is not to be had. Release what you hold, and \
-                  ask for all of them together.";
-    of_contention(detail, held).with(|problem| problem.name = Some(held.name.as_str().to_owned()))
-}
-
 /// Some of several locks are lost; the problem is that of the first. `done` says what became of the
 /// others.
 pub(super) fn set_lost(lost: &[LostLock], done: &str) -> Problem {
@@ -132,7 +121,10 @@ pub(super) fn too_many_holders() -> Problem {
 pub(super) fn lost(loss: &LockLoss) -> Problem {
     match loss {
         LockLoss::Broken(why) => broken(Code::LockBroken, "Your lease was broken", why),
-        LockLoss::NotHeld => lock_not_held(),
+        LockLoss::NotHeld => {
+            let detail = "No client holds the lock: your lease was released or has expired.";
+            Problem::new(Code::LockNotHeld, detail)
+        }
         LockLoss::Mismatch => {
             Problem::new(Code::TokenMismatch, "The lock is held, and not with this token.")
         }
@@ -173,7 +165,7 @@ fn not_now(code: Code, detail: &'static str) -> Problem {
 }
 
 pub(super) fn lock_not_held() -> Problem {
-    Problem::new(Code::LockNotHeld, "No client holds the lock: it was released or has expired.")
+    Problem::new(Code::LockNotHeld, "No client holds the lock.")
 }
 
 /// The request has no identity, and what it asks for needs one, in the header of this name.

@@ -12,10 +12,8 @@
 //! in `tests/api/connections.rs`, `logging.rs`, `secrets.rs` and `system.rs`.
 
 use std::cell::Cell;
-use std::error::Error;
 use std::future::poll_fn;
 use std::hash::{BuildHasher as _, RandomState};
-use std::iter;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -49,6 +47,7 @@ use crate::traces::RequestSpan;
 use keylatch_axum::gateway::{Admission, ErrorPage, TrustedProxy, wants_page};
 use keylatch_axum::{GuardAccess, ProblemCause, ProblemCode, RanUnguarded, name_no_source};
 use keylatch_core::store::Effect;
+use keylatch_core::store::chain;
 
 /// Why a page of this origin does not get what is for identities.
 const OF_GUARDED_PAGE: &str = "A page of this host sent this, and services behind guards have pages here. The API and the \
@@ -390,31 +389,24 @@ impl RequestTicket {
         let duration_ms = took.as_secs_f64() * 1000.0;
         let request_id = self.id.to_str().unwrap_or_default();
         let trace_id = self.span.trace_id();
-        if has_failed {
-            let cause = response.extensions().get::<ProblemCause>();
-            let cause = cause.map(|ProblemCause(cause)| display(chain(cause.as_ref())));
-            tracing::error!(
-                method,
-                route,
-                status,
-                duration_ms,
-                request_id,
-                trace_id,
-                cause,
-                "request"
-            );
-        } else {
-            tracing::info!(
-                method,
-                route,
-                status,
-                duration_ms,
-                request_id,
-                trace_id,
-                setting,
-                "request"
-            );
+        let cause = response.extensions().get::<ProblemCause>().filter(|_| has_failed);
+        let cause = cause.map(|ProblemCause(cause)| display(chain(cause.as_ref())));
+        macro_rules! line {
+            ($level:ident) => {
+                tracing::$level!(
+                    method,
+                    route,
+                    status,
+                    duration_ms,
+                    request_id,
+                    trace_id,
+                    cause,
+                    setting,
+                    "request"
+                )
+            };
         }
+        if has_failed { line!(error) } else { line!(info) }
     }
 }
 
@@ -502,10 +494,4 @@ fn too_slow() -> Problem {
     Problem::new(Code::Timeout, "The request took longer than the service allows.")
         .with_outcome(Effect::Unknown)
         .with_retry_after(Duration::from_secs(1))
-}
-
-/// An error and its causes, on one line.
-fn chain(error: &dyn Error) -> String {
-    let causes = iter::successors(Some(error), |error| (*error).source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

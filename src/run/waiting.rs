@@ -148,7 +148,7 @@ impl Contention {
             HeldLock::Exclusive(lock) => {
                 let owner = lock.owner.as_deref().unwrap_or("a client without a label");
                 let since = lock.acquired_at.parse().unwrap_or(now);
-                let held = now.duration_since(since).as_millis().try_into().unwrap_or_default();
+                let held = u64::try_from(now.duration_since(since).as_millis()).unwrap_or_default();
                 let (held, left) = (in_words(held), in_words(lock.expires_in_ms));
                 let holders = format!("{owner} for {held}, {left} left unless renewed");
                 (Some(lock.fencing_token), holders, lock.waiting)

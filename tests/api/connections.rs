@@ -59,6 +59,26 @@ fn is_refusal(rest: &str) {
     assert!(rest.is_empty() || rest.starts_with("HTTP/1.1 4"), "{rest}");
 }
 
+/// What a browser sends to a port without TLS that it takes for one with, another protocol, and a
+/// request that two programs could read in two ways.
+#[tokio::test]
+async fn what_is_no_request_gets_a_sentence() {
+    let service = service(|_| {}).await;
+    let lengths = "Content-Length: 2\r\nContent-Length: 3";
+    let two = format!("POST /v1/locks/a HTTP/1.1\r\nHost: localhost\r\n{lengths}\r\n\r\n{{}}");
+    for sent in ["\u{16}\u{3}\u{1}\u{2}\0\u{1}\0", "garbage\r\n\r\n", &two] {
+        let mut wire = RawConnection::sending(service.address, sent).await;
+        let answer = wire.answer().await;
+        assert_eq!((answer.status.as_u16(), answer.header("connection")), (400, "close"));
+        assert!(answer.text.starts_with("This is no HTTP request"), "{sent:?}: {answer:?}");
+        wire.closed().await;
+    }
+    // A refusal of the service's own is as it was, also beside a request that is not whole.
+    let ask = "GET /v1/locks?limit=0 HTTP/1.1\r\nHost: localhost\r\n\r\nGET /";
+    let mut wire = RawConnection::sending(service.address, ask).await;
+    wire.answer().await.is_problem(400, "invalid-query");
+}
+
 #[tokio::test]
 async fn silent_connection_is_closed() {
     let service = service(|server| server.first_byte_timeout_ms = SHORT_MS).await;

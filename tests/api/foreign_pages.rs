@@ -73,6 +73,9 @@ async fn foreign_page_changes_nothing() {
                 [("Sec-Fetch-Site", site), ("Origin", origin), ("Idempotency-Key", "k-1")];
             let refused = send_request(&service, method, path, &headers).await;
             refused.is_problem(403, "cross-origin");
+            assert_eq!(refused.json["retry"], "never", "{refused:?}");
+            let detail = refused.json["detail"].as_str().unwrap_or_default();
+            assert!(detail.contains("`cors.allow_origins`"), "{refused:?}");
         }
         let token = lease.token();
         let headers = [("Sec-Fetch-Site", site), ("Origin", origin), ("Lock-Token", &*token)];

@@ -51,6 +51,7 @@ async fn host_of_an_absolute_target_is_checked() {
     let get = |target: &str, host: &str| format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
     let foreign = send(&service, &get("http://evil.example/livez", "localhost")).await;
     foreign.is_problem(421, "misdirected-request");
+    assert_eq!(foreign.json["retry"], "never", "{foreign:?}");
     let own = send(&service, &get("http://localhost/livez", "evil.example")).await;
     assert_eq!(own.status, 200, "RFC 9112, section 3.2.2: {own:?}");
 }

@@ -49,8 +49,8 @@ async fn oversized_or_slow_upload_leaves_no_record(store: &TestStore) {
     let head = "POST /orders HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: k-1\r\n";
     let large = format!("Transfer-Encoding: chunked\r\n\r\n3e9\r\n{}\r\n", "x".repeat(1001));
     for (rest, status, code, retry) in [
-        ("Content-Length: 1001\r\n\r\n", 413, "payload-too-large", "new-key"),
-        (&large, 413, "payload-too-large", "new-key"),
+        ("Content-Length: 1001\r\n\r\n", 413, "payload-too-large", "never"),
+        (&large, 413, "payload-too-large", "never"),
         ("Content-Length: 1000\r\n\r\n{", 408, "request-timeout", "same-key"),
     ] {
         let mut upload = RawConnection::sending(shop.address, &format!("{head}{rest}")).await;

@@ -167,6 +167,8 @@ async fn missing_key_is_refused(shop: &Shop) {
             let request = shop.request(method.clone(), "/orders").header("Content-Type", kind);
             let refused = Answer::of(request.body("amount=1")).await;
             refused.is_refusal(400, "key-required", "new-key");
+            let detail = refused.json["detail"].as_str().unwrap_or_default();
+            assert!(detail.contains("a form field `idempotency_key`"), "{refused:?}");
         }
     }
     assert_eq!(shop.upstream.runs(), 0);

@@ -85,6 +85,38 @@ async fn whole_number_is_accepted_however_it_is_written() {
     assert_eq!((order.status.as_u16(), &order.json["amount"]), (201, &json!(5000)), "{order:?}");
 }
 
+/// The rule and the name that was meant, in place of serde's types and words.
+#[tokio::test]
+async fn detail_says_what_is_wrong_and_what_is_right() {
+    let service = Service::start("memory:").await;
+    let range = "must be 100 to 86400000 (24 h), not";
+    for (body, detail) in [
+        (r#"{"ttl_ms":5}"#, format!("`ttl_ms` {range} 5.")),
+        (r#"{"ttl_ms":-5}"#, format!("`ttl_ms` {range} -5.")),
+        (r#"{"ttl_ms":1.5}"#, format!("`ttl_ms` {range} 1.5.")),
+        (r#"{"ttl_ms":"30s"}"#, format!("`ttl_ms` {range} \"30s\".")),
+        (r#"{"ttl_ms":[]}"#, format!("`ttl_ms` {range} a list.")),
+        (r#"{"wait_ms":-1}"#, "`wait_ms` must be a whole number of 0 or more, not -1.".into()),
+        (r#"{"owner":5}"#, "`owner` must be a string, not 5.".into()),
+        (r#"{"mode":"x"}"#, "`mode` must be `exclusive` or `shared`, not `x`.".into()),
+        (r#"{"tll_ms":5}"#, "`tll_ms` is unknown: did you mean `ttl_ms`?".into()),
+        (r#"{"ttl_ms":1000,"ttl_ms":1000}"#, "`ttl_ms` is there twice.".into()),
+        (r#"{"ttl_ms":"#, "The JSON ends too early, after `ttl_ms`, at line 1, column 10.".into()),
+        ("{\n\"ttl_ms\":500", "The JSON ends too early, at line 2, column 12.".into()),
+        (r#"{"ttl_ms":500,}"#, "The body is not JSON at line 1, column 15.".into()),
+        ("\"x\"", "The body must be a JSON object, not \"x\".".into()),
+        ("<lock/>", "The body is XML; send a JSON object.".into()),
+    ] {
+        let refused = send(&service, Method::POST, "a", body).await;
+        refused.is_problem(400, "invalid-body");
+        assert_eq!(refused.json["detail"], detail, "{body}");
+    }
+    let unknown = send(&service, Method::POST, "a", r#"{"password":1}"#).await;
+    let detail = unknown.json["detail"].as_str().unwrap_or_default();
+    let all = "`password` is unknown: use one of `ttl_ms`, `owner`, `wait_ms`";
+    assert!(detail.starts_with(all), "{detail}");
+}
+
 /// What `curl -d ttl_ms=5000` and an HTML form send.
 #[tokio::test]
 async fn form_in_place_of_json_gets_a_message_that_helps() {

@@ -65,7 +65,24 @@ async fn help_of_each_client_has_its_environment_and_exit_codes() {
             assert_eq!(ended.stdout.matches(part).count(), 1, "{client:?} {part}: {ended:?}");
         }
     }
-    assert!(KEYLATCH.run(&["key", "--help"]).await.stdout.contains("Exit codes:"));
+}
+
+#[tokio::test]
+async fn help_has_the_exit_codes_of_its_own_command_alone() {
+    for (command, codes) in [
+        (["lock", "acquire"], &["0", "64", "69", "70", "73", "76"][..]),
+        (["lock", "release"], &["0", "1", "64", "69", "70", "75", "76"]),
+        (["lock", "list"], &["0", "64", "69", "70", "76"]),
+        (["key", "show"], &["0", "1", "64", "69", "70", "76"]),
+    ] {
+        let help = KEYLATCH.run(&[&command[..], &["-h"]].concat()).await.stdout;
+        assert!(!help.contains("KEYLATCH_API_KEY"), "{help}");
+        let (_, listed) = help.split_once("Exit codes:\n").expect("exit codes");
+        let found = listed.lines().filter_map(|line| line.split_whitespace().next());
+        assert_eq!(found.collect::<Vec<_>>(), codes, "{help}");
+        let is_of_keys = command[0] == "key";
+        assert!(is_of_keys || !listed.contains("the key"), "{help}");
+    }
 }
 
 #[tokio::test]
@@ -122,31 +139,91 @@ async fn address_in_use_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = taken.local_addr().expect("an address").to_string();
     for arguments in [&["--listen", &address][..], &["serve", "--listen", &address]] {
-        is_refused(&KEYLATCH.run(arguments).await, &["listen", &address, "in use"]);
+        let ended = KEYLATCH.run(arguments).await;
+        is_refused(&ended, &["listen", &address, "in use", "`--listen 7071`"]);
     }
 }
 
 #[tokio::test]
 async fn invalid_address_is_named() {
-    is_refused(&KEYLATCH.run(&["--listen", "nowhere"]).await, &["listen", "nowhere"]);
+    let ended = KEYLATCH.run(&["--listen", "nowhere"]).await;
+    is_refused(&ended, &["listen", "nowhere", "`127.0.0.1:7070`"]);
 }
 
 #[tokio::test]
 async fn unknown_store_lists_the_known_ones() {
-    for store in ["nonsense:", "nonsense://host", "memory", ""] {
+    for store in ["nonsense:", "nonsense://host", ""] {
         is_refused(&start_on(store).await, &["`memory:`", "`redis://"]);
     }
+    for (store, meant) in [("redsi://host", "`redis://"), ("memory", "`memory:`")] {
+        is_refused(&start_on(store).await, &["did you mean ", meant]);
+    }
+    let no_host = start_on("redis://user:sesame@/0").await;
+    is_refused(&no_host, &["not a Redis URL: a host is missing"]);
     is_refused(&start_on("memory:somewhere").await, &["`memory:`"]);
     is_refused(&start_on("embedded:").await, &["`embedded:DIRECTORY`"]);
 }
 
 #[tokio::test]
 async fn unknown_flag_or_command_is_a_usage_error() {
-    for arguments in [&["--lisen", "127.0.0.1:0"][..], &["serve", "--port", "1"], &["server"]] {
+    for (arguments, tip) in [
+        (&["--lisen", "127.0.0.1:0"][..], "'--listen'"),
+        (&["serve", "--port", "1"], "'--listen'"),
+        (&["-p", "1"], "'--listen'"),
+        (&["server"], "'serve'"),
+        (&["runn"], "'run'"),
+        (&["config", "chek"], "'check'"),
+        (&["lock", "lst"], "'list'"),
+        (&["key", "resolve", "k", "--reason", "r"], "<--done|--not-done|--undone <FENCING_TOKEN>>"),
+    ] {
         let ended = KEYLATCH.run(arguments).await;
-        assert_eq!(ended.code, Some(2), "{ended:?}");
-        let wrong = arguments.iter().find(|argument| **argument != "serve").expect("one");
-        assert!(ended.stderr.contains(wrong), "{ended:?}");
+        assert_eq!(ended.code, Some(64), "{ended:?}");
+        assert!(ended.stderr.contains(tip), "{ended:?}");
+    }
+}
+
+/// What `config check --connect` says of a store.
+async fn connect_to(store: &str) -> Exit {
+    KEYLATCH.run(&["config", "check", "--connect", "--store", store]).await
+}
+
+#[tokio::test]
+async fn store_that_does_not_respond_is_found_before_a_start() {
+    let nowhere = free_address().await;
+    for scheme in ["redis", "postgres", "etcd", "zookeeper"] {
+        let ended = connect_to(&format!("{scheme}://user:sesame@{nowhere}")).await;
+        is_refused(&ended, &["the store cannot be reached", &nowhere]);
+        assert!(!ended.stderr.contains("sesame"), "{ended:?}");
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let data = directory.path().join("data");
+    let ended = connect_to(&format!("embedded:{}", data.display())).await;
+    assert!(ended.stdout.contains("nothing to connect to"), "{ended:?}");
+    assert!(!data.exists());
+}
+
+#[redis_test]
+async fn store_that_responds_says_what_it_is() {
+    let redis = RedisServer::start().await;
+    let ended = connect_to(&redis.url()).await;
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{ended:?}");
+    assert!(ended.stdout.contains(&format!("{} responds; tier ", redis.address())), "{ended:?}");
+}
+
+/// The log names the server, and no part of what the service knows it by.
+#[tokio::test]
+async fn log_names_a_server_that_does_not_respond() {
+    let nowhere = free_address().await;
+    for scheme in ["redis", "postgres", "etcd", "zookeeper"] {
+        let store = format!("{scheme}://user:sesame@{nowhere}");
+        let process = KEYLATCH.serve(&["--store", &store], &[]).await;
+        let mut wire = RawConnection::sending(process.address, &post_head("/v1/locks/a", 0)).await;
+        wire.answer().await.is_problem(503, "store-unavailable");
+        process.logs(&format!("\"cause\":\"the store cannot be reached: {nowhere}: "), 1).await;
+        let ended = process.ended_by("-TERM").await;
+        let line = ended.stderr.lines().find(|line| line.contains("cannot be reached yet"));
+        assert!(line.is_some_and(|line| line.contains(&nowhere)), "{ended:?}");
+        assert!(!ended.stderr.contains("sesame"), "{ended:?}");
     }
 }
 

@@ -67,6 +67,15 @@ async fn outcome_that_was_not_is_settled_and_frees_the_key() {
 }
 
 #[tokio::test]
+async fn key_without_its_scope_is_found_elsewhere() {
+    let service = Service::start("memory:").await;
+    begin_and_leave(&service, "order-17").await;
+    let shown = key(&service, &["show", "order-17"]).await;
+    assert_eq!((shown.code, shown.stdout.as_str()), (Some(1), ""), "{shown:?}");
+    assert!(shown.stderr.contains("there with --method POST --path /orders\n"), "{shown:?}");
+}
+
+#[tokio::test]
 async fn outcome_to_settle_and_a_reason_are_asked_for() {
     let service = Service::start("memory:").await;
     begin_and_leave(&service, "k").await;

@@ -29,7 +29,7 @@ async fn serve(path: &std::path::Path) -> Process {
 
 /// A key and the entry that goes with it.
 async fn create(name: &str) -> (String, String) {
-    let made = KEYLATCH.run(&["key", "create", name]).await;
+    let made = KEYLATCH.run(&["apikey", "create", name]).await;
     assert_eq!((made.code, made.stderr.as_str()), (Some(0), ""), "{made:?}");
     let (key, entry) = made.stdout.split_once("\n\n").expect("a key and an entry");
     (key.to_owned(), entry.to_owned())
@@ -58,7 +58,7 @@ async fn created_key_opens_the_service_whose_file_has_its_entry() {
         let created = Answer::of(request).await;
         assert_eq!(created.status, 201, "{created:?}");
     }
-    is(&KEYLATCH.run(&["key", "create", "a b"]).await, 64, &[]);
+    is(&KEYLATCH.run(&["apikey", "create", "a b"]).await, 64, &[]);
 }
 
 /// What a wrong file does is in `tests/api/identities.rs`, where the log can be waited for.

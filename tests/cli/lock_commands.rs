@@ -38,9 +38,10 @@ async fn token_that_acquire_prints_renews_and_releases_the_lock() {
     let acquired = lock(&service, &["acquire", "a/b", "--ttl", "1m", "--owner", "me"]).await;
     assert_eq!((acquired.code, acquired.stderr.as_str()), (Some(0), ""));
     let token = fact(&acquired, "token");
+    assert_eq!(fact(&acquired, "ttl"), "60.0 s");
     let held = service.look("a%2Fb").await.json;
     assert_eq!(held["owner"], "me");
-    assert_eq!(fact(&acquired, "fencing_token"), held["fencing_token"].to_string());
+    assert_eq!(fact(&acquired, "fencing token"), held["fencing_token"].to_string());
     let arguments = ["lock", "renew", "a/b", "--ttl", "2m", "--json"];
     let environment = [("KEYLATCH_URL", service.url()), ("KEYLATCH_TOKEN", token.clone())];
     let renewed = KEYLATCH.run_with(&arguments, &environment).await;
@@ -165,16 +166,31 @@ async fn list_has_a_row_for_each_holder() {
     assert_eq!(names.collect::<Vec<_>>(), ["a/1", "a/2", "b"]);
 }
 
-/// The head of a table in a new terminal, by util-linux's `script`.
-async fn head_on_terminal(service: &Service, no_color: Option<&str>) -> String {
-    let command =
-        format!("exec {} lock list --server {}", env!("CARGO_BIN_EXE_keylatch"), service.url());
+/// A list of locks in a new terminal of so many columns, by util-linux's `script`.
+async fn list_on_terminal(service: &Service, columns: u16, no_color: Option<&str>) -> String {
+    let list = format!("{} lock list --server {}", env!("CARGO_BIN_EXE_keylatch"), service.url());
+    let command = format!("stty cols {columns}; exec {list}");
     let terminal = ["script", "--quiet", "--return", "--command", &command, "/dev/null"];
     let path = ("PATH", "/usr/bin:/bin");
     let environment = no_color.map_or(vec![path], |value| vec![path, ("NO_COLOR", value)]);
     let ended = RunningCommand::of(&terminal, &environment).ended().await;
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    ended.stdout.lines().next().expect("a head").trim_end().to_owned()
+    ended.stdout
+}
+
+#[tokio::test]
+async fn long_name_is_cut_in_its_own_column_to_fit_the_terminal() {
+    let service = Service::start("memory:").await;
+    let long = "n".repeat(200);
+    service.create(&long, &json!({"owner": "ci"})).await;
+    let listed = list_on_terminal(&service, 100, Some("1")).await;
+    let rows: Vec<_> = listed.lines().map(str::trim_end).collect();
+    assert_eq!(rows.len(), 2, "{listed}");
+    assert!(rows.iter().all(|row| row.chars().count() <= 100), "{listed}");
+    assert!(rows[1].starts_with("nnn") && rows[1].contains("n…  ci  "), "{listed}");
+    // Without a terminal nothing is cut, since a program may read it.
+    let piped = lock(&service, &["list"]).await;
+    assert!(piped.stdout.contains(&long), "{piped:?}");
 }
 
 #[tokio::test]
@@ -182,7 +198,8 @@ async fn head_of_a_table_is_bold_on_a_terminal_unless_no_color_is_set() {
     let service = Service::start("memory:").await;
     service.create("a", &json!({})).await;
     for (no_color, is_bold) in [(None, true), (Some(""), true), (Some("1"), false)] {
-        let head = head_on_terminal(&service, no_color).await;
+        let listed = list_on_terminal(&service, 0, no_color).await;
+        let head = listed.lines().next().expect("a head");
         assert!(head.contains("NAME"), "{head:?}");
         assert_eq!(head.contains('\x1b'), is_bold, "{no_color:?}: {head:?}");
     }

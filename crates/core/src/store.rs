@@ -288,7 +288,24 @@ pub enum StoreError {
     Deadline(Duration),
 }
 
+/// An error and its causes on one line, for the log. One that repeats another is left out.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| (*error).source());
+    let mut texts: Vec<_> = causes.map(ToString::to_string).collect();
+    texts.dedup();
+    texts.join(": ")
+}
+
 impl StoreError {
+    /// Why, in the words of the engine.
+    pub fn cause(&self) -> String {
+        let mut cause: &dyn std::error::Error = self;
+        while let (true, Some(source)) = (cause.is::<Self>(), cause.source()) {
+            cause = source;
+        }
+        chain(cause)
+    }
+
     /// What the failed command did to the store.
     pub fn effect(&self) -> Effect {
         match self {

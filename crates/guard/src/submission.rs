@@ -121,7 +121,9 @@ fn without_key(guard: &Guard, request: Request) -> Result<Submission, Problem> {
     }
     let mut names: Vec<_> = guard.key.iter().map(KeySource::name).collect();
     names.dedup();
-    let detail = format!("The request has no {}. Nothing was run.", names.join(" or "));
+    let standard = guard.key.iter().any(KeySource::is_standard);
+    let how = if standard { "Add the header, or a form field `idempotency_key`. " } else { "" };
+    let detail = format!("The request has no {}. {how}Nothing was run.", names.join(" or "));
     Err(Problem::new(Code::KeyRequired, detail)
         .with_field(names.into_iter().next().unwrap_or_default()))
 }
@@ -370,7 +372,8 @@ pub async fn read_body(body: Body, limits: BodyLimits) -> Result<Bytes, Problem>
         return Ok(Bytes::new());
     }
     let too_large = || {
-        let detail = format!("The body has more than {} bytes.", limits.bytes);
+        let detail =
+            format!("The body has more than {} bytes: see `body_limit_bytes`.", limits.bytes);
         Problem::new(Code::PayloadTooLarge, detail)
     };
     // What says that it is too large is not even read.

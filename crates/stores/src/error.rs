@@ -11,7 +11,7 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum OpenError {
     /// No store has this scheme.
-    #[error("no store has the scheme `{scheme}:`; the stores are {known}")]
+    #[error("no store has the scheme `{scheme}:`: {known}")]
     UnknownScheme {
         /// The scheme of the URL.
         scheme: String,

@@ -2,7 +2,7 @@
 //!
 //! [`open`] opens one, and [`check`] looks at its URL alone. A new engine is a module, a feature
 //! and its row in [`ENGINES`]. This crate knows no HTTP. Invariant: no error says a word of a URL
-//! but its scheme, because a URL may hold a password. Tested in `tests/stores`, on every engine by
+//! but its scheme, hosts and ports, because a URL may hold a password. Tested in `tests/stores`, on every engine by
 //! one matrix.
 
 #[cfg(any(feature = "postgres", feature = "etcd", feature = "zookeeper", feature = "redis"))]
@@ -154,11 +154,11 @@ impl Engine {
     ///
     /// The URL names none.
     pub fn of(url: &str) -> Result<&'static Self, OpenError> {
-        let scheme = scheme_of(url).ok_or_else(|| OpenError::NoUrl(known_urls()))?;
+        let scheme = scheme_of(url).ok_or_else(|| OpenError::NoUrl(known_urls(url)))?;
         let engine = ENGINES.iter().find(|engine| engine.schemes.contains(&scheme));
         engine.ok_or_else(|| OpenError::UnknownScheme {
             scheme: scheme.to_owned(),
-            known: known_urls(),
+            known: known_urls(scheme),
         })
     }
 
@@ -207,10 +207,22 @@ pub fn own_secret(url: &str) -> Option<Result<Vec<u8>, OpenError>> {
     Some(embedded::own_secret(directory.as_ref()))
 }
 
-/// The forms of URLs that this build or another one knows, for people.
-fn known_urls() -> String {
-    let urls = ENGINES.iter().flat_map(|engine| engine.urls);
-    urls.map(|url| format!("`{url}`")).collect::<Vec<_>>().join(", ")
+/// The forms of URLs that this build or another one knows, for people: those of the engine whose
+/// scheme a word resembles, or all.
+fn known_urls(word: &str) -> String {
+    let likeness = |engine: &&Engine| {
+        let all = engine.schemes.iter().map(|scheme| strsim::jaro(word, scheme));
+        all.fold(0.0, f64::max)
+    };
+    let meant: Vec<_> = ENGINES.iter().filter(|engine| likeness(engine) > 0.8).collect();
+    let urls = |engines: &[&Engine]| {
+        let urls = engines.iter().flat_map(|engine| engine.urls).map(|url| format!("`{url}`"));
+        urls.collect::<Vec<_>>().join(", ")
+    };
+    if meant.is_empty() {
+        return urls(&ENGINES.iter().collect::<Vec<_>>());
+    }
+    format!("did you mean {}?", urls(&meant))
 }
 
 /// The scheme of a URL. What has other characters is none, and may be a password.

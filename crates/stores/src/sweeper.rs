@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use keylatch_core::store::StoreError;
-use tokio::time::sleep;
+use keylatch_core::store::{StoreError, chain};
+use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 /// The pause before expired locks are removed again, at the least.
@@ -29,16 +29,42 @@ pub(crate) trait Sweeper: Send + 'static {
 pub(crate) fn start(mut sweeper: impl Sweeper) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(async move {
         let mut pause = LOCK_SWEEP_PERIOD;
+        let mut failures = Failures { count: 0, since: Instant::now() };
         for sweep in 1_u32.. {
             sleep(pause).await;
             let records = sweep.is_multiple_of(SWEEPS_PER_RECORD_SWEEP);
-            let looks = sweeper.sweep(records).await.unwrap_or_else(|error| {
-                tracing::warn!(%error, "what has expired could not be removed");
-                0
-            });
-            pause = pause_after(looks);
+            let swept = sweeper.sweep(records).await;
+            let is_news = failures.note(swept.is_err());
+            let for_s = failures.since.elapsed().as_secs();
+            match &swept {
+                Err(error) if is_news => {
+                    tracing::warn!(error = chain(error), for_s, "what has expired is not removed");
+                }
+                Ok(_) if is_news => tracing::info!(for_s, "what has expired is removed again"),
+                _ => {}
+            }
+            pause = pause_after(swept.unwrap_or_default());
         }
     }))
+}
+
+/// Sweeps that failed one after the other.
+struct Failures {
+    count: u32,
+    since: Instant,
+}
+
+impl Failures {
+    /// Counts a sweep, and gives whether the log says so: of the first that failed, the second, the
+    /// fourth, the eighth and so on, and of the first that did not fail after them.
+    fn note(&mut self, has_failed: bool) -> bool {
+        let before = self.count;
+        if before == 0 {
+            self.since = Instant::now();
+        }
+        self.count = if has_failed { before + 1 } else { 0 };
+        if has_failed { self.count.is_power_of_two() } else { before > 0 }
+    }
 }
 
 /// The pause after a sweep that looked at so many entries.
@@ -50,6 +76,15 @@ fn pause_after(looks: usize) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn failing_sweeps_are_told_less_and_less_often() {
+        let mut failures = Failures { count: 0, since: Instant::now() };
+        assert!(!failures.note(false));
+        let told: Vec<_> = (1..=20).filter(|_| failures.note(true)).collect();
+        assert_eq!(told, [1, 2, 4, 8, 16]);
+        assert_eq!([failures.note(false), failures.note(false)], [true, false]);
+    }
 
     #[test]
     fn sweeper_rests_for_longer_after_more_entries() {

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::whole_number;
+use crate::number::{ttl_ms, whole_number};
 
 /// A token: the proof that renewing, releasing and completing ask for. It prints as `Token(..)`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +47,7 @@ impl fmt::Debug for SecretToken<'_> {
 pub struct CreateLockRequest {
     /// How long the lease lasts unless renewed, in milliseconds. A store may take less: see
     /// `max_ttl_ms` in `GET /v1/info`.
-    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "ttl_ms", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(default = 30000, minimum = 100, maximum = 86400000))]
     pub ttl_ms: Option<u64>,
     /// A label for people that says who holds the lock: at most 256 bytes.
@@ -96,7 +96,7 @@ pub enum LockMode {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = HoldLock))]
 pub struct HoldLockRequest {
     /// How long the lease lasts if the service itself fails, in milliseconds: it renews at a third.
-    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "ttl_ms", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(default = 30000, minimum = 100, maximum = 86400000))]
     pub ttl_ms: Option<u64>,
     /// A label for people that says who holds the lock: at most 256 bytes.
@@ -139,7 +139,7 @@ pub struct HoldLockRequest {
 pub struct RenewLockRequest {
     /// How long the lease lasts from now, in milliseconds. A store may take less: see `max_ttl_ms`
     /// in `GET /v1/info`. Absent, it is what the grant or the last renewal said.
-    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "ttl_ms", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 100, maximum = 86400000))]
     pub ttl_ms: Option<u64>,
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{LockMode, SecretToken, whole_number};
+use crate::number::{ttl_ms, whole_number};
+use crate::{LockMode, SecretToken};
 
 /// What to create several locks with.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,7 +22,7 @@ pub struct CreateLocksRequest {
     #[cfg_attr(feature = "openapi", schema(required, min_items = 1, max_items = 16))]
     pub names: Vec<String>,
     /// How long the leases last unless renewed, in milliseconds.
-    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "ttl_ms", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(default = 30000, minimum = 100, maximum = 86400000))]
     pub ttl_ms: Option<u64>,
     /// A label for people that says who holds the locks: at most 256 bytes.
@@ -59,7 +60,7 @@ pub struct RenewLocksRequest {
     pub names: Vec<String>,
     /// How long the leases last from now, in milliseconds. Absent, each lasts what its grant or its
     /// last renewal said.
-    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "ttl_ms", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 100, maximum = 86400000))]
     pub ttl_ms: Option<u64>,
 }

@@ -21,16 +21,22 @@ where
     D: Deserializer<'de>,
     N: TryFrom<u64>,
 {
-    deserializer.deserialize_any(Whole(PhantomData))
+    deserializer.deserialize_any(Whole("a whole number of 0 or more", PhantomData))
 }
 
-struct Whole<N>(PhantomData<N>);
+/// Reads a TTL likewise, and says of another value which ones there are.
+pub(crate) fn ttl_ms<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    deserializer.deserialize_any(Whole("100 to 86400000 (24 h)", PhantomData))
+}
+
+/// What is expected, in words.
+struct Whole<N>(&'static str, PhantomData<N>);
 
 impl<N: TryFrom<u64>> Visitor<'_> for Whole<N> {
     type Value = Option<N>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a whole number")
+        f.write_str(self.0)
     }
 
     fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {

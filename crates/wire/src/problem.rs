@@ -94,7 +94,7 @@ problem_table! {
     BackupDisabled = 403 "backup-disabled" Never
         "No copy of the store is given here"
         "`backup` says where a client may copy the store: by default on loopback alone, or with identities. Nothing was done.";
-    CrossOrigin = 403 "cross-origin" NewKey
+    CrossOrigin = 403 "cross-origin" Never
         "A web page of another origin sent this"
         "Only the service's own pages, and those of origins in `cors.allow_origins`, may change something. `cross_origin = \"pass\"` lets a guarded route take requests of any page. Nothing was done.";
     NotFound = 404 "not-found" NewKey
@@ -102,7 +102,7 @@ problem_table! {
         "See /docs for what there is. A `/` within a lock name travels as `%2F`.";
     LockNotHeld = 404 "lock-not-held" NewKey
         "No client holds this lock"
-        "It was released or has expired. A holder that gets this has lost the lock: stop, and acquire it again.";
+        "No client acquired it, or its lease was released or has expired. A holder that gets this has lost the lock: stop, and acquire it again.";
     NoRecord = 404 "no-record" NewKey
         "There is no record of this key"
         "It was never used in this scope, a run freed it, or its retention is over. `method`, `path` and `principal` in the query name the scope of a guarded route, and `source` where its key is not from `Idempotency-Key`.";
@@ -144,17 +144,17 @@ problem_table! {
         "The key was issued for a time that is over, and nothing runs under it any more. If it was sent before, see whether that was carried out. Then load the page again, which has a new key. Nothing was run now.";
     TokenMismatch = 412 "token-mismatch" NewKey
         "The lock is held with another token"
-        "Your lease is over and another client has the lock. Stop what you did under it.";
+        "Your lease is over and another client has the lock, or the token was never right. Stop what you did under it.";
     FenceMismatch = 412 "fence-mismatch" NewKey
         "Another grant holds the lock"
         "The grant with this fencing token is over, and `holder` or `holders` say who holds the lock now. Nothing was broken.";
-    PayloadTooLarge = 413 "payload-too-large" NewKey
+    PayloadTooLarge = 413 "payload-too-large" Never
         "The request body is too large"
-        "A request for a lock takes some dozens of bytes. A guarded route has a `body_limit_bytes` of its own. Nothing was done.";
+        "A request for a lock takes some dozens of bytes. `server.body_limit_bytes` sets the limit, and a guarded route has a `body_limit_bytes` of its own. Nothing was done.";
     UnsupportedMediaType = 415 "unsupported-media-type" NewKey
         "The body's media type is not taken from a web page"
         "A web page sends JSON, as `application/json`. A guarded route takes forms as well, and nothing as `text/plain`. Nothing was done.";
-    MisdirectedRequest = 421 "misdirected-request" NewKey
+    MisdirectedRequest = 421 "misdirected-request" Never
         "The request is for another host"
         "A service on loopback goes by `localhost`, loopback addresses and the names in `server.hosts`, so that no web page can make a name of its own lead to it. Nothing was done.";
     IdempotencyKeyReused = 422 "idempotency-key-reused" NewKey
@@ -162,7 +162,7 @@ problem_table! {
         "A key belongs to one request with one body. Send what you sent before, or make a new key for what is new, unless `retry` is `never`. Nothing was run, and the first request is as it was.";
     ValidationFailed = 422 "validation-failed" NewKey
         "The order or payment is not valid"
-        "The sandbox wants an `amount` of 1 to 99999999 in the smallest unit and a `currency` of three capital letters. `field` names what is wrong.";
+        "The sandbox wants an `amount` of 1 to 99999999 in the smallest unit and a `currency` of three capital letters. `field` names what is wrong. This response is kept for its key: send the corrected request with a new one.";
     TokenRequired = 428 "token-required" NewKey
         "A Lock-Token is required"
         "Send the token that the lock was created with in the Lock-Token header.";
@@ -263,7 +263,8 @@ pub enum Retry {
     SameKey,
     /// Another request: what was wrong is changed, and the key or token is a new one.
     NewKey,
-    /// Nothing: a repeat does not help, or a person has to find out first what happened.
+    /// Nothing: no retry helps until the service's settings or the request itself are others, or a
+    /// person has to find out first what happened.
     Never,
 }
 
@@ -338,7 +339,8 @@ pub struct ProblemDocument {
     #[cfg_attr(feature = "openapi", schema(inline))]
     pub outcome: Option<Effect>,
     /// Which Idempotency-Key to use next: `same-key` (send the same again), `new-key` (what is
-    /// changed is a new request) or `never` (an operator has to find out what happened).
+    /// changed is a new request) or `never` (no retry helps, or an operator has to find out what
+    /// happened).
     #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(inline))]
     pub retry: Option<Retry>,

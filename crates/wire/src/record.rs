@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{SecretToken, whole_number};
+use crate::SecretToken;
+use crate::number::{ttl_ms, whole_number};
 
 /// What to begin with. Every member is optional, and so is the whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,7 +27,7 @@ pub struct BeginRecordRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request: Option<DescribedRequest>,
     /// How long you may go unheard before you count as gone, in milliseconds.
-    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "ttl_ms", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(default = 30000, minimum = 100, maximum = 86400000))]
     pub lease_ms: Option<u64>,
     /// How long the answer is kept, in milliseconds.
@@ -88,7 +89,7 @@ pub struct IssueKeyRequest {
     pub principal: Option<String>,
     /// How long the key is good, in milliseconds: at most for the retention of its guard. Left out
     /// it is that, or a day if that is shorter.
-    #[serde(default, deserialize_with = "whole_number", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "ttl_ms", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1000, maximum = 31536000000_u64))]
     pub ttl_ms: Option<u64>,
 }

@@ -224,26 +224,18 @@ pub(crate) fn lease_body<'a>(
     }
 }
 
-/// What a request asks for that a grant of before may not have.
-pub(crate) struct RequestedChanges {
+/// The members of a request for this TTL and owner that changed nothing of these leases, which a
+/// grant of before has.
+pub(crate) fn unchanged(
+    leases: &[lock::Lease],
     ttl: Ttl,
-    owner: Option<Owner>,
-}
-
-impl RequestedChanges {
-    pub(crate) fn new(ttl: Ttl, owner: Option<&Owner>) -> Self {
-        Self { ttl, owner: owner.cloned() }
-    }
-
-    /// The members of the request that changed nothing of these leases.
-    pub(crate) fn unchanged<'a>(self, leases: &[lock::Lease]) -> Vec<Cow<'a, str>> {
-        let is_other_owner =
-            |lease: &lock::Lease| self.owner.is_some() && lease.owner != self.owner;
-        let has_other_ttl = leases.iter().any(|lease| lease.ttl != self.ttl.get());
-        let has_other_owner = leases.iter().any(is_other_owner);
-        let members = [(has_other_ttl, "ttl_ms"), (has_other_owner, "owner")];
-        members.into_iter().filter(|(differs, _)| *differs).map(|(_, name)| name.into()).collect()
-    }
+    owner: Option<&Owner>,
+) -> Vec<Cow<'static, str>> {
+    let has_other_ttl = leases.iter().any(|lease| lease.ttl != ttl.get());
+    let has_other_owner =
+        owner.is_some() && leases.iter().any(|lease| lease.owner.as_ref() != owner);
+    let members = [(has_other_ttl, "ttl_ms"), (has_other_owner, "owner")];
+    members.into_iter().filter(|(differs, _)| *differs).map(|(_, name)| name.into()).collect()
 }
 
 /// The mode as a response has it: an exclusive lock has none.

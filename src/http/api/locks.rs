@@ -4,15 +4,17 @@
 //! response. A held lock is a value, and its 409 is made here; an error means that the service
 //! could not find out. Tested in `tests/api/locks.rs`, `listing.rs` and `waiting.rs`.
 
+use std::borrow::Cow;
 use std::slice;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use super::Api;
-use super::body::{Json, RequestedChanges, acquire_request, asked_ttl, held_lock, lease_body};
+use super::body::{Json, acquire_request, asked_ttl, held_lock, lease_body, unchanged};
 use crate::access::LockAct;
 use crate::http::audit::Auditor;
 use crate::http::caller::Caller;
@@ -23,7 +25,10 @@ use crate::http::extract::{
 use crate::http::problem::{
     Code, Problem, crowded, free, held, lost, not_alone, of_lock_error, too_many_holders,
 };
-use keylatch_core::lock::{Acquisition, Grant, LockLoss, LockName, ReleaseReply, Renewal, Token};
+use keylatch_core::lock::{
+    self, AcquireRequest, Acquisition, Contention, Grant, LockLoss, LockName, ReleaseReply,
+    Renewal, Token,
+};
 use keylatch_wire::{CreateLockRequest, HeldLock, Lease, LockEntries, LockPage, RenewLockRequest};
 
 /// Create a lock
@@ -58,37 +63,61 @@ pub(crate) async fn create_lock(
     OptionalJson(body): OptionalJson<CreateLockRequest>,
 ) -> Result<Response, Problem> {
     caller.check_lock(LockAct::Acquire, &name)?;
-    let mut request =
-        acquire_request(body, name.clone(), token, api.locks.max_ttl(), api.max_wait)?;
+    let request = acquire_request(body, name.clone(), token, api.locks.max_ttl(), api.max_wait)?;
+    let (status, grant, unchanged) = acquire(&api, &caller, auditor, request, false).await?;
+    let lease = lease_body(&name, &grant.token, grant.lease(), grant.validity);
+    let body = Json(Lease { unchanged, ..lease });
+    let mut response = with_token((status, body).into_response(), &grant.token);
+    if status == StatusCode::CREATED {
+        response.headers_mut().insert(header::LOCATION, location(&name));
+    }
+    Ok(response)
+}
+
+/// Acquires locks: gives the status, the grant, and the members of the request that changed nothing
+/// of it. Of a set a problem names the lock that is not to be had.
+pub(super) async fn acquire(
+    api: &Api,
+    caller: &Caller,
+    auditor: Auditor,
+    mut request: AcquireRequest,
+    is_set: bool,
+) -> Result<(StatusCode, Grant, Vec<Cow<'static, str>>), Problem> {
     request.owner = caller.label("owner", request.owner)?;
-    let (wait, terms) = (request.wait, RequestedChanges::new(request.ttl, request.owner.as_ref()));
-    let names = slice::from_ref(&name);
-    let room = caller.claim_locks(names, request.token.as_ref(), !wait.is_zero())?;
-    match api.locks.acquire(request).await.map_err(of_lock_error)? {
+    let (set, wait) = (request.names.clone(), request.wait);
+    let (ttl, owner) = (request.ttl, request.owner.clone());
+    let room = caller.claim_locks(set.names(), request.token.as_ref(), !wait.is_zero())?;
+    let longest = |grant: &Grant, of: fn(&lock::Lease) -> Duration| {
+        grant.leases.iter().map(of).max().unwrap_or_default()
+    };
+    let named = |problem: Problem, contention: &Contention| {
+        let name = is_set.then(|| contention.name.as_str().to_owned());
+        Err(problem.with(|problem| problem.name = name))
+    };
+    let (status, grant) = match api.locks.acquire(request).await.map_err(of_lock_error)? {
         Acquisition::New(grant) => {
             if !wait.is_zero() {
                 api.metrics.wait(grant.validity.waited());
             }
-            room.keep(&grant.token, grant.lease().ttl);
-            auditor.granted(names.iter().zip(&grant.leases));
-            let mut response = granted(StatusCode::CREATED, &name, &grant);
-            response.headers_mut().insert(header::LOCATION, location(&name));
-            Ok(response)
+            room.keep(&grant.token, longest(&grant, |lease| lease.ttl));
+            auditor.granted(set.names().iter().zip(&grant.leases));
+            (StatusCode::CREATED, grant)
         }
         Acquisition::Again(grant) => {
-            room.keep(&grant.token, grant.lease().expires_in);
-            let unchanged = terms.unchanged(&grant.leases);
-            let lease = lease_body(&name, &grant.token, grant.lease(), grant.validity);
-            let lease = Lease { unchanged, ..lease };
-            Ok(with_token(Json(lease).into_response(), &grant.token))
+            room.keep(&grant.token, longest(&grant, |lease| lease.expires_in));
+            (StatusCode::OK, grant)
         }
         Acquisition::Held { contention, waited } => {
-            Err(held(&contention, (!wait.is_zero()).then_some(waited)))
+            return named(held(&contention, (!wait.is_zero()).then_some(waited)), &contention);
         }
-        Acquisition::Crowded(contention) => Err(crowded(&contention)),
-        Acquisition::NotAlone(contention) => Err(not_alone(&contention)),
-        Acquisition::Full => Err(too_many_holders()),
-    }
+        Acquisition::Crowded(contention) => return named(crowded(&contention), &contention),
+        Acquisition::NotAlone(contention) => {
+            return named(not_alone(&contention, is_set), &contention);
+        }
+        Acquisition::Full => return Err(too_many_holders()),
+    };
+    let unchanged = unchanged(&grant.leases, ttl, owner.as_ref());
+    Ok((status, grant, unchanged))
 }
 
 /// Renew a lock
@@ -113,7 +142,8 @@ pub(crate) async fn renew_lock(
         Renewal::Renewed { leases, validity } => {
             let grant = Grant { token, leases, validity };
             caller.note_locks(names, &grant.token, grant.lease().ttl);
-            Ok(granted(StatusCode::OK, &name, &grant))
+            let lease = lease_body(&name, &grant.token, grant.lease(), grant.validity);
+            Ok(with_token(Json(lease).into_response(), &grant.token))
         }
         Renewal::Lost(all) => Err(lost(all.first().map_or(&LockLoss::NotHeld, |one| &one.loss))),
     }
@@ -197,11 +227,6 @@ pub(crate) async fn list_locks(
 /// What a path without a name is answered.
 pub(crate) async fn empty_name() -> Problem {
     Problem::new(Code::InvalidName, "The name is not valid: it is empty.").with_field("name")
-}
-
-fn granted(status: StatusCode, name: &LockName, grant: &Grant) -> Response {
-    let lease = lease_body(name, &grant.token, grant.lease(), grant.validity);
-    with_token((status, Json(lease)).into_response(), &grant.token)
 }
 
 /// The response with the token in its header.

@@ -14,16 +14,14 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
 use super::Api;
-use super::body::{Json, RequestedChanges, asked_ttl, lease_set, lock_set, set_acquire_request};
-use super::locks::with_token;
+use super::body::{Json, asked_ttl, lease_set, lock_set, set_acquire_request};
+use super::locks::{acquire, with_token};
 use crate::access::LockAct;
 use crate::http::audit::Auditor;
 use crate::http::caller::Caller;
 use crate::http::extract::{NamedSet, NoQuery, OptionalJson, OptionalToken, RequiredToken};
-use crate::http::problem::{
-    Problem, of_lock_error, set_crowded, set_held, set_lost, set_not_alone, too_many_holders,
-};
-use keylatch_core::lock::{Acquisition, Grant, LockSet, LostLock, ReleaseReply, Renewal};
+use crate::http::problem::{Problem, of_lock_error, set_lost};
+use keylatch_core::lock::{Grant, LockSet, LostLock, ReleaseReply, Renewal};
 use keylatch_wire::{CreateLocksRequest, LeaseSet, RenewLocksRequest};
 
 /// Create several locks
@@ -50,35 +48,11 @@ pub(crate) async fn create_lock_set(
     OptionalToken(token): OptionalToken,
     OptionalJson(body): OptionalJson<CreateLocksRequest>,
 ) -> Result<Response, Problem> {
-    let mut request = set_acquire_request(body, token, api.locks.max_ttl(), api.max_wait)?;
-    let (set, wait) = (request.names.clone(), request.wait);
+    let request = set_acquire_request(body, token, api.locks.max_ttl(), api.max_wait)?;
+    let set = request.names.clone();
     caller.check_set(LockAct::Acquire, &set)?;
-    request.owner = caller.label("owner", request.owner)?;
-    let terms = RequestedChanges::new(request.ttl, request.owner.as_ref());
-    let room = caller.claim_locks(set.names(), request.token.as_ref(), !wait.is_zero())?;
-    let ttl = request.ttl.get();
-    match api.locks.acquire(request).await.map_err(of_lock_error)? {
-        Acquisition::New(grant) => {
-            if !wait.is_zero() {
-                api.metrics.wait(grant.validity.waited());
-            }
-            room.keep(&grant.token, ttl);
-            auditor.granted(set.names().iter().zip(&grant.leases));
-            let unchanged = terms.unchanged(&grant.leases);
-            Ok(granted(StatusCode::CREATED, &set, &grant, unchanged))
-        }
-        Acquisition::Again(grant) => {
-            room.keep(&grant.token, ttl);
-            let unchanged = terms.unchanged(&grant.leases);
-            Ok(granted(StatusCode::OK, &set, &grant, unchanged))
-        }
-        Acquisition::Held { contention, waited } => {
-            Err(set_held(&contention, (!wait.is_zero()).then_some(waited)))
-        }
-        Acquisition::Crowded(contention) => Err(set_crowded(&contention)),
-        Acquisition::NotAlone(contention) => Err(set_not_alone(&contention)),
-        Acquisition::Full => Err(too_many_holders()),
-    }
+    let (status, grant, unchanged) = acquire(&api, &caller, auditor, request, true).await?;
+    Ok(granted(status, &set, &grant, unchanged))
 }
 
 /// Renew several locks

@@ -166,7 +166,7 @@ fn problem(refused: HoldRefusal) -> Problem {
     match refused {
         HoldRefusal::Held { contention, waited } => held(&contention, Some(waited)),
         HoldRefusal::Crowded(contention) => crowded(&contention),
-        HoldRefusal::NotAlone(contention) => not_alone(&contention),
+        HoldRefusal::NotAlone(contention) => not_alone(&contention, false),
         HoldRefusal::Full => too_many_holders(),
         HoldRefusal::Failed(error) => of_lock_error(error),
         HoldRefusal::Shutdown => overloaded("The service is shutting down."),

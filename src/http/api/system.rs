@@ -169,7 +169,3 @@ pub(crate) async fn not_found(uri: Uri, headers: HeaderMap, serves: ServedParts)
 pub(crate) fn no_resource() -> Problem {
     Problem::new(Code::NotFound, "There is no such resource.")
 }
-
-pub(crate) async fn method_not_allowed() -> Problem {
-    Problem::new(Code::MethodNotAllowed, "The resource does not take this method.")
-}

@@ -28,9 +28,9 @@ use utoipa::{PartialSchema as _, Path as _, ToSchema};
 use self::orders::{Item, Order, OrderBook, OrderError};
 use super::api::body::Json;
 use super::api::record_list::resolve_url;
-use super::api::system;
 use super::extract::parse;
 use super::guards::{add_headers, name_operation};
+use super::method_not_allowed;
 use super::openapi::problems::{self, HEALTH};
 use super::problem::{Code, Problem};
 use keylatch_axum::gateway::wants_page;
@@ -93,7 +93,7 @@ pub(super) fn routers(
         let (orders, layer) = of(path, keyless_guard())?;
         let keyless = post(create).route_layer(layer).with_state(Arc::new(orders));
         let routes = routes.route(KEYLESS, keyless);
-        Ok(routes.method_not_allowed_fallback(system::method_not_allowed))
+        Ok(routes.method_not_allowed_fallback(method_not_allowed))
     })
 }
 
@@ -185,7 +185,7 @@ fn router(orders: OrderBook, layer: IdempotencyLayer) -> Router {
     Router::new()
         .route(&path, all)
         .route(&format!("{path}/{{id}}"), get(look))
-        .method_not_allowed_fallback(system::method_not_allowed)
+        .method_not_allowed_fallback(method_not_allowed)
         .with_state(Arc::new(orders))
 }
 

@@ -158,6 +158,15 @@ impl ConnectionPhases {
         progress.carried();
     }
 
+    /// Whether these bytes are hyper's own refusal of what is no request. A response of the service
+    /// has an id.
+    fn is_refusing(&self, bytes: &[u8]) -> bool {
+        let is_bare = || !bytes.windows(12).any(|word| word == b"x-request-id");
+        bytes.starts_with(b"HTTP/1.1 400")
+            && is_bare()
+            && matches!(self.progress().phase, Phase::Head)
+    }
+
     pub(super) fn upgraded(&self) {
         self.progress().enter(Phase::Upgraded);
     }
@@ -200,6 +209,11 @@ pub(super) struct TrackedIo<I> {
     discards: usize,
 }
 
+/// In place of hyper's own refusal, which has no word in it.
+const NO_REQUEST: &str = "HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-type: text/plain\r\n\
+    content-length: 143\r\n\r\nThis is no HTTP request that keylatch can read: it may be TLS on a port \
+    without TLS, another protocol, or a request whose length is not clear.\n";
+
 /// More than any honest client has sent before it looks at the response; a flood ends here.
 const MAX_DISCARDED: usize = 64 * 1024 * 1024;
 
@@ -229,8 +243,14 @@ impl<I: Read + Write + Unpin> Write for TrackedIo<I> {
         cx: &mut Context<'_>,
         buffer: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.inner).poll_write(cx, buffer);
+        let refuses = self.phases.is_refusing(buffer);
+        let bytes = if refuses { NO_REQUEST.as_bytes() } else { buffer };
+        let written = Pin::new(&mut self.inner).poll_write(cx, bytes);
         self.phases.wrote(written.is_ready());
+        if refuses {
+            tracing::debug!("a client sent what is no HTTP request");
+            return written.map_ok(|_| buffer.len());
+        }
         written
     }
 
@@ -269,6 +289,11 @@ impl<I: Read + Write + Unpin> Write for TrackedIo<I> {
         cx: &mut Context<'_>,
         buffers: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if let [head] = buffers
+            && self.phases.is_refusing(head)
+        {
+            return self.poll_write(cx, head);
+        }
         let written = Pin::new(&mut self.inner).poll_write_vectored(cx, buffers);
         self.phases.wrote(written.is_ready());
         written

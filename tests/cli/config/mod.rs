@@ -260,6 +260,35 @@ fn invalid_value_in_a_file_is_named() {
     file_is_refused("listen = \"127.0.0.1:1\"\nstore: memory", "line 2");
 }
 
+/// The rule and the name that was meant, and none of serde's types.
+#[test]
+fn error_says_what_is_right() {
+    for (file, why) in [
+        ("lisen = \"a\"", "`lisen` is unknown: did you mean `listen`?"),
+        ("[[guards]]\npath = \"/a\"", "`guards` is unknown: did you mean `guard`?"),
+        (
+            "[server]\nmax_conections = 1",
+            "`server.max_conections` is unknown: did you mean `max_connections`?",
+        ),
+        ("[issued_keys]\nx = 1", "`issued_keys.x` is unknown: use `secret_file`"),
+        (
+            "store_timeout_ms = \"30s\"",
+            "`store_timeout_ms` must be a whole number of 0 or more, not \"30s\"",
+        ),
+        ("store_timeout_ms = -1", "`store_timeout_ms` must be a whole number of 0 or more, not -1"),
+        ("open = 1", "`open` must be `true` or `false`, not 1"),
+        ("backup = \"maybe\"", "`backup` must be one of `auto`, `on`, `off`, not `maybe`"),
+        ("server = 1", "`server` must be a table, not 1"),
+        ("[[guard]]\npath = \"/a\"", "`guard[0].upstream` is missing"),
+    ] {
+        let error = load(Some(file), &[]).expect_err(file);
+        assert!(error.contains(why), "{file}: {error}");
+        assert!(!error.contains('\n'), "{error}");
+    }
+    let error = load(None, &[("KEYLATCH_LISEN", "a")]).expect_err("no such setting");
+    assert!(error.ends_with("did you mean KEYLATCH_LISTEN?"), "{error}");
+}
+
 #[test]
 fn invalid_variable_is_named() {
     variable_is_refused("KEYLATCH_STORE_TIMEOUT_MS", "2s", "store_timeout_ms");

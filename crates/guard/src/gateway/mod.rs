@@ -181,9 +181,11 @@ impl Guard {
             let named = uri.authority().is_some_and(|host| !host.as_str().contains('@'));
             known && bare && named
         });
-        uri.ok_or(InvalidSetting {
-            setting: "upstream",
-            rule: "must be a URL like `http://orders.internal:8080`, without a path",
-        })
+        let rule = if self.upstream.is_empty() {
+            "is missing: a URL like `http://orders.internal:8080`, without a path"
+        } else {
+            "must be a URL like `http://orders.internal:8080`, without a path"
+        };
+        uri.ok_or(InvalidSetting { setting: "upstream", rule })
     }
 }

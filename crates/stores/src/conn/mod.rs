@@ -8,7 +8,18 @@ pub(crate) mod tls;
 #[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
 pub(crate) mod url;
 
+#[cfg(any(feature = "postgres", feature = "etcd", feature = "zookeeper"))]
+use std::fmt::Display;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+#[cfg(any(feature = "postgres", feature = "etcd", feature = "zookeeper"))]
+use keylatch_core::store::StoreError;
+
+/// That the server at this host and port cannot be reached.
+#[cfg(any(feature = "postgres", feature = "etcd", feature = "zookeeper"))]
+pub(crate) fn unreachable(server: impl Display, why: impl Display) -> StoreError {
+    StoreError::Unreachable(format!("{server}: {why}").into())
+}
 
 /// What a mutex has. No holder of one of ours leaves it half changed, so that one which panicked is
 /// ignored.

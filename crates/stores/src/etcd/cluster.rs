@@ -12,13 +12,15 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use keylatch_core::store::StoreError;
+use keylatch_core::store::{StoreError, chain};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
+use tonic::codegen::http::uri::Authority;
 use tonic::transport::Endpoint;
 
 use super::messages::etcdserverpb::{AuthenticateRequest, ResponseHeader, StatusResponse};
 use super::session::{Call, Session};
+use crate::conn::unreachable;
 use crate::optimistic::conditional::Timeline;
 
 /// How much later than the one before each member is tried.
@@ -147,7 +149,12 @@ impl Cluster {
 
     async fn open_in_time(&self, member: usize) -> Result<Session, StoreError> {
         let opening = timeout(self.connect_limit, self.open(member)).await;
-        opening.unwrap_or_else(|late| Err(StoreError::Unreachable(late.into())))
+        let server = self.endpoints[member].uri().authority().map_or("", Authority::as_str);
+        match opening {
+            Ok(Err(StoreError::Unreachable(why))) => Err(unreachable(server, chain(&*why))),
+            Ok(opened) => opened,
+            Err(late) => Err(unreachable(server, late)),
+        }
     }
 
     /// Connects to a member, and sees whether it can be used. Nothing is executed on the way.

@@ -6,7 +6,6 @@
 //! the server behind it was lost. Tested in `tests/stores/postgres`.
 
 use std::error::Error as _;
-use std::iter::successors;
 
 use keylatch_core::store::StoreError;
 use tokio_postgres::Error;
@@ -44,19 +43,6 @@ pub(super) fn is_refusal(error: &StoreError) -> bool {
         }
         None => matches!(error, StoreError::Refused(_)),
     }
-}
-
-/// Why a call failed, in the words of the server and the driver, for the log and for errors at
-/// start.
-pub(super) fn causes(error: &StoreError) -> String {
-    let causes = successors(error.source(), |&cause| cause.source());
-    // The driver's own error says only that the server answered with one.
-    let telling = causes.filter(|cause| {
-        let is_answer = |error: &Error| error.as_db_error().is_some();
-        !cause.is::<StoreError>() && !cause.downcast_ref().is_some_and(is_answer)
-    });
-    let texts: Vec<_> = telling.map(ToString::to_string).collect();
-    if texts.is_empty() { error.to_string() } else { texts.join(": ") }
 }
 
 /// Whether a pooler handed a prepared statement to a server connection that has it not, or has

@@ -18,9 +18,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::stream::{FuturesOrdered, StreamExt as _};
-use keylatch_core::store::StoreError;
+use keylatch_core::store::{StoreError, chain};
 use tokio::sync::{Mutex, OnceCell, mpsc};
 use tokio::time::timeout;
+use tokio_postgres::config::Host;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, NoTls, Row, Socket};
 use tokio_util::task::AbortOnDropHandle;
@@ -30,6 +31,7 @@ use super::failure::{
     classify, is_of_a_cut_wait, is_of_a_part, is_of_another_connection, is_refusal,
 };
 use super::sql::{Statement, get};
+use crate::conn::unreachable;
 
 /// The class of the advisory lock that the listening session of each instance shares, so that they
 /// can be counted.
@@ -203,9 +205,21 @@ impl Target {
         };
         match timeout(self.connect_limit, opening).await {
             Ok(Ok(session)) => Ok(session),
-            Ok(Err::<_, Error>(error)) => Err(StoreError::Unreachable(error.into())),
-            Err(late) => Err(StoreError::Unreachable(late.into())),
+            Ok(Err::<_, Error>(error)) if error.as_db_error().is_some() => {
+                Err(StoreError::Unreachable(error.into()))
+            }
+            Ok(Err(error)) => Err(unreachable(place_of(host), chain(&error))),
+            Err(late) => Err(unreachable(place_of(host), late)),
         }
+    }
+}
+
+/// Where a host is, for people.
+fn place_of(host: &Config) -> String {
+    match (host.get_hosts().first(), host.get_ports().first()) {
+        (Some(Host::Tcp(name)), port) => format!("{name}:{}", port.unwrap_or(&5432)),
+        (Some(Host::Unix(path)), _) => path.display().to_string(),
+        (None, _) => String::new(),
     }
 }
 

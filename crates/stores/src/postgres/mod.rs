@@ -33,7 +33,7 @@ use crate::optimistic::conditional::{
 };
 use crate::optimistic::optimistic;
 use crate::settings::Settings;
-use failure::{causes, is_refusal};
+use failure::is_refusal;
 use link::{Link, Session, Values};
 use sql::{
     CREATION_LOCK, Sql, Statement, WriteColumns, column_of, get, parse_announcement, rows_of,
@@ -73,9 +73,9 @@ pub(crate) async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn St
     match listening.await {
         Ok(session) => subscription = Some(Subscription { session, announcements }),
         Err(error) if is_refusal(&error) => {
-            return Err(OpenError::Unfit("PostgreSQL", causes(&error)));
+            return Err(OpenError::Unfit("PostgreSQL", error.cause()));
         }
-        Err(error) => tracing::warn!(error = causes(&error), "PostgreSQL cannot be reached yet"),
+        Err(error) => tracing::warn!(error = error.cause(), "PostgreSQL cannot be reached yet"),
     }
     let link = || Link::new(&target);
     Ok(optimistic(Postgres {
@@ -289,7 +289,7 @@ impl Source for Arc<Target> {
 
     async fn subscribe(&self) -> Result<Subscription, String> {
         let (sender, announcements) = mpsc::channel(ANNOUNCEMENTS);
-        let session = self.listen(sender).await.map_err(|error| causes(&error))?;
+        let session = self.listen(sender).await.map_err(|error| error.cause())?;
         Ok(Subscription { session, announcements })
     }
 

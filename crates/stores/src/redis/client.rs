@@ -9,6 +9,8 @@
 //! Invariant: every connection to a Redis is made by [`RedisClient::connect`], with the check of
 //! the name. Tested with real servers in `tests/stores/redis_certificates.rs`.
 
+use std::fmt::Display;
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -23,7 +25,7 @@ use bb8_redis::redis::{
 use tokio::net::lookup_host;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::url::{bad, without_certificates};
+use super::url::{bad, parse, without_certificates};
 use crate::conn::tls::{Certificates, Pem};
 use crate::error::OpenError;
 use crate::settings::RedisSettings;
@@ -44,6 +46,10 @@ pub(super) struct RedisClient {
 impl RedisClient {
     /// A client of the one Redis at `url`, which may name certificates.
     pub(super) fn of_one(url: &str, settings: &RedisSettings) -> Result<Self, OpenError> {
+        let is_unix = url.starts_with("redis+unix:") || url.starts_with("unix:");
+        // The driver's own errors do not say what is wrong.
+        let checked = if is_unix { Ok(()) } else { parse(url).map(drop) };
+        checked.map_err(bad)?;
         let (url, certificates) = without_certificates(url).map_err(bad)?;
         Self::of(&url, &certificates, settings)
     }
@@ -112,7 +118,13 @@ impl RedisClient {
             config = config.set_dns_resolver(OneHost(host));
         }
         let client = Client::open(self.info.clone().set_addr(address))?;
-        client.get_multiplexed_async_connection_with_config(&config).await
+        let connected = client.get_multiplexed_async_connection_with_config(&config).await;
+        connected.map_err(|error| if error.is_io_error() { self.unreachable(error) } else { error })
+    }
+
+    /// That the server at this address cannot be reached.
+    pub(super) fn unreachable(&self, why: impl Display) -> RedisError {
+        io::Error::other(format!("{}: {why}", self.info.addr())).into()
     }
 
     /// What is published on these channels from now on.

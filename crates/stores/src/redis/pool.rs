@@ -205,7 +205,8 @@ impl ManageConnection for Manager {
     async fn connect(&self) -> Result<SharedConnection, Failure> {
         let limit = self.timeout();
         let connected = timeout(limit, self.connect_and_inspect()).await;
-        let late = |_| Err(Failure::Unreachable(format!("no connection within {limit:?}")));
+        let why = || format!("no connection within {limit:?}");
+        let late = |_| Err(self.client.unreachable(why()).into());
         let connected = connected.unwrap_or_else(late);
         *locked(&self.last_error) = connected.as_ref().err().map(ToString::to_string);
         connected

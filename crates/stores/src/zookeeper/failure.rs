@@ -47,9 +47,3 @@ pub(super) fn is_answer(error: &Error) -> bool {
                 | Error::BadArguments(_)
         )
 }
-
-/// Why a call failed, in the words of the server and the client, for the log and for errors at
-/// start.
-pub(super) fn causes(error: &StoreError) -> String {
-    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
-}

@@ -38,7 +38,7 @@ use crate::optimistic::conditional::{
 };
 use crate::optimistic::optimistic;
 use crate::settings::Settings;
-use failure::{causes, classify};
+use failure::classify;
 use graves::Graves;
 use notices::Watch;
 use session::{Link, Session};
@@ -77,7 +77,7 @@ pub(crate) async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn St
             return Err(OpenError::Unfit("ZooKeeper", why_unfit(&error, &link.members.tree)));
         }
         Err(error) => {
-            tracing::warn!(error = causes(&error), "ZooKeeper cannot be reached yet");
+            tracing::warn!(error = error.cause(), "ZooKeeper cannot be reached yet");
             None
         }
     };
@@ -106,7 +106,7 @@ fn why_unfit(error: &StoreError, Tree { root }: &Tree) -> String {
              after addauth digest USER:PASSWORD"
         ),
         Some(Error::Unimplemented) => "it is older than 3.6".to_owned(),
-        _ => causes(error),
+        _ => error.cause(),
     }
 }
 

@@ -15,7 +15,6 @@ use futures_util::future::{BoxFuture, OptionFuture};
 use tokio::time::{Instant, sleep_until};
 use zookeeper_client::{EventType, PersistentWatcher, Stat, WatchedEvent};
 
-use super::failure::causes;
 use super::session::{Link, Session};
 use super::tree::end_of;
 use crate::conn::subscription::Source;
@@ -38,7 +37,7 @@ impl Source for Arc<Link> {
     type Subscription = Watch;
 
     async fn subscribe(&self) -> Result<Watch, String> {
-        let session = self.session_for_long().await.map_err(|error| causes(&error))?;
+        let session = self.session_for_long().await.map_err(|error| error.cause())?;
         Watch::of(Arc::clone(&session)).ok_or_else(|| {
             // Another session is needed for another watch.
             self.leave(&session);

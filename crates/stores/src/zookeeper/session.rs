@@ -35,7 +35,7 @@ use super::failure::is_answer;
 use super::tls::Tunnels;
 use super::tree::{Tree, end_of};
 use super::url::{Address, User, connect_string};
-use crate::conn::locked;
+use crate::conn::{locked, unreachable};
 use crate::error::OpenError;
 use crate::optimistic::conditional::{Key, Timeline};
 
@@ -301,7 +301,7 @@ pub(super) struct Members {
     /// The one that is tried first.
     next: AtomicUsize,
     /// Why the last one that was tried took no session.
-    failure: Mutex<Option<Error>>,
+    failure: Mutex<Option<(usize, Error)>>,
     /// Those that have failed.
     failed: watch::Sender<HashSet<usize>>,
 }
@@ -314,9 +314,14 @@ impl Members {
 
     /// That no member takes a session.
     pub(super) fn silence(&self) -> StoreError {
-        let failure = locked(&self.failure).clone();
-        let silent = || "no member of the ensemble answers".into();
-        StoreError::Unreachable(failure.map_or_else(silent, Into::into))
+        let place = |member: usize| connect_string(&self.hosts[member]);
+        match locked(&self.failure).clone() {
+            Some((member, failure)) => unreachable(place(member), failure),
+            None => {
+                let all: Vec<_> = (0..self.hosts.len()).map(place).collect();
+                unreachable(all.join(","), "no member of the ensemble replies")
+            }
+        }
     }
 
     /// A session at the member that is the first to carry out a write.
@@ -332,7 +337,7 @@ impl Members {
                 Err(refusal) if is_answer(&refusal) => return Err(refusal),
                 Err(failure) => {
                     let mut last = locked(&self.failure);
-                    *last = Some(failure);
+                    *last = Some((member, failure));
                     self.failed.send_if_modified(|failed| failed.insert(member));
                 }
             }

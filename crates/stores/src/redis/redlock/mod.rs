@@ -22,7 +22,6 @@ mod round;
 mod votes;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,7 +39,7 @@ use keylatch_core::lock::{
 };
 use keylatch_core::store::{
     Command, EntryLimits, Hint, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError,
-    StoreGauges, StoreHealth, StoreProfile, Tier, Topic,
+    StoreGauges, StoreHealth, StoreProfile, Tier, Topic, chain,
 };
 use messages::{Message, Request};
 use round::Nodes;
@@ -294,7 +293,7 @@ impl Inspection {
                         inspection.not_voting.push(why);
                     }
                 }
-                Err(error) => inspection.not_voting.push(format!("{at}: {}", with_cause(&error))),
+                Err(error) => inspection.not_voting.push(format!("{at}: {}", chain(&error))),
             }
         }
         inspection
@@ -318,9 +317,4 @@ impl Inspection {
             nodes.all.iter().all(|node| node.last_inspection().is_some_and(forgets_nothing));
         if strict { Tier::Strict } else { Tier::Fenced }
     }
-}
-
-fn with_cause(error: &StoreError) -> String {
-    let cause = error.source().map(|cause| format!(": {cause}"));
-    format!("{error}{}", cause.unwrap_or_default())
 }

@@ -40,8 +40,8 @@ impl TopologySource {
             };
             questions.query_async(connection).await
         };
-        let no_reply = || RedisError::from((ErrorKind::Io, "no answer in time"));
-        let reply = timeout(REPLY_MAX, querying).await.unwrap_or_else(|_| Err(no_reply()));
+        let reply = timeout(REPLY_MAX, querying).await;
+        let reply = reply.unwrap_or_else(|_| Err(self.client.unreachable("no response in time")));
         if reply.as_ref().is_err_and(|error| error.code().is_none()) {
             self.connection = None;
         }

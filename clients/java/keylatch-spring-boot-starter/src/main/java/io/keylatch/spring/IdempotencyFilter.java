@@ -215,7 +215,7 @@ final class IdempotencyFilter extends OncePerRequestFilter implements Ordered {
             }).getBody().readNBytes(limit + 1);
         }
         if (body.length > limit) {
-            throw new Refusal(413, "payload-too-large", "The body has more than " + limit + " bytes.", "new-key", Duration.ZERO);
+            throw new Refusal(413, "payload-too-large", "The body has more than " + limit + " bytes.", "never", Duration.ZERO);
         }
         return body;
     }
