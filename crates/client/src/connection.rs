@@ -370,6 +370,7 @@ fn secret(scheme: &str, word: &str) -> Option<HeaderValue> {
 
 /// A text as a path segment or a value of a query, such as a name in a path of
 /// [`Client::send`](crate::Client::send).
+#[must_use]
 pub fn escape(text: &str) -> impl fmt::Display {
     utf8_percent_encode(text, PLAIN)
 }
