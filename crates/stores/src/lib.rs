@@ -2,8 +2,8 @@
 //!
 //! [`open`] opens one, and [`check`] looks at its URL alone. A new engine is a module, a feature
 //! and its row in [`ENGINES`]. This crate knows no HTTP. Invariant: no error says a word of a URL
-//! but its scheme, hosts and ports, because a URL may hold a password. Tested in `tests/stores`, on every engine by
-//! one matrix.
+//! but its scheme, hosts and ports, because a URL may hold a password. Tested in `tests/stores`, on
+//! every engine by one matrix.
 
 #[cfg(any(feature = "postgres", feature = "etcd", feature = "zookeeper", feature = "redis"))]
 mod conn;

@@ -210,9 +210,10 @@ pub(super) struct TrackedIo<I> {
 }
 
 /// In place of hyper's own refusal, which has no word in it.
-const NO_REQUEST: &str = "HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-type: text/plain\r\n\
-    content-length: 143\r\n\r\nThis is no HTTP request that keylatch can read: it may be TLS on a port \
-    without TLS, another protocol, or a request whose length is not clear.\n";
+const NO_REQUEST: &str = "HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\
+    content-type: text/plain\r\ncontent-length: 143\r\n\r\n\
+    This is no HTTP request that keylatch can read: it may be TLS on a port without TLS, \
+    another protocol, or a request whose length is not clear.\n";
 
 /// More than any honest client has sent before it looks at the response; a flood ends here.
 const MAX_DISCARDED: usize = 64 * 1024 * 1024;
