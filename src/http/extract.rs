@@ -42,7 +42,7 @@ pub(super) fn plain(text: &str) -> PercentEncode<'_> {
 }
 
 /// A text as one segment of a URL's path.
-pub(crate) fn segment(text: &str) -> String {
+pub(super) fn segment(text: &str) -> String {
     match text {
         // As they are, a client would take them for steps in the path (RFC 3986, section 5.2.4).
         "." => "%2E".to_owned(),

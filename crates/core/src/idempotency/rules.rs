@@ -215,10 +215,9 @@ pub enum RecordStage {
     InFlight,
     /// It was done at this time, in milliseconds since 1970.
     Done(u64, StoredResponse),
-    /// The outcome is unknown since this time, in milliseconds since 1970.
-    Unknown(u64, UnknownReason),
-    /// The same, of a run that was sent on.
-    SentOn(u64, UnknownReason, Arc<SentOn>),
+    /// The outcome is unknown since this time, in milliseconds since 1970. A run that was sent on
+    /// has what it is found by.
+    Unknown(u64, UnknownReason, Option<Arc<SentOn>>),
 }
 
 impl Record {
@@ -234,9 +233,7 @@ impl Record {
                 self.lease + self.retention.max(UNKNOWN_RETENTION)
             }
             (RecordStage::Done(..), _) => self.retention,
-            (RecordStage::Unknown(..) | RecordStage::SentOn(..), _) => {
-                self.retention.max(UNKNOWN_RETENTION)
-            }
+            (RecordStage::Unknown(..), _) => self.retention.max(UNKNOWN_RETENTION),
         }
     }
 
@@ -259,7 +256,7 @@ impl Record {
         if self.is_interrupted(moment.now) && !self.may_run_again(moment.now) {
             let since = self.since + self.lease;
             let reason = UnknownReason::Interrupted;
-            self.end(RecordStage::Unknown(moment.date_of(since), reason), since);
+            self.end(RecordStage::Unknown(moment.date_of(since), reason, None), since);
         }
     }
 
@@ -269,12 +266,8 @@ impl Record {
             RecordStage::Done(at, kept) => {
                 RecordStatus::Done { at_millis: *at, kept: kept.clone() }
             }
-            RecordStage::Unknown(since, reason) => {
-                RecordStatus::Unknown { since_millis: *since, reason: *reason, sent: None }
-            }
-            RecordStage::SentOn(since, reason, sent) => {
-                let sent = Some(Arc::clone(sent));
-                RecordStatus::Unknown { since_millis: *since, reason: *reason, sent }
+            RecordStage::Unknown(since, reason, sent) => {
+                RecordStatus::Unknown { since_millis: *since, reason: *reason, sent: sent.clone() }
             }
         };
         RecordView {
@@ -370,9 +363,9 @@ fn complete(
             RunEnd::Done(kept) | RunEnd::DoneFor(kept, _) => {
                 RecordStage::Done(at_millis, kept.clone())
             }
-            RunEnd::Unknown(reason) => RecordStage::Unknown(at_millis, *reason),
+            RunEnd::Unknown(reason) => RecordStage::Unknown(at_millis, *reason, None),
             RunEnd::SentOn(reason, sent) => {
-                RecordStage::SentOn(at_millis, *reason, Arc::clone(sent))
+                RecordStage::Unknown(at_millis, *reason, Some(Arc::clone(sent)))
             }
         };
         record.end(stage, now);
@@ -383,8 +376,10 @@ fn complete(
     }
     let same_end = match (&record.stage, end) {
         (RecordStage::Done(_, kept), RunEnd::Done(end) | RunEnd::DoneFor(end, _)) => kept == end,
-        (RecordStage::Unknown(_, reason), RunEnd::Unknown(end)) => reason == end,
-        (RecordStage::SentOn(_, _, sent), RunEnd::SentOn(_, end)) => sent == end,
+        (RecordStage::Unknown(_, reason, None), RunEnd::Unknown(end)) => reason == end,
+        (RecordStage::Unknown(_, reason, Some(sent)), RunEnd::SentOn(end, of_end)) => {
+            reason == end && sent == of_end
+        }
         _ => false,
     };
     let view = record.view(now);
@@ -419,9 +414,7 @@ impl ResolveCommand {
         let meant = self.fencing_token.is_none_or(|meant| meant == fencing_token);
         let named = self.fencing_token.is_some();
         match (&record.stage, &self.end) {
-            (RecordStage::Unknown(..) | RecordStage::SentOn(..), Settlement::NotExecuted)
-                if meant =>
-            {
+            (RecordStage::Unknown(..), Settlement::NotExecuted) if meant => {
                 *found = None;
                 ResolveReply::Freed(fencing_token)
             }
@@ -430,7 +423,7 @@ impl ResolveCommand {
                 ResolveReply::Freed(fencing_token)
             }
             (
-                RecordStage::Unknown(..) | RecordStage::SentOn(..),
+                RecordStage::Unknown(..),
                 end @ (Settlement::Done(kept) | Settlement::DoneFor(kept, _)),
             ) if meant => {
                 record.end(RecordStage::Done(moment.unix_micros / 1000, kept.clone()), now);
@@ -523,7 +516,7 @@ mod tests {
     #[test]
     fn unknown_outcome_lives_as_long_as_the_retention() {
         let year = Duration::from_secs(365 * 24 * 60 * 60);
-        let unknown = RecordStage::Unknown(0, UnknownReason::Interrupted);
+        let unknown = RecordStage::Unknown(0, UnknownReason::Interrupted, None);
         for stage in [RecordStage::InFlight, unknown] {
             let long = Record { retention: year, stage: stage.clone(), ..record() };
             assert_eq!(long.lasts(), year);
@@ -535,6 +528,6 @@ mod tests {
     fn run_without_a_lease_ends_even_before_it_began() {
         // The clock by which it began was ahead.
         let record = RecordState::new(Some(record())).live(&moment(1)).record.expect("it is kept");
-        assert!(matches!(record.stage, RecordStage::Unknown(0, UnknownReason::Interrupted)));
+        assert!(matches!(record.stage, RecordStage::Unknown(0, UnknownReason::Interrupted, None)));
     }
 }

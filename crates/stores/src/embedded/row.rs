@@ -64,9 +64,9 @@ impl AgeRow {
         let (fencing_token, age) = (record.fencing_token.get(), now.saturating_sub(record.since));
         match record.stage {
             RecordStage::InFlight => None,
-            RecordStage::Done(at_millis, _)
-            | RecordStage::Unknown(at_millis, _)
-            | RecordStage::SentOn(at_millis, ..) => Some(Self { fencing_token, at_millis, age }),
+            RecordStage::Done(at_millis, _) | RecordStage::Unknown(at_millis, ..) => {
+                Some(Self { fencing_token, at_millis, age })
+            }
         }
     }
 
