@@ -35,14 +35,16 @@ run-doc:
 	$(TEST) --doc
 
 run-%:
-	$(TEST) --test $* -- $(WIDE) $(addprefix --skip ,$(OTHERS))
+	$(TEST) --test $* -- $(WIDE) $(addprefix --skip ,$(OTHERS) transcript)
 
 # All other tests of what a change can break: PostgreSQL, etcd, ZooKeeper, Sentinel, Cluster, Redlock, traces, browsers,
-# kills, power cuts, the campaigns, the API as its document has it, what readers of forms read, and the clients.
+# kills, power cuts, the campaigns, the API as its document has it, what readers of forms read, and the clients. The commands
+# of the pages take the times that these name, so they run alone.
 test-all: redis-server postgresql etcd zookeeper chromium
 	cargo test $(TESTED) --features $(ALL_FEATURES) --lib $(addprefix --test ,$(filter-out cli,$(QUICK))) -- \
 		$(NARROW) $(OTHERS)
-	cargo test $(TESTED) --features $(ALL_FEATURES) --test cli -- $(WIDE)
+	cargo test $(TESTED) --features $(ALL_FEATURES) --test cli -- transcript
+	cargo test $(TESTED) --features $(ALL_FEATURES) --test cli -- $(WIDE) --skip transcript
 	cargo test $(TESTED) --features $(ALL_FEATURES) $(addprefix --test ,$(SLOW))
 	$(MAKE) contract readers clients
 

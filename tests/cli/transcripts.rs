@@ -13,6 +13,10 @@ use crate::KEYLATCH;
 
 const README: &str = include_str!("../../README.md");
 
+/// A page gives the service a second to start, which a busy machine may not have.
+const WAITS: &str = r#"up() { until curl -so /dev/null "$1/livez"; do command sleep 0.1; done; }
+sleep() { command sleep "$1"; up "$KEYLATCH_LISTEN"; }"#;
+
 /// The blocks of code in one of these languages.
 fn blocks<'a>(page: &'a str, languages: &[&str]) -> Vec<&'a str> {
     let code = page.split("```").skip(1).step_by(2);
@@ -53,7 +57,7 @@ async fn printed(commands: &str, settings: &str, address: &str) -> String {
     let url = format!("http://{address}");
     let environment =
         [("HOME", &*here), ("PATH", &path), ("KEYLATCH_LISTEN", address), ("KEYLATCH_URL", &url)];
-    let script = format!("cd \"$HOME\"; exec 2>&1\n{commands}\nkill -9 $(jobs -p)\n");
+    let script = format!("cd \"$HOME\"; exec 2>&1\n{WAITS}\n{commands}\nkill -9 $(jobs -p)\n");
     let shell = RunningCommand::of(&["bash", "-c", &script], &environment);
     shell.ended_within(Duration::from_secs(120)).await.stdout
 }
@@ -86,6 +90,7 @@ async fn readme_is_a_transcript() {
     let commands = commands.replace("localhost:7070", &address);
     let commands = commands.replace("localhost:7071", &shop);
     let commands = commands.replace("--listen 7071", &format!("--listen {shop}"));
+    let commands = commands.replace("shop.log & sleep 1", &format!("shop.log & up {shop}"));
     let printed = printed(&commands, &settings, &address).await;
     agree(README, &printed);
     assert_eq!(upstream.runs(), 2);
