@@ -65,7 +65,8 @@ impl Election {
         let (said, ways) = tokio::join!(asking, leading);
         let (notes, overlaps) = (self.ledger.notes(), self.ledger.overlaps());
         let said = said.into_iter().flatten().collect();
-        History { notes, overlaps, said, ways, late: lateness.of_request() }
+        let restarts = fleet.restarts();
+        History { notes, overlaps, said, ways, restarts, late: lateness.of_request() }
     }
 
     /// Ends one leader after the other, and waits for the next; gives how each came to its end.

@@ -6,7 +6,7 @@
 //! Method: an instance on disk, or two over a server that is shared, each behind a proxy that leads
 //! to the process that runs now.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use keylatch_testkit::{Dice, PostgresServer, Process, Proxy, RedisServer};
@@ -15,6 +15,7 @@ use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::TTL;
+use super::ledger::now;
 use super::machine::millis;
 use crate::KEYLATCH;
 use crate::locks::pass;
@@ -32,6 +33,8 @@ pub(super) enum Store {
 pub(super) struct Fleet {
     store: Store,
     instances: Vec<Instance>,
+    /// When leases began again, since the embedded store was opened again.
+    restarts: std::sync::Mutex<Vec<Duration>>,
 }
 
 #[derive(Debug)]
@@ -80,11 +83,16 @@ impl Fleet {
             let proxy = Proxy::start(process.address.to_string()).await;
             instances.push(Instance { proxy, process: Mutex::new(Some(process)) });
         }
-        Arc::new(Self { store, instances })
+        Arc::new(Self { store, instances, restarts: std::sync::Mutex::default() })
     }
 
     pub(super) fn store(&self) -> &'static str {
         self.store.name()
+    }
+
+    /// When leases began again, in order.
+    pub(super) fn restarts(&self) -> Vec<Duration> {
+        self.restarts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Where the machine with this number finds its service.
@@ -119,6 +127,9 @@ impl Fleet {
         let mut process = instance.process.lock().await;
         process.take().expect("it runs").ended_by("-KILL").await;
         let next = self.store.serve().await;
+        if matches!(self.store, Store::Embedded(_)) {
+            self.restarts.lock().unwrap_or_else(PoisonError::into_inner).push(now());
+        }
         instance.proxy.lead_to(next.address.to_string());
         *process = Some(next);
         instance.proxy.forward();

@@ -111,6 +111,7 @@ fn election() -> terms::History {
         overlaps: vec![],
         said: vec![first_said, said(1, millis(500)), next_said],
         ways: vec![(first, died, Fault::KillMachine)],
+        restarts: vec![],
         late,
     }
 }
@@ -135,6 +136,13 @@ fn judge_of_elections_reports_each_kind_of_violation() {
     let mut history = election();
     (history.overlaps, history.ways[0].2) = (vec![2], Fault::Pause);
     history.judge().unwrap_or_else(|guilt| panic!("a paused machine: {guilt}"));
+    // The lease lasts from the restart that another election made.
+    let (mut history, again) = (election(), millis(3000));
+    history.restarts = vec![history.ways[0].1 + again];
+    history.notes[1].at += again + millis(1499);
+    history.judge().unwrap_or_else(|guilt| panic!("a restart: {guilt}"));
+    history.notes[1].at += millis(2);
+    history.judge().expect_err("it is late after the restart as well");
 }
 
 /// The notes of two commands that nothing keeps apart are guilty.

@@ -26,6 +26,8 @@ pub(super) struct History {
     pub(super) said: Vec<Saying>,
     /// How leaders came to their end, and when.
     pub(super) ways: Vec<(Note, Duration, Fault)>,
+    /// When leases began again with the service, in order: elections share one.
+    pub(super) restarts: Vec<Duration>,
     /// How much longer anything may take, because the machine of the test is late.
     pub(super) late: Duration,
 }
@@ -79,10 +81,13 @@ impl History {
     /// The next one leads when the lease of the one before is over.
     fn next(&self, (leader, at, way): &(Note, Duration, Fault)) -> Result<(), String> {
         let lease = if *way == Fault::AskToEnd { Duration::ZERO } else { TTL };
+        let begun = self.restarts.iter().fold(*at, |begun, again| {
+            if (begun..=begun + lease + GRACE).contains(again) { *again } else { begun }
+        });
         let mut later = self.terms().filter(|note| note.fencing_token > leader.fencing_token);
         match later.next() {
             None => Err(format!("none leads after {leader:?}")),
-            Some(next) if next.at > *at + lease + GRACE + self.late => {
+            Some(next) if next.at > begun + lease + GRACE + self.late => {
                 Err(format!("{next:?} leads late after {leader:?} of {way:?} at {at:?}"))
             }
             Some(_) => Ok(()),
