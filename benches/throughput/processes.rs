@@ -40,7 +40,7 @@ pub(crate) enum Store<'a> {
     Memory,
     /// In a directory of this name, on the disk that is measured.
     Embedded(&'a str),
-    /// A Redis of this run, whose CPU time is told apart from the service's.
+    /// A Redis of this run. The bench counts its CPU time apart from that of the service.
     Redis(&'a Process),
     Url(&'a str),
 }

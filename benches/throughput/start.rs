@@ -50,7 +50,7 @@ fn first_response(began: Instant, ask: impl Fn() -> Result<String>, expected: &s
             Ok(response) if response.contains(expected) => {
                 return Ok(began.elapsed().as_secs_f64() * 1000.0);
             }
-            Ok(response) => return Err(format!("in place of{expected} came: {response}").into()),
+            Ok(response) => return Err(format!("expected{expected}, got: {response}").into()),
             // It does not listen yet.
             Err(error) if began.elapsed() > STUCK => return Err(error),
             Err(_) => sleep(Duration::from_micros(200)),

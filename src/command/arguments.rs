@@ -71,7 +71,7 @@ impl LeaseArguments {
     }
 }
 
-/// What people are told of who holds a lock, if it has no label: the machine and the process.
+/// The label of the holder, or the machine and the process if there is none.
 pub(super) fn or_this_process(owner: Option<Owner>) -> String {
     let machine = nix::unistd::gethostname().unwrap_or_default();
     let this = || format!("{}, pid {}", machine.display(), std::process::id());

@@ -85,7 +85,7 @@ async fn whole_number_is_accepted_however_it_is_written() {
     assert_eq!((order.status.as_u16(), &order.json["amount"]), (201, &json!(5000)), "{order:?}");
 }
 
-/// The rule and the name that was meant, in place of serde's types and words.
+/// A refusal names the rule or the right name, and no type of serde.
 #[tokio::test]
 async fn detail_says_what_is_wrong_and_what_is_right() {
     let service = Service::start("memory:").await;

@@ -216,7 +216,7 @@ impl Connection {
         };
         if !expected.contains(&found.status) || found.bytes != filled {
             let answer = String::from_utf8_lossy(&self.buffer[..filled]);
-            return Err(format!("in place of {expected:?} came: {answer}").into());
+            return Err(format!("expected {expected:?}, got: {answer}").into());
         }
         Ok(found)
     }

@@ -209,7 +209,7 @@ pub(super) struct TrackedIo<I> {
     discards: usize,
 }
 
-/// In place of hyper's own refusal, which has no word in it.
+/// The service sends this instead of hyper's own refusal, which has no body.
 const NO_REQUEST: &str = "HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\
     content-type: text/plain\r\ncontent-length: 143\r\n\r\n\
     This is no HTTP request that keylatch can read: it may be TLS on a port without TLS, \
